@@ -1,6 +1,6 @@
-//! Hosts: how to show them, which may be connected to, and looking up their addresses.
+//! Hosts: how messages show them, which ones the client may connect to, and their addresses.
 //!
-//! The system's look-up of a name has no time-out and cannot be ended, so it is an [`Inquiry`].
+//! The system's look-up of a name has no time-out and cannot be cancelled, so it is an [`Inquiry`].
 
 pub(crate) mod url;
 
@@ -27,19 +27,20 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// Time for which an answer is reused, for connections that are opened together.
+/// How long an answer is reused, for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
-/// Time for each of several addresses before the next is tried (RFC 8305), and its factor for each round.
+/// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
+/// which this grows from round to round.
 const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 const MOST_KEPT: usize = 256;
 
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
-    /// Whether a server named the host, rather than the URL.
+    /// A server named this host; the URL did not.
     is_foreign: bool,
-    /// Whether messages may show the host. The text in a host's place may be a password of a URL that lacks
-    /// the host, until it proves to have an address.
+    /// Messages may show this host. If a URL lacks its host, a password may stand in the host's place, so an
+    /// unsure text is shown only once it proves to have an address.
     is_shown: Arc<AtomicBool>,
 }
 
@@ -50,7 +51,7 @@ impl Host {
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
     }
 
-    /// A host as a server's answer names it.
+    /// A host that a server's answer names.
     pub(crate) fn named(name: &str) -> Host {
         Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
     }
@@ -92,11 +93,12 @@ pub(crate) struct Hosts {
     /// The URL's hosts, which servers may name too.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
-    /// By name, the last address that accepted, to be tried first: a silent address would cost time.
+    /// For each name, the address that accepted last, which is tried first: otherwise a silent address would
+    /// delay each connection.
     accepted: Mutex<HashMap<Box<str>, IpAddr>>,
 }
 
-/// The time for each of several addresses, round by round, so that a silent one does not use up all of it.
+/// The time for each of several addresses, round by round, so that a silent one does not use up the deadline.
 pub(crate) struct Rounds {
     deadline: Moment,
     limit: Duration,
@@ -125,9 +127,9 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// The longest time since connecting; up to a tenth less, so that a fleet does not reconnect at once. An
-    /// old connection may use a revoked password, or lead to a server that is no longer behind its name or
-    /// proxy: a server taken out of use keeps its connections.
+    /// The longest time from connecting on, less up to a tenth, so that a fleet does not reconnect at once.
+    /// By then a name or proxy may lead elsewhere, or a password be revoked; a server taken out of use keeps
+    /// its connections until then.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.
@@ -248,7 +250,7 @@ impl Hosts {
                         socket.set_nodelay(true)?;
                         return system::socket(socket);
                     }
-                    // An answer is preferred to the silence of another address.
+                    // An answer says more than the silence of another address.
                     Err(error) => match &failure {
                         Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
                         _ => failure = Some(error),
@@ -270,7 +272,8 @@ impl Hosts {
         accepted.insert((&*host.name).into(), address);
     }
 
-    /// The host's addresses, beginning with the last that accepted; after a slow look-up, the former ones.
+    /// The host's addresses, with the one that accepted last in front. If the look-up takes too long, returns
+    /// the addresses of the last look-up.
     pub(crate) fn addresses(&self, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);
@@ -318,7 +321,7 @@ mod tests {
         (Ipv4Addr::new(127, 0, 0, last), 0).into()
     }
 
-    /// Look-ups that the test ends, in order.
+    /// Look-ups that wait for the test to end them, in order.
     fn held() -> (Arc<Hosts>, crossbeam_channel::Sender<io::Result<Vec<SocketAddr>>>) {
         let (sender, outcomes) = crossbeam_channel::unbounded();
         let look_up = move |_: &str| outcomes.recv().unwrap_or_else(|_over| Err(io::ErrorKind::Other.into()));
@@ -357,13 +360,13 @@ mod tests {
             assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
         }
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        // No address answers: the time is used up, in several rounds.
+        // No address answers, so the whole time passes, in several rounds.
         let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
         let begun = Clock::System.now();
         let error = none.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
-        // The refusal of the one address is reported; the silent one is tried again.
+        // The error is the refusal of the one address; the silent address is tried again.
         drop(listener);
         let error = hosts.connect(&host, port, soon(700)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

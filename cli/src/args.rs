@@ -1,4 +1,4 @@
-//! The arguments, from which help, completions and the man page come too.
+//! The arguments; help, completions and the man pages are made from them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Cli {
         Cli::read_from(std::env::args_os())
     }
 
-    /// The arguments as they were meant: in `run -- -name -- COMMAND` the second `--` is no command.
+    /// Reads the arguments. In `run -- -name -- COMMAND` the second `--` is not part of the command.
     pub(crate) fn read_from(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
@@ -223,7 +223,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The same, of which the time since `begun` is over.
+    /// The same, with the time since `begun` taken off the wait.
     pub(crate) fn since(&self, begun: Moment) -> Want {
         let mut want = self.clone();
         let patience = &mut want.patience;
@@ -253,7 +253,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIGNAL", help_heading = "Lease", hide_possible_values = true)]
     #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
     pub(crate) on_contended: Option<i32>,
-    /// Whether the holder leads: `elect` sets it.
+    /// The holder leads; only `elect` sets this.
     #[arg(skip)]
     pub(crate) leads: bool,
 }
@@ -495,7 +495,7 @@ impl Lease {
     }
 }
 
-/// A parser whose values completions offer, beside others that it reads.
+/// A parser that also accepts other values than those that completions offer.
 #[derive(Clone)]
 struct Offered<T> {
     read: fn(&str) -> Result<T, String>,
@@ -523,7 +523,7 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Offered<T> {
 const ON_LOST: [&str; 6] = ["kill", "ignore", "signal:TERM", "signal:HUP", "signal:INT", "signal:USR1"];
 const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
 
-/// The treatment of the command when the lock cannot be kept.
+/// What happens to the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OnLost {
     Kill,
@@ -544,7 +544,7 @@ fn signal(name: &str) -> Result<i32, String> {
     crate::system::signal_number(name).ok_or_else(|| format!("there is no signal {name}"))
 }
 
-/// An address and a port. Nobody means all addresses by a port alone.
+/// An address and a port. A port alone means 127.0.0.1, since nobody means all addresses by it.
 fn listen(text: &str) -> Result<String, String> {
     if text.parse::<u16>().is_ok() {
         return Ok(format!("127.0.0.1:{text}"));
@@ -556,13 +556,12 @@ fn listen(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A host's name as it is compared: without case, port and the dot of the root.
+/// A host's name in the form in which names are compared: lower case, no port, no dot at the end.
 fn host(text: &str) -> Result<String, String> {
     crate::serve::http::host_name(text)
         .ok_or_else(|| "the value must be a host's name or address, as in locks.example.com".to_owned())
 }
 
-/// A time, as the library reads it from a variable.
 fn time(text: &str) -> Result<Duration, &'static str> {
     leasehold::ClientBuilder::parse_duration(text)
 }
@@ -581,7 +580,6 @@ mod tests {
         help::command().debug_assert();
     }
 
-    /// The commands that a page shows can be typed so.
     #[test]
     fn commands_of_the_pages_can_be_parsed() {
         let mut count = 0;
@@ -615,7 +613,7 @@ mod tests {
         assert!(count > 20, "{count} lines");
     }
 
-    /// The arguments in a line, if the program is called in it; what stands for others is made one.
+    /// The arguments in a line that calls the program, with placeholders replaced by values.
     fn arguments(line: &str) -> Option<Vec<String>> {
         let line = line.split(" # ").next()?.split(" | ").next()?;
         let at = line.find("leasehold ").filter(|at| {
@@ -624,7 +622,7 @@ mod tests {
                 || before.ends_with(['$', '*', '='])
                 || before.split(' ').all(|word| word.contains('='))
         })?;
-        // Of a command in `$(…)`, the part before the `)`.
+        // In `$(…)` the command ends at the `)`.
         let line = line[at..]
             .split(')')
             .next()?
@@ -637,7 +635,7 @@ mod tests {
         let mut words: Vec<String> = words.collect();
         let runs = words.get(1).is_some_and(|word| matches!(word.as_str(), "run" | "once" | "elect"));
         if runs && !words.contains(&"--".to_owned()) {
-            return None; // named, not called
+            return None; // mentioned, not called
         }
         let needs_name = words.get(1).is_some_and(|word| {
             matches!(word.as_str(), "show" | "watch" | "force" | "permits" | "hold" | "release")

@@ -1,4 +1,4 @@
-//! The clock of all deadlines: includes sleep, and on Unix reads alike in all processes of a machine.
+//! The clock of all deadlines: counts sleep, and on Unix is the same in all processes of a machine.
 
 use std::time::Duration;
 

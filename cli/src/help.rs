@@ -1,4 +1,4 @@
-//! The parts of help and of the man pages beside the options: examples, exit codes, variables, files.
+//! The parts of help and man pages other than the options: examples, exit codes, variables, files.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ serve: leasehold serve --job nightly-report
 completions: leasehold completions bash >/etc/bash_completion.d/leasehold
 man: leasehold man run | man -l -";
 
-/// As in the table of docs/command-line.md.
+/// The same as the table in docs/command-line.md.
 const STATUS: &str = "\
 the command's: The command ended by itself.
 0: All went well.

@@ -11,7 +11,7 @@ use crate::show::seconds;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Runs,
-    /// Its last runner still holds the lock: others are kept from running it.
+    /// The last runner still holds the lock, so no other may run the job.
     HasRun,
     MayRun,
 }

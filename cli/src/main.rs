@@ -30,7 +30,7 @@ use clap::error::ErrorKind;
 use crate::args::{Action, Cli};
 use crate::say::{Exit, Say};
 
-/// musl's own allocator makes threads queue, as when thousands of locks are listed.
+/// musl's own allocator serializes threads, which is slow when thousands of locks are listed.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 
 pub(crate) fn usage(error: clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        drop(error.print()); // nobody may be reading
+        drop(error.print()); // the reader may be gone
         return Exit::Success;
     }
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
@@ -91,7 +91,7 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// Bash: words after `--` are those of another command. The other shells' definitions say so.
+/// For bash: words after `--` belong to another command. The definitions for other shells say so themselves.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i

@@ -16,7 +16,7 @@ pub(crate) const SIGINT: i32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
-    /// `doctor` found a fault, or with `--strict` a warning; `show -q`: a lock is free.
+    /// `doctor`: a fault, or with `--strict` a warning; `show -q`: a lock is free.
     Found,
     Command(u8),
     Signal(i32),
@@ -55,7 +55,7 @@ impl Exit {
     }
 }
 
-/// How a command ended. `Err`: early, and what stood in its way was said.
+/// How an action ended. `Err`: it ended early, and the reason was printed.
 pub(crate) type Ended = Result<Exit, Exit>;
 
 impl From<Exit> for ExitCode {
@@ -95,7 +95,7 @@ impl Say {
         Say { format: Format::Text, level: Level::Normal }
     }
 
-    /// Like `-q`: nothing else may write to a terminal that is drawn on.
+    /// As with `-q`, because nothing else may write to a terminal that is drawn on.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }
     }
@@ -116,7 +116,7 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Written even with `-q`, since an exit code does not say everything. Returns the exit code.
+    /// Printed even with `-q`, since an exit code does not say everything. Returns the exit code.
     pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
         self.failure(words, exit, &format!("{exit:?}"))
     }
@@ -165,7 +165,7 @@ impl Say {
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
-        // One write, so that lines of several processes do not mix. Nobody may be reading.
+        // One write, so that lines of several processes do not mix. Ignores a missing reader.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }
@@ -206,7 +206,7 @@ pub(crate) fn print_line(line: &str) {
     drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-/// Text by others, such as a lock's name, on one line and without control characters.
+/// Other programs' text, such as a lock's name, on one line and without control characters.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {
@@ -219,7 +219,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as printable text. Control characters occur only in strings, where an escape means the same.
+/// A JSON value as printable text. Control characters occur only in strings, where they can be escaped.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {

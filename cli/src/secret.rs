@@ -1,5 +1,5 @@
-//! The default file of the URL, the password command, and faults of files with secrets. The library reads
-//! the variables.
+//! The default file with the URL, the password command, and warnings about files with secrets. The library
+//! reads the variables.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
     warnings
 }
 
-/// Names the file only if it exists: a variable may contain a secret by mistake.
+/// Names the file only if it exists, since a variable may contain a secret by mistake.
 fn warning(file: &Path) -> Option<String> {
     let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
     let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
@@ -62,12 +62,11 @@ fn is_open_to_all(_file: &Path) -> bool {
     false
 }
 
-/// Time for a command to print a password.
 const PRINTED_WITHIN: Duration = Duration::from_secs(10);
 const LONGEST: u64 = 64 * 1024;
 
-/// The first line that `command` prints is the password for the server at `address`. Nothing else of its
-/// output is shown, since that may be the password too.
+/// Runs `command`, whose first line is the password for the server at `address`. Shows none of its output,
+/// which may contain the password.
 pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, String> {
     let (shell, option) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
     let mut process = Command::new(shell);
@@ -86,7 +85,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // `leasehold` as a subreaper may have reaped this child already; then its status is unknown.
+    // If `leasehold` is a subreaper, it may have reaped this child already; then the status is unknown.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed what is not text")?;

@@ -136,7 +136,7 @@ impl Forced {
     }
 }
 
-/// Ends the hold that was shown, and no other as far as a check just before can tell.
+/// Ends the hold that was shown, and no other, as far as a check just before can tell.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
     if !is_lock(shown) {
@@ -153,7 +153,6 @@ pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Resul
     let forced = match &now.kind {
         Lock | FencedLock => client.get_lock(name).force_unlock(),
         FairLock => client.get_fair_lock(name).force_unlock(),
-        // Only the half that is held is released.
         ReadWriteLock { mode: Mode::Read } => client.get_read_write_lock(name).read().force_unlock(),
         ReadWriteLock { .. } => client.get_read_write_lock(name).write().force_unlock(),
         TokenLock => client.get_token_lock(name).force_unlock(),
@@ -207,7 +206,7 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[D
     print_line(&text);
 }
 
-/// Makes text by others printable; an inspection's own text is not theirs.
+/// Makes other programs' text printable; text that the inspection itself adds needs no change.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.location));

@@ -18,7 +18,7 @@ use crate::secret;
 
 pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended) -> Ended {
     let say = Say::new(common);
-    // Reads only: writes no directory entry.
+    // No directory entry, since this only reads.
     let client = open(common, None, say, |builder| builder.directory(false));
     let client = client.map_err(|error| unconnected(common, &error, say))?;
     let ended = ask(&client, say);
@@ -26,7 +26,7 @@ pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended
     ended
 }
 
-/// As [`explain`], for a failed connection, where a mismatch of TLS is the likeliest reason.
+/// As [`explain`], for a failed connection, whose likeliest reason is a mismatch of TLS.
 pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     let is_silent = matches!(
         error.kind(),
@@ -87,14 +87,14 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The variables and their files, read once, and the builder with them, until a client is made.
+/// The variables' settings, read once, and the builder with them until a client takes it.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
     (settings, Mutex::new(read))
 });
 
-/// The variables' values; defaults where one is unusable, which [`open`] reports.
+/// The settings from the variables; defaults if a variable is unusable, which [`open`] reports.
 pub(crate) fn environment() -> &'static Settings {
     &READ.0
 }
@@ -116,7 +116,7 @@ fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     if let Some(command) = common.password_command.clone() {
         builder = builder.credentials(move |server| secret::printed_by(&command, server));
     }
-    // A file is created like any lock file; a table in a database only on request.
+    // A SQLite file is created like any lock file, but a table in a database only on request.
     let is_file =
         builder.settings().url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
     if common.create_schema || is_file {
@@ -169,7 +169,7 @@ pub(crate) fn text(error: &Error) -> String {
         Some(error) => error.detail().to_owned(),
         None => cause.to_string(),
     });
-    // The system's name for a silence says no more than the time-out.
+    // The system's text for a silent server says no more than the time-out does.
     let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
     if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
         words += &format!(" ({cause})");
@@ -244,7 +244,7 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of warnings about a set-up, which repeat at each run until somebody changes it.
+/// Parts of warnings about a set-up, which would repeat at each run until somebody changes it.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -270,15 +270,15 @@ impl Observer for Warnings {
 
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// TLS 1.2's first message, with two ciphers that every server knows, or refuses by an alert.
+/// The first message of TLS 1.2, with two ciphers; each server knows them, or refuses with an alert.
 fn hello() -> Vec<u8> {
-    // A handshake record; a ClientHello of 43 bytes, whose 32 random ones need not be random here.
+    // A handshake record with a ClientHello of 43 bytes; its 32 random bytes need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
     let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x30, 1, 0];
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// Databases negotiate TLS after connecting.
+/// Without databases, which negotiate TLS after connecting.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),
@@ -313,6 +313,6 @@ fn speaks_tls(place: &str) -> Option<bool> {
     stream.set_read_timeout(Some(PROBE_LIMIT)).ok()?;
     stream.write_all(&hello()).ok()?;
     let mut first = [0; 2];
-    // An alert or a handshake, and the major version. A server that stays silent does not read TLS.
+    // The record's type (alert or handshake) and the major version. A server without TLS stays silent.
     Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))
 }

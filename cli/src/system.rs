@@ -1,4 +1,4 @@
-//! What Unix and Windows do in different ways.
+//! Calls that differ between Unix and Windows.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// No signal is sent here: arguments are parsed as on Unix before they are refused.
+/// Windows sends no signals: arguments are parsed as on Unix, then refused.
 #[cfg(windows)]
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =
@@ -32,7 +32,7 @@ pub(crate) fn terminal_width() -> Option<u16> {
     width.ok()
 }
 
-/// Whether nobody reads the output any more; not known on Windows.
+/// Whether the reader of the output has gone; unknown on Windows.
 pub(crate) fn is_unread() -> bool {
     #[cfg(unix)]
     {
@@ -47,7 +47,7 @@ pub(crate) fn is_unread() -> bool {
     false
 }
 
-/// Stops this process, as the terminal's Ctrl-Z does on Unix.
+/// Stops this process, as Ctrl-Z does on Unix.
 #[cfg_attr(windows, expect(clippy::unnecessary_wraps, reason = "it can fail on Unix"))]
 pub(crate) fn stop() -> io::Result<()> {
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! `watch`: a line for each change between two polls. A change undone between them is not seen.
+//! `watch`: a line for each change between two polls. A change that is undone between two polls is not seen.
 
 use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Ended {
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
     let (stop, stopped) = bounded::<()>(0);
     let (common, args) = (common.clone(), args.clone());
-    // A poll may take as long as the store needs. A signal must not wait for that.
+    // A poll may take as long as the store needs, and a signal must not wait for it.
     let ended = say.on_thread("looks", move || look(&common, &args, &stopped))?;
     let exit = wait(&caught, &ended, end);
     drop(stop);
@@ -127,7 +127,7 @@ impl Watch<'_> {
         let mut output = std::io::stdout();
         match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
             Err(error) if error.kind() == Io::BrokenPipe => Err(End::NobodyReads),
-            // A full disk may have room again.
+            // A full disk may have space again later.
             Ok(()) | Err(_) => Ok(()),
         }
     }

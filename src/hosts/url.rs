@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 use crate::hosts::Host;
 
-/// Refuses a URL without a scheme and names the probable one. Of the URL, repeats only what can be nothing
-/// but a host and a port.
+/// Refuses a URL without a scheme, and names the probable scheme. Repeats a part of the URL only if that can
+/// be nothing but a host and a port.
 pub(crate) fn check_scheme(url: &str) -> Result<()> {
     if url.is_empty() {
         let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
@@ -41,7 +41,7 @@ pub(crate) const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis-sent
                                   rediss-cluster://, postgres://, mysql://, mariadb://, sqlite://, etcd://, etcds://, zk:// or \
                                   zks://";
 
-/// The port (0: none) of a text that can be nothing but a host.
+/// The port of a text that can be nothing but a host and a port; 0 if the text has no port.
 fn plain_place(text: &str) -> Option<u16> {
     let is_address = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok();
     if is_address(text) {
@@ -55,8 +55,8 @@ fn plain_place(text: &str) -> Option<u16> {
     is_host.then_some(port)
 }
 
-/// Refuses a URL with an `@` after the hosts. A password with an unescaped `/`, `?` or `#` causes that, and
-/// would be taken for a host.
+/// Refuses a URL with an `@` after the hosts: a password has an unescaped `/`, `?` or `#`, and would be taken
+/// for a host.
 pub(crate) fn check_url(url: &str) -> Result<()> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -117,7 +117,7 @@ pub(crate) fn needs_feature(scheme: &str, feature: &str) -> Error {
 
 /// Decodes `%` escapes; `None` if one is malformed, or the result is not UTF-8.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
-    // The decoder would accept a `%` that begins no escape; in a URL it is a mistake.
+    // The decoder would accept a `%` that begins no escape, which is a mistake in a URL.
     let is_escape =
         |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if !text.split('%').skip(1).all(is_escape) {

@@ -1,4 +1,4 @@
-//! Stores made of stores: a majority of servers, a ring of servers. Nothing here knows a store by name.
+//! Stores made of several stores: a majority of servers, or a ring. No code here names a particular store.
 
 pub(crate) mod redlock;
 pub(crate) mod ring;

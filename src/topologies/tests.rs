@@ -19,7 +19,7 @@ use crate::time::{Clock, Moment};
 type Answers<T> = Mutex<VecDeque<Answer<T>>>;
 type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Gives the queued answers first; then grants, releases and renews, and finds nothing to clean up.
+/// Gives the queued answers first; after them it grants, releases and renews, and finds nothing to clean up.
 #[derive(Default)]
 pub(super) struct Scripted {
     pub(super) attempts: Answers<Attempt>,
@@ -27,19 +27,17 @@ pub(super) struct Scripted {
     pub(super) renewals: Answers<bool>,
     pub(super) cleanups: Answers<Release>,
     pub(super) cleaned: Mutex<Vec<Owner>>,
-    /// Owners of released single attempts.
+    /// Owners whose single attempts were released.
     pub(super) released: Mutex<Vec<Owner>>,
-    /// Number of attempts.
     pub(super) asked: AtomicUsize,
     pub(super) attempted: Mutex<Vec<(Owner, u32, Duration)>>,
-    /// Answers nothing until then.
+    /// Until then, does not answer.
     pub(super) silent_until: Mutex<Option<Moment>>,
     /// How long attempts take.
     pub(super) takes: Mutex<Duration>,
-    /// Runs before the next renewal is answered, and before a lock is forced.
     pub(super) renewing: Hook,
     pub(super) forcing: Hook,
-    /// As a node of a ring it grants requests under its mark.
+    /// As a node of a ring, grants requests under this mark.
     mark: Mutex<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `doctor`: checks a set-up from end to end. Redis servers are asked beside the library.
+//! `doctor`: checks a set-up from end to end. Redis servers are also asked over connections of its own.
 
 mod other;
 mod redis;
@@ -31,7 +31,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
-    // Without a directory entry, so that nothing stays, not even for a lease.
+    // No directory entry, so that nothing stays in the store, not even for a lease.
     let built = store::open(common, None, say, |builder| {
         args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
@@ -44,7 +44,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
             (ErrorKind::InvalidInput, _) => return Err(explain(error, say)),
-            // An old server, a replica, and one behind a proxy can answer further questions.
+            // An old server, a replica, or a server behind a proxy can still answer further questions.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
@@ -121,8 +121,7 @@ fn on_redis(
     has_no_rights
 }
 
-/// Locks without an end: nobody's, or acquired without a lease by Redisson. They block a name until somebody
-/// ends them.
+/// Finds locks without an end: without an owner, or acquired without a lease by Redisson.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";
@@ -135,7 +134,7 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     while !is_cut && let Some(page) = locks.next_page() {
         match page {
             Ok(page) => {
-                // A semaphore has no holders, and its count no end.
+                // A semaphore has no holders, and its count has no end anyway.
                 for lock in page.into_iter().filter(|lock| has_no_end(lock) && !lock.holders.is_empty()) {
                     count += 1;
                     names.extend(Some(lock.name).filter(|_| names.len() < NAMED.1));
@@ -255,7 +254,7 @@ fn add_latency(
     report.add(lease_finding(lease, command_timeout, &latency));
 }
 
-/// Renewals are a third of the lease apart, and one may fail.
+/// Judges the lease: renewals are a third of it apart, and one of them may fail.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";

@@ -1,4 +1,4 @@
-//! The checks of databases, etcd and ZooKeeper, by a client of the library.
+//! The checks of databases, etcd and ZooKeeper, through the library's client.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, add_latency, reached, refused, spell};
 
-/// The same in every run, since a database keeps the row of a free lock.
+/// The same name in every run, since a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
 
 pub(super) fn check(
@@ -33,7 +33,7 @@ pub(super) fn check(
         }
     };
     report.add(reached(took));
-    let health = client.ping().ok(); // if it fails, later checks say why
+    let health = client.ping().ok(); // if this fails, later checks say why
     let store = health.as_ref().map_or("", |health| health.store);
     let is_database = !matches!(store, "etcd" | "zookeeper");
     let words =
@@ -50,7 +50,7 @@ pub(super) fn check(
     has_no_rights
 }
 
-/// The table by its full name, and tables of the same name, in which others keep other locks.
+/// Checks for tables of the same name elsewhere, in which other programs keep other locks.
 fn table(report: &mut Report, health: Health) {
     const ADVICE: &str = "Name the table that is meant with its schema in every program (table(\"schema.name\") in the library), or set one search_path for all roles; drop the others when nobody uses them";
     let Some(name) = health.table else { return };
@@ -110,7 +110,7 @@ fn trial(report: &mut Report, client: &LockClient, store: &str) -> bool {
     }
     report.add(match (store, fence) {
         ("postgres" | "mysql", Some(fence)) => {
-            // At least the server's microseconds since 1970, and more than the last token.
+            // The token is at least the server's microseconds since 1970, and above the last token.
             let server = Duration::from_micros(fence.get()).as_secs_f64();
             clock_finding(server - before.as_secs_f64() - granted.as_secs_f64() / 2.0, granted / 2)
         }

@@ -1,4 +1,4 @@
-//! The checks of one server of Redis or Valkey.
+//! The checks of one Redis or Valkey server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const SCRIPT: &str = "return ARGV[1]";
 
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
-    /// This run's own name, below the other, so that the same rights apply.
+    /// A name of this run, below `name`, so that the same rights apply.
     pub(super) own_name: String,
     pub(super) lease: Duration,
     pub(super) limit: Duration,
@@ -82,7 +82,7 @@ pub(super) fn none_of(report: &mut Report, checks: &[&'static str], why: &str) {
     }
 }
 
-/// A check without an answer. Only silence is a fault.
+/// A check without an answer. Only a silent server is a fault.
 pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
     match refusal {
         Refusal::Silent => Finding::fault(check, refusal.to_string(), ""),
@@ -93,7 +93,7 @@ pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
 fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, String>) -> bool {
     const ADVICE: &str = "Install Redis 6.2 or later, or Valkey";
     let mut version = greeting.get("version").cloned().unwrap_or_default();
-    // HELLO came with 6.0.
+    // HELLO exists since 6.0.
     let greets = !version.is_empty();
     if !greets {
         version =
@@ -256,7 +256,7 @@ fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     Ok(clock_finding(difference, took / 2))
 }
 
-/// `ahead`: seconds by which the server's clock leads, give or take `unsure`.
+/// `ahead`: by how many seconds the server's clock leads, give or take `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

@@ -1,4 +1,4 @@
-//! The findings: a line for each, printed at once.
+//! The findings; each is a line that is printed at once.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::say::{Say, json_text, plain, print_line};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// Locks work, with a defect.
+    /// Locks work, but something is wrong.
     Warning,
     /// Locks do not work, or may be granted twice.
     Fault,
@@ -95,7 +95,7 @@ impl Report {
         if !finding.advice.is_empty() {
             line = format!("{line}. {}", sentence(finding.advice));
         }
-        // Others may have chosen the names; each finding is one line.
+        // Other programs may have chosen the names, and each finding must stay on one line.
         plain(&line)
     }
 

@@ -1,7 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! From 7.0 on ACL DRYRUN answers, or a script where the user may not call ACL. On older servers each
-//! request is tried, on the check's own keys, which it removes.
+//! Since 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers each request
+//! is tried, on keys of this check, which it removes.
 
 use redis::Value;
 
@@ -41,7 +41,7 @@ impl Need {
 
 type Request = (Need, Vec<String>);
 
-/// Create keys without an end.
+/// Commands that create keys without an expiry.
 const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
 
 const CHECK: &str = "rights";
@@ -64,7 +64,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // Never creates a key that it could neither remove nor let expire.
+    // A trial must not create a key that it can neither remove nor let expire.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));
@@ -87,7 +87,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    // TIME concerns no key, so a user limited to other names may have it.
+    // TIME concerns no key, so even a user limited to other names may have it.
     let is_allowed = |request: &&Request| {
         request.0 == Need::Locks
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
@@ -164,7 +164,7 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
 
 fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
-    // A connection that subscribed can send nothing else.
+    // A connection that has subscribed can send nothing else.
     let answer = if is_subscription { place.connect(asked.limit)?.ask(words) } else { wire.ask(words) };
     match answer {
         Err(Refusal::NoRight) => Ok(false),
@@ -178,7 +178,7 @@ pub(super) fn own(part: &str, name: &str) -> String {
     if name.contains('{') { format!("{part}:{name}") } else { format!("{part}:{{{name}}}") }
 }
 
-/// The requests of a client with locks of this name, in an order in which they can be tried.
+/// The requests of a client for locks of this name, in an order in which they can be tried.
 fn requests(name: &str) -> Vec<Request> {
     let (channel, token) = (own("redisson_lock__channel", name), own("redisson_lock_token", name));
     let (line, next) = (own("leasehold_lock_queue", name), own("leasehold_lock_next", name));

@@ -1,4 +1,4 @@
-//! Connections to Redis servers for questions besides locks, and the addresses of these servers.
+//! Connections to Redis servers for questions about other things than locks, and these servers' addresses.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,8 +15,7 @@ use crate::clock::Moment;
 pub(super) enum Refusal {
     NoRight,
     Unknown,
-    /// Another reason: the first word of the refusal, which is a code. The other words may repeat a
-    /// password.
+    /// Another reason: the code, which is the refusal's first word. The other words may repeat a password.
     Other(String),
     Silent,
 }
@@ -101,7 +100,7 @@ pub(super) struct Wire {
 impl Place {
     fn new(url: &str, access: &Access, label: Option<String>) -> Option<Place> {
         let info = url.into_connection_info().ok()?;
-        // A restricted user may not name its library to the server.
+        // A restricted user may not send the library's name to the server.
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
         settings =
@@ -189,7 +188,7 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
         .collect()
 }
 
-/// The servers that keep the locks. `None`: not a URL of Redis.
+/// The servers that keep the locks. `None`: not a Redis URL.
 pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -204,7 +203,7 @@ pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Resu
     }
 }
 
-/// `user:password@` or empty, the hosts, and the path.
+/// The login (`user:password@` or empty), the hosts, and the path.
 fn parts(rest: &str) -> (String, Vec<&str>, &str) {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     match authority.rsplit_once('@') {
@@ -260,7 +259,7 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// A server that does not know its host is at the address asked.
+/// A server that does not know its own host is at the address that was asked.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

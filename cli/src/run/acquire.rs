@@ -12,7 +12,7 @@ use crate::run::told::{self, Waiting};
 use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
-/// The lock, and how long it is held without a renewal; otherwise the exit code, already explained.
+/// The lock, and how long it is held without a renewal. `Err`: the exit code; the reason was printed.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
@@ -34,7 +34,7 @@ pub(super) fn acquire(
             },
             None => lock(client, args).acquire_owned_with(&options),
         };
-        // A signal that came with the grant still ends everything: dropping the guard releases.
+        // A signal that came with the grant still ends the program: dropping the guard releases the lock.
         let outcome = match caught.signals.try_recv() {
             Ok(signal) => return Err(Exit::Signal(signal)),
             Err(_none) => outcome,
@@ -52,7 +52,7 @@ pub(super) fn acquire(
                 if let Some(window) = full_window(args, &guard) {
                     return Ok((guard, window));
                 }
-                // Lost before anything ran: the wait continues, if there is time.
+                // The lock was lost before the command started: wait again, if time remains.
                 if patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     let words = format!(
                         "{name} was granted, and lost before the command could start: the store is too slow for this lease"
@@ -76,8 +76,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if lost. A late answer leaves a short window, so the
-/// command starts after the first renewal, lest it be ended at once.
+/// How long the lock is held without a renewal; `None` if lost. A late grant leaves a short window, in which
+/// the command would be ended at once, so the command starts only after the first renewal.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -85,7 +85,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // A store may also allow less than requested. A renewal shows how much.
+    // A store may allow a shorter lease than requested; a renewal shows it.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();
@@ -97,8 +97,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// The longest hold also ends the lock in the store (see [`lock`]): one no longer than a lease is not
-/// renewed.
+/// `--max-hold` also ends the lock in the store (see [`lock`]): a hold within a lease is not renewed.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
@@ -117,7 +116,7 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// `Err`: another number of permits was set up before, which was reported.
+/// `Err`: the name has another number of permits already, which was reported.
 fn permit(
     client: &LockClient,
     name: &str,
@@ -128,7 +127,7 @@ fn permit(
     let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
-        // With fewer permits in the store, this command would exceed what its caller allows.
+        // With fewer permits than set up, this command could exceed what its caller allows.
         if there != i64::from(permits) {
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \

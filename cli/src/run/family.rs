@@ -1,9 +1,9 @@
-//! A command's processes: its group, and on Linux all its descendants.
+//! A command's processes: its process group, and on Linux all its descendants.
 //!
 //! A process can leave its group and session (`su -c`, `setsid`, a double fork), and its parent can end
-//! first. It cannot leave its ancestors: helper and supervisor are *child subreapers*, so orphans below
-//! become their children. A process without children has no descendants, which shows the end of all.
-//! Elsewhere only the group is known.
+//! first. But no process can leave its ancestors: helper and supervisor are *child subreapers*, so orphans
+//! below them become their children. Once a subreaper has no children, all descendants have ended. On other
+//! systems only the group is known.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(1 << 31);
 
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(getpid())).ok(); // every Linux that Rust supports has it
+    rustix::process::set_child_subreaper(Some(getpid())).ok(); // every Linux that Rust supports has this call
 }
 
 pub(super) fn above() -> impl Iterator<Item = Member> {
@@ -38,7 +38,7 @@ pub(super) fn above() -> impl Iterator<Item = Member> {
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) group: Pid,
-    /// A child that is not part of the family: the helper, as seen from the process with the lock.
+    /// A child of the supervisor that is not part of the family.
     pub(super) helper: Option<Pid>,
     pub(super) cgroup: Option<Cgroup>,
 }
@@ -52,8 +52,7 @@ impl Family {
         }
     }
 
-    /// Kills all present members. One that forks meanwhile may leave a child: repeat until
-    /// [`Family::is_gone`].
+    /// Kills all present members. A member that forks may leave a child: repeat until [`Family::is_gone`].
     pub(super) fn kill(&self) {
         kill_group(self.group, SIGKILL);
         if let Some(cgroup) = &self.cgroup {
@@ -73,12 +72,11 @@ impl Family {
         }
     }
 
-    /// Whether only dead members are left, reaped or not.
     pub(super) fn is_gone(&self) -> bool {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps orphans, but not the command: until it is reaped, no other process gets its number.
+    /// Reaps orphans, but not the command: until it is reaped, no other process gets its pid.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
@@ -106,15 +104,14 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue this process after somebody stops it: the parent that would [wake] it may be stopped
-/// or dead too.
+/// Timers that continue a stopped process: the parent, which would [wake] it, may be stopped or dead too.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // For a signal without a handler the timer would stop after its first.
+        // The timer stops after its first signal if the signal has no handler.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -126,10 +123,10 @@ impl Awake {
         Awake()
     }
 
-    /// Called while running; the process must run again at `due`, and no timer signals before a while.
+    /// Postpones the timers. Called while running; if stopped, this process must run again at `due`.
     ///
-    /// A stop discards a pending signal, and ends the timer that sent it. On a busy machine the first
-    /// timer's signal may be pending for long, so the others signal when there is work.
+    /// A stop discards a pending signal, and ends the timer that sent it. On a busy machine the first timer's
+    /// signal may stay pending for long, so the others fire when there is work.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
@@ -142,14 +139,14 @@ impl Awake {
     }
 }
 
-/// Continues a stopped child: nobody else knows it.
+/// Continues a stopped child, which no other process knows.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
     if let Some(child) = child
         && matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
     {
-        kill_process(child, Signal::CONT).ok(); // not reaped, so the number is its own
+        kill_process(child, Signal::CONT).ok(); // not reaped yet, so the pid is still the child's
     }
 }
 
@@ -169,10 +166,9 @@ pub(super) struct Member {
     pub(super) parent: i32,
     group: i32,
     pub(super) is_dead: bool,
-    /// In the system's ticks since the machine's start; with the number it identifies one process.
+    /// Start time in ticks since boot; identifies one process together with the pid.
     pub(super) began: u64,
-    /// Start addresses of stack and arguments: random for each program, and equal after a fork. Zeros where
-    /// unknown.
+    /// Start addresses of stack and arguments: random per program, unchanged by a fork; zero if unknown.
     pub(super) memory: (u64, u64),
 }
 
@@ -181,14 +177,14 @@ impl Member {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// A process with nothing known but its number, as of other users' under `hidepid`.
+    /// A process of which only the pid is known, such as another user's under `hidepid`.
     fn hidden(pid: i32) -> Option<Member> {
         let there = test_kill_process(Pid::from_raw(pid)?);
         let hidden = Member { pid, parent: 0, group: 0, is_dead: false, began: 0, memory: (0, 0) };
         matches!(there, Ok(()) | Err(Errno::PERM)).then_some(hidden)
     }
 
-    /// The fields from the state on follow the program's name, which may contain anything.
+    /// The program's name may contain anything; the fields from the state on follow its last `)`.
     fn read(pid: i32, line: &str) -> Option<Member> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
@@ -199,7 +195,7 @@ impl Member {
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
     }
 
-    /// Signals this process, and none that got its number since: it must have begun when the found one did.
+    /// Signals this process, unless its pid belongs to another one by now: the start time must be the same.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         let process = pidfd_open(pid, PidfdFlags::empty());
@@ -208,7 +204,7 @@ impl Member {
         {
             return;
         }
-        // Linux before 5.3 has no such descriptors, and a container's filter may refuse them.
+        // Linux before 5.3 has no pidfd, and a container's filter may refuse it.
         let sent = process.and_then(|process| pidfd_send_signal(process.as_fd(), signal));
         if sent.is_err_and(|error| error != Errno::SRCH) {
             kill_process(pid, signal).ok();
@@ -220,7 +216,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     let (mut found, mut parents) = (Vec::<Member>::new(), vec![of]);
     while let Some(parent) = parents.pop() {
         for child in children(parent) {
-            // A process that moved during the reads may occur twice.
+            // A process that is reparented during the reads may occur twice.
             if !found.iter().any(|member| member.pid == child) {
                 found.extend(Member::of(child).or_else(|| Member::hidden(child)));
                 parents.push(child);
@@ -230,7 +226,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. The list may lack one while others end: read again.
+/// The children of all threads of a process. The list may miss a child while others end, so read it again.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -263,8 +259,8 @@ pub(super) fn is_seen(say: Say) -> Result<(), Exit> {
     if is_own || !cfg!(target_os = "linux") { Ok(()) } else { Err(say.error(UNSEEN, Exit::Internal)) }
 }
 
-/// Whether a process group has a process that is not dead. A zombie keeps its number, in a container without
-/// an init for ever. Another user's group lives even if it may not be signalled.
+/// Whether a process group has a living process. A zombie keeps the group's number, for ever in a container
+/// without an init. Another user's group lives even if this user may not signal it.
 fn group_lives(group: Pid) -> bool {
     let there = test_kill_process_group(group);
     let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);
@@ -277,9 +273,9 @@ fn is_known_to_be_dead(group: Pid) -> bool {
     cfg!(target_os = "linux") && of_group.peek().is_some() && of_group.all(|member| member.is_dead)
 }
 
-/// The command's own control group (version 2), which allows killing other users' processes too (`su -c`).
+/// The command's own control group (version 2), in which other users' processes can be killed too (`su -c`).
 /// Only users other than root create one, below a group delegated to them: root needs none, and the system's
-/// manager owns the others.
+/// manager owns the other groups.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -322,8 +318,7 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // Refused while a member is being reaped; the directory is empty then, and no helper uses its name
-        // again.
+        // Fails while a member is being reaped: the empty directory stays, and no later helper uses its name.
         std::fs::remove_dir(&self.path).ok();
     }
 }

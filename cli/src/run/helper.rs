@@ -1,9 +1,10 @@
-//! The helper: the process between the supervisor, which has the lock, and the command, which it ends in
-//! time whatever happens to the supervisor.
+//! The helper: the process between the supervisor, which holds the lock, and the command. The helper ends the
+//! command in time whatever happens to the supervisor.
 //!
 //! The helper knows nothing about locks. Each [`Order::Until`] says until when the lock is certainly held;
 //! the command and [its descendants](super::family) are dead by then, less a margin. A stopped or killed
-//! supervisor sends nothing more, and the clock shared by all processes of the machine decides.
+//! supervisor sends no more orders, so the last one stands, by a clock that all processes of the machine
+//! share.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, stdin};
@@ -30,14 +31,14 @@ use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
 use crate::say::Exit;
 
-/// When a sleeping machine wakes up, the clock may jump past all timers, so it is checked this often.
+/// After the machine slept, the clock may have jumped past all timers, so it is checked this often.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
     Orphaned,
     Stopped(i32),
-    /// Dead and not reaped, so nothing else can have its number.
+    /// Dead but not reaped, so no other process can have its pid.
     Dead(Report),
 }
 
@@ -45,27 +46,27 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     signals::ignore_terminal_output_stop();
     match serve(args, command) {
         Ok(()) => Exit::Success,
-        Err(_) => Exit::Internal, // the supervisor sees the socket's end
+        Err(_) => Exit::Internal, // the supervisor sees the end of the socket
     }
 }
 
-/// Runs the command in this process, which the system kills when the helper dies: otherwise a helper killed
-/// before it reports the command's start would leave an unknown command.
+/// Becomes the command. The kernel kills this process when the helper dies: otherwise a helper killed before
+/// it reports the start would leave a command that the supervisor does not know.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
-    // Requested first, checked second: if the helper died before, this process has another parent.
+    // Checked after the request: if the helper died earlier, this process has another parent.
     if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
-        // Optional: the helper finds descendants without it.
+        // Optional: without it the helper still finds descendants.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
-    let Ok(words) = words else { return Exit::Usage }; // command lines have no NUL
+    let Ok(words) = words else { return Exit::Usage }; // command lines contain no NUL
     let Some(program) = words.first() else { return Exit::Usage };
     args.inherited.restore();
     let Err(error) = execvp(program, &words);
@@ -82,7 +83,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
-    // A supervisor that does not read must not keep this process from ending the command.
+    // If the supervisor does not read, this process must still end the command.
     stream.set_write_timeout(Some(Duration::from_millis(50)))?;
     let (sender, events) = unbounded();
     let (orders, reading) = (sender.clone(), stream.try_clone()?);
@@ -149,8 +150,7 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end however the watch ends: otherwise the lock of an unwatched command would be
-/// renewed for ever.
+/// Reports the command's end on drop: else the lock of an unwatched command would be renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -171,7 +171,7 @@ fn watch(child: Pid, mut watched: Watched) {
             Err(_) => return,
         };
         if let Some(signal) = status.stopping_signal() {
-            // Consumed, so that the next call waits for the next one.
+            // Consumes the stop, so that the next call waits for the next one.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
             drop(watched.events.send(Event::Stopped(signal)));
             continue;
@@ -200,7 +200,7 @@ struct Keeper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// The command was asked to end, so all that it started must end too.
+    /// TERM was sent, so all that the command started must end too.
     is_asked: bool,
     ended: Option<Report>,
 }
@@ -223,7 +223,7 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread that reads orders has a sender, as has the watch until it reports the end.
+                // The order thread holds a sender, and so does the watch until it reports the end.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -239,7 +239,7 @@ impl Keeper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Repeated: a process about to fork may have left another.
+            // Repeated, because a process that was forking may have left a child.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }
@@ -265,13 +265,13 @@ impl Keeper<'_> {
         self.loses = None;
         tell(self.stream, Report::Ending);
         self.family.signal(SIGTERM);
-        // A stopped process acts on TERM once it continues.
+        // A stopped process handles TERM only after it continues.
         self.family.signal(SIGCONT);
         self.stage = Stage::Ending { kill_at: now.plus(self.args.grace).min(self.limit()) };
     }
 
     fn kill(&mut self) {
-        // First, since everything else may take time.
+        // Before anything else, since all the rest may take time.
         self.family.kill();
         self.loses = None;
         if self.stage == Stage::Running {
@@ -288,7 +288,7 @@ impl Keeper<'_> {
         self.stage = Stage::Tolerated;
     }
 
-    /// The store said that the lock is lost: another may have it, so there is no grace.
+    /// The store said that the lock is lost: another process may have it, so there is no grace.
     fn gone(&mut self) {
         match (self.stage, self.args.on_lost) {
             (Stage::Running | Stage::Ending { .. }, OnLost::Kill) => self.kill(),
@@ -297,7 +297,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Nobody renews the lock. Until its end there is time for a grace.
+    /// No process renews the lock any more. A grace fits in the time that is left.
     fn orphaned(&mut self) {
         if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
             self.terminate(Moment::now());
@@ -311,8 +311,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// A command that ends by itself leaves its children; one that was asked to end takes them along, within
-    /// the grace.
+    /// After a command that ended by itself children may stay; after one told to end, they get the grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();

@@ -58,7 +58,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
     };
     let say = Say::new(common);
     check(args.lease.or_default(), "the lease", &args.terms, say)?;
-    // An unusable address fails before the election.
+    // Listens before the election, so that an unusable address fails at once.
     let office = args.listen.as_ref().map(|address| Office::listening(address, say)).transpose()?;
     let office = office.map(Arc::new);
     let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;
@@ -72,8 +72,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // Already explained. Another attempt may find the store again, as with the library's
-                // candidates.
+                // Already explained. Another attempt may reach the store, as with the library's candidates.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };
@@ -119,7 +118,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
             let words = format!("it is unknown for how long {name} counts as run");
             let fields = json!({"name": name});
             let last_words = move || say.notice("release_unknown", &words, &fields);
-            // Without a thread a signal waits for the store.
+            // If the thread cannot be started, a signal waits for the store.
             caught.end_by_signal(RELEASE_AFTER_SIGNAL, last_words).ok();
             if !end.was_never_begun {
                 record(client, guard, end.exit, Moment::now().since(begun), say);
@@ -162,7 +161,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Records the run's end while this owner still has the job: a lost one may be another's.
+/// Records the end of the run, unless the lock is lost: then the job may be another owner's.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, say: Say) {
     if matches!(exit, Exit::Lost(_)) {
         return;
@@ -189,11 +188,11 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     told::busy(client, name, "runs already", code, say)
 }
 
-/// Releases a job whose command never started: until `--at-least` is over this owner keeps the lock,
-/// unrenewed.
+/// Releases the lock of a job whose command never started; otherwise the lock would stay, without renewal,
+/// until `--at-least` is over.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // Only if the lock outlasts the request: otherwise the request could free another owner's lock.
+    // Only if the lock lasts longer than the request; otherwise the request could free another owner's lock.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)
@@ -218,7 +217,7 @@ fn connect(
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        // Wrong certificates and an old server do not pass: somebody has to mend them.
+        // Wrong certificates and an old server do not go away by themselves.
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {
@@ -252,7 +251,7 @@ fn with_client(
 ) -> Ended {
     let say = Say::new(common);
     family::is_seen(say)?;
-    // Before the first thread, so that all threads inherit it.
+    // Before the first thread starts, so that all threads inherit the signal mask.
     let inherited = Inherited::take();
     signals::ignore_terminal_output_stop();
     family::adopt_orphans();
@@ -261,7 +260,7 @@ fn with_client(
     let client = connect(common, lease, label.as_deref(), away, &caught, say)?;
     let ended = act(&client, &caught, say);
     if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // already waited for
+        store::finish_within(client, Duration::ZERO); // has waited already
     } else {
         store::finish(client);
     }
@@ -288,8 +287,8 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
     Ok(exit)
 }
 
-/// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a
-/// process killed by the interrupt itself. The exit code is the same.
+/// Ends this process with the interrupt that ended the wait: a shell ends its loop or script only if the
+/// interrupt itself killed the process. The exit code is the same.
 pub(crate) fn end_as_interrupted(exit: Exit) {
     if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();

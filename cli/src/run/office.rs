@@ -1,8 +1,8 @@
 //! `elect --listen`: `/leader` and `/ready` over HTTP.
 //!
-//! The supervisor reports its state, and each answer reads the clock anew. So 200 always precedes the latest
-//! instant at which the helper kills the command, even if only the answering thread runs. The answer may be
-//! old on arrival.
+//! The supervisor reports its state, and each answer reads the clock again. Thus a 200 is always written
+//! before the latest instant at which the helper kills the command, even if only the answering thread runs.
+//! The answer may be outdated when it arrives.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// Before another can lead.
+        /// Ends before another process can lead.
         until: Moment,
     },
     Ends,
@@ -60,8 +60,8 @@ impl Office {
 
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
-        fresh.want(); // so the first caller does not wait
-        self.store.set(fresh).ok(); // once a process
+        fresh.want(); // so the first request does not wait
+        self.store.set(fresh).ok(); // set once a process
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Office {
         if let Some(refusal) = http::refusal(request) {
             return refusal;
         }
-        // Accepts any `Host`, unlike `serve`: no answer names a lock, host or program.
+        // Accepts any `Host`, unlike `serve`, because no answer names a lock, host or program.
         match request.path.as_str() {
             "/leader" => leader(*self.stage(), Moment::now()),
             "/ready" => self.ready(),

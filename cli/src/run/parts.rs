@@ -1,5 +1,5 @@
-//! The processes that this program starts, and their messages over sockets, one a line. The first argument
-//! of each is its role, the second the [`Part`] as JSON.
+//! The processes that this program starts, and their messages over sockets, one message a line. The first
+//! argument of such a process is its role, the second the [`Part`] as JSON.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,7 +31,7 @@ pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
     let part: Part = serde_json::from_str(part.to_str()?).ok().filter(|part: &Part| role == part.role())?;
-    // Started through /proc, they would be listed as `exe`. Elsewhere there is no such file.
+    // Programs started through /proc are listed as `exe`. Other systems have no such file.
     std::fs::write("/proc/self/comm", "leasehold").ok();
     let command: Vec<OsString> = words.collect();
     Some(match part {
@@ -78,10 +78,10 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The rest comes over the socket, since the typed command may contain a password.
+/// Visible in the process list, so the command, which may contain a password, comes over the socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
-    /// For readers of the process list.
+    /// Shown in the process list.
     pub(crate) name: String,
     pub(crate) pid: i32,
     pub(crate) began: u64,
@@ -97,19 +97,18 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// From the process with the lock. The socket's end means that this process is dead.
+/// Orders of the process that holds the lock. The socket's end means that this process is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is certainly held until this instant, unless another order comes.
     Until(Moment),
     Gone,
-    /// The command was asked to end (TERM): its remains must end with it.
+    /// TERM was sent to the command: the processes that it started must end with it.
     Asked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// The command runs; its number is also its process group's.
     Started(i32),
     Failed(i32),
     Late,
@@ -117,7 +116,7 @@ pub(super) enum Report {
     Ending,
     Exited(i32),
     Signaled(i32),
-    /// The command's end could not be observed, so it was ended.
+    /// Nothing could observe the command's end, so it was ended.
     Unwatched,
     Survivor(i32),
 }

@@ -1,4 +1,4 @@
-//! Signals as events, and process groups.
+//! Signals as events, and signals to process groups.
 
 use std::io;
 use std::process::{Child, Command};
@@ -17,21 +17,20 @@ use signal_hook::iterator::{Handle, Signals};
 use crate::run::{end_as_interrupted, family};
 use crate::say::{Exit, Say};
 
-/// Signals that end the wait for a lock, and are forwarded to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Other signals only end a wait for the lock.
+/// Whether a signal ends the program. Other signals only end a wait for the lock.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
 
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
-    /// For signals taken out of `signals` that still need handling.
+    /// Takes back signals that were read from `signals` but still need handling.
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
-    /// The last signal to end the program; 0: none.
+    /// The last signal that should end the program; 0: none.
     asked_to_end: Arc<AtomicI32>,
     handle: Handle,
     pub(crate) inherited: Inherited,
@@ -42,7 +41,7 @@ pub(crate) struct Caught {
 /// The children of this process: the one that it started, and [adopted](family::adopt_orphans) orphans.
 #[derive(Default)]
 struct Wards {
-    /// Awaited elsewhere. Locked during its start, so that it is never taken for an orphan.
+    /// Awaited by another thread. Locked during the start, lest the child be taken for an orphan.
     own: Mutex<Option<Pid>>,
 }
 
@@ -54,8 +53,8 @@ impl Wards {
 }
 
 impl Caught {
-    /// Catches all signals that end a wait, except those already ignored (`nohup`). SIGCHLD is caught even
-    /// then: ignored, the system reports no child's end.
+    /// Catches all signals that end a wait, except those that are ignored already (`nohup`). SIGCHLD is
+    /// caught in any case: if it is ignored, the system reports no child's end.
     pub(crate) fn start() -> io::Result<Caught> {
         Caught::with(Inherited::take())
     }
@@ -81,11 +80,11 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // There is no command to forward it to.
+                    // There is no command yet to forward it to.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
-                // Sent first, so that it can be read after an interrupted wait.
+                // Sent before the interrupt, so that the interrupted wait finds the signal.
                 if sender.send(signal).is_err() {
                     return;
                 }
@@ -107,8 +106,8 @@ impl Caught {
         })
     }
 
-    /// Runs work that may wait for the store on another thread. A signal to end the program waits for it for
-    /// at most `more`, and leaves the thread behind.
+    /// Runs work that may wait for the store on another thread. After a signal to end the program, waits for
+    /// the work for at most `more`, then leaves the thread behind.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -122,8 +121,7 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts even if there is an outcome: nobody else
-                        // receives it.
+                        // Without more time the signal counts, whatever the outcome: only this receives it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -139,8 +137,8 @@ impl Caught {
         }
     }
 
-    /// From here on a signal ends the program after `more`, unless it has ended by then: no command is left
-    /// to receive it. `last_words` reports unfinished work.
+    /// From here on there is no command to receive a signal: a signal ends the program after `more`, unless
+    /// it has ended by then. `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -180,7 +178,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Earlier signals were for the command.
+        // Earlier signals were meant for the command.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {
@@ -189,7 +187,7 @@ impl Caught {
         }
     }
 
-    /// The wait is over. Stops by the terminal are forwarded from now on.
+    /// Ends the wait. From now on stops by the terminal are forwarded.
     pub(crate) fn stop_waiting(&self) -> io::Result<()> {
         self.waits.store(false, Ordering::SeqCst);
         let ignored = ignored();
@@ -200,7 +198,7 @@ impl Caught {
     }
 }
 
-/// Keeps signals to all processes of a service from ending this one, which ends after its command.
+/// Keeps signals to all processes of a service from ending this process, which must end after its command.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {
@@ -209,27 +207,27 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Lets this thread, and those it starts, write to the terminal and hand it over from the background.
+/// Lets this thread and those it starts write to the terminal, and hand it over, from the background.
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // Otherwise a hand-over in the background would stop this process.
+    // Without this, a hand-over from the background would stop this process.
     set.thread_block().ok();
 }
 
 pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
-        kill_current_process_group(signal).ok(); // it contains at least this process
+        kill_current_process_group(signal).ok(); // the group contains at least this process
     }
 }
 
-/// Signal dispositions that this program was started with, which the command gets back.
+/// The signal dispositions that this program was started with; the command gets them back.
 ///
-/// Some programs start others with signals blocked, or with SIGCHLD ignored, which hides a child's end.
-/// Real-time signals are not kept blocked for the command, and SIGPIPE gets its default, since Rust's
-/// runtime replaces what was set before `main`.
+/// Some programs start others with signals blocked, or with SIGCHLD ignored, which hides a child's end. Two
+/// things are not restored: blocked real-time signals, and SIGPIPE, which gets its default, since Rust's
+/// runtime replaces its disposition before `main`.
 ///
-/// A bit for each signal, the first for signal 1.
+/// One bit for each signal; the lowest is signal 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inherited {
     blocked: u64,
@@ -237,7 +235,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads them, and unblocks all signals. Before the first thread, so that all threads inherit that.
+    /// Reads them and unblocks all signals. Called before the first thread starts: threads inherit the mask.
     pub(super) fn take() -> Inherited {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
@@ -247,7 +245,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // Other ignored signals have stayed ignored.
+            // Other ignored signals are still ignored.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -1,4 +1,5 @@
-//! The process that holds the lock: tells its helper until when, forwards signals, and reports the end.
+//! The supervisor: the process that holds the lock. It tells its helper until when, forwards signals, and
+//! reports the end.
 
 use std::io::{IoSlice, stdin};
 use std::mem::MaybeUninit;
@@ -29,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::secret;
 use crate::store;
 
-/// How long a release is awaited after a signal: an answer usually comes sooner.
+/// How long to wait for a release after a signal; an answer usually comes sooner.
 pub(super) const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Task<'a> {
@@ -39,14 +40,13 @@ pub(crate) struct Task<'a> {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
-    /// The signal for the command when others wait for the lock.
     pub(crate) on_contended: Option<i32>,
     pub(crate) office: Option<&'a Office>,
 }
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Dropping it releases what may remain. The exit code is the same whether the store answers or not.
+        // Dropping the guard releases what may remain. The exit code does not depend on the store's answer.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -94,18 +94,17 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     supervisor.run(caught, lost, contended)
 }
 
-/// A channel that says when others wait for the lock.
 fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
     let (sender, contended) = bounded(1);
     match task.on_contended {
-        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // full: it says so already
+        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // full: a message waits already
         None => return Ok(never()),
     }
     Ok(contended)
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// A deeply nested command leaves the outermost out.
+    /// In a deeply nested command the outermost owners are left out.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -144,11 +143,11 @@ impl Helper {
             Some(signal) => command.env("LEASEHOLD_CONTENDED_BY", signal.trim_start_matches("SIG")),
             None => command.env_remove("LEASEHOLD_CONTENDED_BY"),
         };
-        // A group of its own: what the terminal sends to this process's group does not reach it.
+        // In a group of its own, the helper does not get what the terminal sends to this process's group.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
-        drop(command); // has the socket's other end
+        drop(command); // closes the socket's other end
         send_input(&stream)?;
-        // A helper that does not read must not keep this process from ending the command itself.
+        // A helper that does not read must not block this process, which may have to end the command itself.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
         let (sender, reports) = unbounded();
         let reading = stream.try_clone()?;
@@ -159,7 +158,7 @@ impl Helper {
     }
 }
 
-/// The helper's own input is the socket, so the command's is sent over it.
+/// The helper's standard input is the socket, so this sends the command's input over it.
 fn send_input(stream: &UnixStream) -> std::io::Result<()> {
     let (input, mut space) = (stdin(), [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
     let rights = [input.as_fd()];
@@ -174,7 +173,7 @@ enum Ended {
     Exited(i32),
     Signaled(i32),
     Not(Exit),
-    /// Unknown: the helper is gone, and so is the command.
+    /// The helper is gone, and so is the command.
     Unknown,
 }
 
@@ -187,10 +186,9 @@ struct Supervisor<'a> {
     say: Say,
     terminal: Terminal,
     group: Option<Pid>,
-    /// Signals that the command cannot receive: not running yet, or ended.
+    /// Signals that the command cannot receive, because it does not run yet or has ended.
     unheard: Vec<i32>,
     until: Moment,
-    /// The command is being ended, because the lock cannot or must not be kept.
     is_ending: bool,
     is_lost: bool,
     is_gone: bool,
@@ -204,7 +202,7 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // Only the helper reports the command's end: without it the lock would be renewed for ever.
+            // The helper must run: without its report of the end the lock would be renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -220,7 +218,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise it sees that the window is over
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise the helper sees the window end
                     }
                 },
                 // Forwarded once, and only while the command runs.
@@ -237,11 +235,11 @@ impl Supervisor<'_> {
     }
 
     fn beat(&mut self) {
-        // The clock first, so that the instant is never later than the window's end.
+        // The clock is read first, so that the instant is never later than the window's end.
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // The next order makes up for a lost one.
+            // If an order is lost, the next one makes up for it.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
@@ -249,8 +247,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// The run leads until the helper begins to end the command, and at the latest until the helper kills
-    /// the command: before another run can lead.
+    /// This run leads until the helper begins to end the command, at the latest until the helper kills it.
+    /// Both precede another leadership.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -263,7 +261,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Ends the command if the helper has not in time: it may have been stopped repeatedly.
+    /// Ends the command if the helper has not done so in time: something may keep stopping the helper.
     fn end_itself(&mut self) -> Option<Ended> {
         let (Some(group), OnLost::Kill) = (self.group, self.task.terms.on_lost) else { return None };
         let now = Moment::now();
@@ -275,7 +273,7 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // A stopped helper reports nothing. Killed, it leaves the command's orphans to this process.
+        // A stopped helper reports nothing. Its death makes the command's orphans children of this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -300,7 +298,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // The command may have been stopped for asking for the terminal too early.
+                    // The command may have been stopped because it used the terminal too early.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -347,7 +345,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The helper is dead, killed by a signal. The command does not run without one.
+    /// The helper was killed by a signal. The command must not run without a helper.
     fn without_helper(&mut self) -> Ended {
         if let Some(group) = self.group {
             let family = self.family(group);
@@ -366,7 +364,7 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // what it left behind may still receive it
+            self.unheard.push(signal); // processes that it left behind may still receive the signal
         }
         if signal == SIGCONT {
             self.terminal.offer(group);
@@ -377,15 +375,13 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // As a service manager does: reaches processes outside the group too, of which none may outlive the
-            // lock.
+            // Also reaches processes outside the group, like a service manager: none may outlive the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
         kill_group(group, signal);
     }
 
-    /// Others wait for the lock.
     fn give_way(&self) {
         let (Some(group), Some(signal)) = (self.group, self.task.on_contended) else { return };
         let words =
@@ -402,7 +398,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The command stopped, and so does this process, as the shell expects of its job.
+    /// When the command stops, this process stops too, as the shell expects of its job.
     fn stopped(&mut self, signal: i32) {
         let Some(group) = self.group else { return };
         if matches!(signal, SIGTTIN | SIGTTOU) && self.terminal.give(group) {
@@ -420,7 +416,7 @@ impl Supervisor<'_> {
             // Returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // nobody could continue both: whoever stopped the command continues it
+            return; // whoever stopped the command must continue it: nothing could continue both
         }
         self.beat();
         if had {
@@ -430,11 +426,11 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Precedes the release, with which another may lead.
+        // Before the release, after which another run may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Without `leasehold`, Ctrl-C would have reached the script too, so the script ends here too.
+            // Without `leasehold`, Ctrl-C would have reached the calling script too, so the script ends here.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

@@ -1,4 +1,4 @@
-//! The terminal belongs to the command's group while it runs, as if the shell had started the command alone.
+//! The terminal belongs to the command's group while the command runs, as if the shell had started it alone.
 
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
@@ -18,8 +18,8 @@ impl Terminal {
         Terminal { tty, given: false }
     }
 
-    /// For an interactive command. In a pipeline others may need the terminal; the command gets it on
-    /// request.
+    /// Gives the terminal to an interactive command. In a pipeline other programs may need the terminal, so
+    /// the command gets it only on request.
     pub(super) fn offer(&mut self, group: Pid) {
         if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             self.give(group);
@@ -36,7 +36,7 @@ impl Terminal {
     pub(super) fn take_back(&mut self, group: Pid) -> bool {
         let had = self.given && self.owner() == Some(group);
         if let (Some(tty), Some(own)) = (self.tty.as_ref().filter(|_| had), own_group()) {
-            // A terminal that hung up is nobody's.
+            // Fails if the terminal has hung up.
             tcsetpgrp(tty, own).ok();
         }
         self.given = false;
@@ -52,7 +52,7 @@ impl Terminal {
     }
 }
 
-/// `None`: the group's leader is outside this container, and nobody in here knows the group.
+/// `None`: the group's leader is outside this container, so the group has no number here.
 fn own_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }

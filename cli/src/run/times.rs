@@ -8,20 +8,20 @@ use crate::clock::Moment;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) grace: Duration,
-    /// From KILL to the end: time for the system to end a process group, even on a busy machine.
+    /// Time between KILL and the end of the window: enough to end a process group, even on a busy machine.
     pub(super) margin: Duration,
     pub(super) tick: Duration,
 }
 
-/// Default grace: this, or a tenth of a short window, so that a store may be down for half of the lease.
+/// The default grace, or a tenth of a short window: a store may then be down for half of the lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Renewals are a third of the window apart, so at most a third is left for the grace. The window is
-    /// shorter than requested (1 % for clocks, and the request's time): the grace is reduced to fit, and
-    /// nothing is refused any more.
+    /// Renewals are a third of the window apart, so at most a third remains for the grace. The window is
+    /// shorter than requested (1 % for clocks, and the request's time), so the grace is cut to fit, not
+    /// refused.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -31,16 +31,16 @@ impl Times {
     }
 }
 
-/// How long a store may be down before TERM: it may go down just before a renewal, a third of the lease
-/// after the last.
+/// How long a store may be down before TERM. In the worst case it goes down just before a renewal, a third of
+/// the lease after the last one.
 pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     let window = lease.mul_f64(0.99);
     let times = Times::of(window, grace);
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why no command can be ended in time under a lock that lasts only this long unrenewed. Depends on the
-/// options alone: refused always or never.
+/// Why no command can be ended in time under a lock that lasts only this long without renewal. Depends on the
+/// options alone, so the same options are always refused or never.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -50,8 +50,9 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is over a third of the lease, which must be at least {least:?}"))
 }
 
-/// Whether the helper ended the command at `--max-hold`, not for a missing renewal: whether `until` is near
-/// `ceiling`. The library's window ends up to 1 % earlier, and counts from the request, which may have been slow.
+/// Whether the helper ended the command because of `--max-hold`, and not for a missing renewal: `until` is
+/// near `ceiling`. The library's window ends up to 1 % earlier, and begins with the request, which may have
+/// been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }
@@ -69,11 +70,11 @@ mod tests {
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
         assert!(is_set_by(ceiling.minus(SECOND / 10), ceiling, 10 * SECOND));
-        // The command is ended near the longest hold: the store was down.
+        // The command was ended well before the longest hold, because the store was down.
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
-    /// The promise of docs/command-line.md.
+    /// docs/command-line.md promises this.
     #[test]
     fn an_outage_may_last_nearly_half_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(why_too_short(15 * SECOND, &terms(50)), None);
         assert!(why_too_short(15 * SECOND, &terms(51)).is_some());
         assert!(why_too_short(SECOND / 2, &terms(0)).is_some());
-        // The window of a lease of 15 s.
+        // The window of a 15 s lease.
         let window = Duration::from_millis(14_850);
         assert_eq!(Times::of(window, terms(50).kill_grace).grace, window / 3);
         assert_eq!(Times::of(window, terms(10).kill_grace).grace, SECOND);

@@ -1,4 +1,4 @@
-//! A run's messages about its wait and hold: who holds the lock meanwhile, and how long both took.
+//! A run's messages about its wait and its hold: who holds the lock meanwhile, and how long both took.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 use crate::show::{self, holder_as_json, who};
 
 const FIRST: Duration = Duration::from_secs(1);
-/// Pause until the holder is read again; only another holder makes another line.
+/// Pause before the holder is read again; only a new holder is printed.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Waiting {

@@ -1,6 +1,6 @@
-//! Windows runs no command, and keeps no lock for a shell; here is what the other actions need of signals.
+//! On Windows no command runs under a lock; these are the signals that the other actions need.
 
-/// How long a store may be down, which `doctor` says.
+/// `doctor` prints how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]
 #[path = "times.rs"]
 pub(crate) mod times;
@@ -20,7 +20,7 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Ended {
     refused(common, "elect")
 }
 
-/// A command that outlives its lock would be worse than none: nothing here could end it for certain.
+/// Windows cannot end a command for certain, and a command that outlives its lock is worse than none.
 fn refused(common: &Common, action: &str) -> Ended {
     let words =
         format!("{action} is for Unix only: a command could outlive the lock here; take the library, or WSL");
@@ -57,7 +57,7 @@ pub(crate) mod signals {
 
     use crate::say::{Exit, SIGINT, Say};
 
-    /// Ctrl-C, Ctrl-Break and the end of the console, in order, each as SIGINT.
+    /// Ctrl-C, Ctrl-Break and the closing of the console, each received as SIGINT.
     pub(crate) struct Caught {
         pub(crate) signals: Receiver<i32>,
     }

@@ -1,4 +1,4 @@
-//! Values requested from a store on demand, and at most once a second.
+//! Values that are read from the store on demand, at most once a second.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind, LockClient};
 use crate::clock::Moment;
 
 const FRESH: Duration = Duration::from_secs(1);
-/// A store that leaves a request unanswered for this time counts as silent.
+/// A store that has not answered a request for this time counts as silent.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Fresh<T>(Arc<Shared<T>>);
@@ -32,7 +32,7 @@ struct State<T> {
 
 struct Made<T> {
     value: Arc<T>,
-    /// When its making began: a value is as old as its oldest part.
+    /// When the making began: a value is as old as its oldest part.
     since: Moment,
 }
 
@@ -58,7 +58,7 @@ impl<T> Seen<T> {
 }
 
 impl Trouble {
-    /// Words for anybody: no address and no text of the store.
+    /// A text for any reader: no address, and no text from the store.
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",
@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         self.get(Duration::ZERO);
     }
 
-    /// The newest value: a fresh one; else one made within `wait`; else an old one.
+    /// The newest value: a fresh one, or one made within `wait`, or else an old one.
     pub(crate) fn get(&self, wait: Duration) -> Seen<T> {
         let end = Moment::now().plus(wait);
         let mut state = self.0.lock();
@@ -155,7 +155,7 @@ impl<T> Shared<T> {
         let now = Moment::now();
         let mut state = self.lock();
         state.running = None;
-        state.is_wanted = false; // callers that came meanwhile get this one
+        state.is_wanted = false; // callers that came meanwhile get this value
         match made {
             Ok((value, fresh)) => {
                 // A value that takes long to make is made less often.
@@ -168,7 +168,7 @@ impl<T> Shared<T> {
                 let first = state.failure.map_or(since, |(_, first)| first);
                 state.failure = Some((error.kind(), first));
                 state.failed_total += 1;
-                // Retried soon, however long the failure took.
+                // Tried again soon, even if the failure took long.
                 state.tried = Some((now, FRESH));
             }
         }
@@ -223,6 +223,6 @@ mod tests {
         while fresh.get(Duration::ZERO).running.is_none_or(|(_, done)| done < 7) {
             std::thread::yield_now();
         }
-        drop(go); // the maker's thread continues
+        drop(go); // lets the maker's thread continue
     }
 }

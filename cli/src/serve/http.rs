@@ -1,4 +1,4 @@
-//! One request and one answer a connection, with limits on everything that a client can make large or slow.
+//! One request and one answer per connection, with limits on all that a client can make large or slow.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 const MOST_CONNECTIONS: usize = 64;
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
-/// For the whole request, however it arrives.
+/// For the whole request, in however many pieces it arrives.
 const TO_ASK: Duration = Duration::from_secs(5);
 const TO_TAKE: Duration = Duration::from_secs(10);
 const TO_CLOSE: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const TO_CLOSE: Duration = Duration::from_secs(1);
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `None` from an HTTP/1.0 client, which may omit it. Browsers always send it.
+    /// `None`: an HTTP/1.0 client may omit it. Browsers always send it.
     pub(crate) host: Option<String>,
     pub(crate) local: SocketAddr,
 }
@@ -84,7 +84,7 @@ pub(crate) fn announce(address: SocketAddr, say: Say) {
     say.notice("serving", &words, &json!({"address": address.to_string()}));
 }
 
-/// Monitors use HEAD, answered like GET without the body.
+/// HEAD is answered like GET, without the body, because monitoring programs use it.
 pub(crate) fn refusal(request: &Request) -> Option<Answer> {
     let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
     refused.then(|| {
@@ -108,15 +108,15 @@ fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sy
     let connections = Arc::new(Connections::default());
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Usually too many open files: a moment later there may be fewer.
+            // Usually too many files are open; there may be fewer a moment later.
             std::thread::park_timeout(Duration::from_millis(50));
             continue;
         };
         let Ok(place) = connections.enter(&stream) else { continue };
         let answer = Arc::clone(&answer);
-        // Without a thread the connection is closed.
+        // If no thread starts, the connection is closed.
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
-            drop(converse(stream, &place, &*answer)); // the client went away
+            drop(converse(stream, &place, &*answer)); // on an error the client has gone
         });
         drop(started);
     }
@@ -143,7 +143,7 @@ fn converse(mut stream: TcpStream, place: &InUse, answer: &dyn Fn(&Request) -> A
             Err(error) => return Err(error),
         }
     }
-    // Closing with unread bytes would reset the connection, and lose the answer.
+    // Closing with unread bytes would reset the connection and lose the answer.
     stream.shutdown(Shutdown::Write)?;
     let (end, mut unread) = (Moment::now().plus(TO_CLOSE), [0; 1024]);
     for _ in 0..64 {
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
         (Some(host), None) => Some(String::from_utf8_lossy(host.value).into_owned()),
         _ => return Err(Answer::text(400, "a request has one Host")),
     };
-    // A whole URL, as for proxies, could name another host than the one checked.
+    // A whole URL, as sent to proxies, could name another host than the checked one.
     let path = head.path.unwrap_or_default();
     if !path.starts_with('/') {
         return Err(Answer::text(400, "a path begins with /"));
@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// The browser has sent its request and awaits the answer, so it is not slow.
+    /// The request has arrived and its answer is being made, so the client is not slow.
     waits_for_us: bool,
     is_cut: bool,
 }
@@ -236,7 +236,7 @@ struct InUse {
 }
 
 impl Connections {
-    /// If all places are taken, the slowest client loses its own.
+    /// If all places are taken, disconnects the slowest client.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();
@@ -274,12 +274,10 @@ impl Drop for InUse {
     }
 }
 
-// The names by which this server may be asked.
-//
-// Another site's page can give its own name a loopback address (DNS rebinding), and read what a server there
-// answers. Its requests have that name in `Host`, so unknown names are refused.
+// Another site's page can point its own name at a loopback address (DNS rebinding), and read what a server there
+// answers. Its requests have that name in `Host`, so this server refuses unknown names.
 
-/// Without the port, which differs behind a tunnel, and which whoever rebinds a name chooses too.
+/// The name without the port, which differs behind a tunnel, and which an attacker can choose too.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {
@@ -287,7 +285,7 @@ pub(crate) fn host_name(host: &str) -> Option<String> {
             let (address, port) = rest.split_once(']')?;
             is_port(port).then_some(address)?
         }
-        // An IPv6 address without brackets and without a port.
+        // An IPv6 address without brackets has no port.
         None if host.matches(':').count() > 1 => host,
         None => match host.split_once(':') {
             Some((name, port)) => is_port(&format!(":{port}")).then_some(name)?,

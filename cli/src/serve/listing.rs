@@ -19,18 +19,17 @@ const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 const OTHER: &str = "other";
 const SHARE: u32 = 100;
-/// The store's processor time for a foreign key and for a lock, as measured on Redis 7.
+/// The store's processor time for a key that is no lock, and for a lock, measured on Redis 7.
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// Two readings of a run's end differ by less than this many seconds, since the clocks are read separately.
+/// Two readings of a run's end differ by less than this many seconds, because two clocks are read.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
-    /// The JSON fields that do not change with its age, each after a comma.
+    /// The JSON fields that do not change with the list's age, with a comma before each.
     pub(super) fields: String,
     pub(crate) groups: BTreeMap<(String, Use), Group>,
     pub(crate) jobs: Vec<Job>,
-    /// Deadlocks: certain ones, and possible ones.
     pub(crate) deadlocks: [usize; 2],
     pub(crate) requests: u64,
     pub(crate) keys: u64,
@@ -54,7 +53,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used, which tells alerts how long it may be held, and how many may wait.
+/// How a lock is used, from which alerts know how long it may be held, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
@@ -97,7 +96,7 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The first groups seen have their own series, so that series neither come and go nor grow in number.
+/// Only the first groups seen have their own series, so that series neither come and go nor multiply.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -178,11 +177,11 @@ impl Lists {
         }
         let mut waiters = Waiters::default();
         let mut deadlocks = Vec::new();
-        // The store does not show who waits for permits; the clients' entries do.
+        // The store does not show who waits for permits, but the clients' entries do.
         if shown.iter().any(|lock| lock.waiting > 0 || Use::of(lock) == Use::Permits) {
             let mut clients = self.client.clients();
             for one in clients.by_ref() {
-                // A user without rights to clients' entries still gets the locks.
+                // A user without rights to the clients' entries still gets the locks.
                 let Ok(one) = one else { break };
                 waiters.add(&one);
             }
@@ -236,7 +235,7 @@ fn rest(keys: u64, locks: u64) -> Duration {
     (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
 }
 
-/// The former number unless the run's end differs: seconds since 1970; 0: none.
+/// The former number, unless the run's end really changed; seconds since 1970, 0: none.
 fn steady(before: u64, ago: Option<Duration>) -> u64 {
     let Some(ago) = ago else { return 0 };
     let now = wall().saturating_sub(ago).as_secs();

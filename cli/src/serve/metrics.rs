@@ -1,11 +1,11 @@
-//! The store's numbers in Prometheus's text format.
+//! The metrics in Prometheus's text format.
 
 use crate::serve::fresh::{Seen, Trouble};
 use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// While the store is in trouble no locks are counted, so that nothing outdated is shown.
+/// While the store is in trouble no locks are counted, so that no outdated number is shown.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));
@@ -41,7 +41,7 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
         help,
         rings.map(|(certain, number)| (vec![("certain", certain)], number as f64)),
     );
-    // The label is not `job`, which is Prometheus's own.
+    // Not `job`, which is Prometheus's own label.
     let jobs = |number: fn(&Job) -> Option<f64>| {
         let jobs = listing.jobs.iter();
         jobs.filter_map(move |job| Some((vec![("name", job.name.as_str())], number(job)?)))

@@ -23,7 +23,7 @@ use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain, explained};
 
 const WAIT: Duration = Duration::from_millis(2500);
-/// Any name: the question only shows whether the store answers.
+/// Any name will do: the request only shows whether the store answers.
 const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Ended {
@@ -34,7 +34,7 @@ pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Ended {
 }
 
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
-    // A store without lists, or a user without rights, fails at once, and not by an empty page.
+    // A store without lists, or a user without rights, fails at once instead of showing an empty page.
     client.list(&args.pattern).next_page().transpose().map_err(explained(say))?;
     args.jobs.first().map(|job| client.last_run(job)).transpose().map_err(explained(say))?;
     let listener = http::listen(&args.listen, say)?;
@@ -59,7 +59,7 @@ fn warning(address: SocketAddr) -> Option<String> {
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,
-    /// Whether the store answers, by one request and no list.
+    /// Whether the store answers one request, which is cheaper than a list.
     health: Fresh<()>,
     policy: String,
 }
@@ -198,7 +198,7 @@ mod tests {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
-        // Text by others stays text: nothing in the page makes elements or code of it.
+        // Other programs' text stays text: nothing in the page turns it into elements or code.
         const NONE: &str = "http:|https:|//cdn|src=|@import|url(|innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|Function(|\
                             style=| on";
         for no in NONE.split('|') {

@@ -1,4 +1,4 @@
-//! The thread that asks the store, so that no key waits for it.
+//! The thread that asks the store, so that no key press waits for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::rings;
 use crate::show;
 
 const MOST_LOCKS: usize = 10_000;
-/// While the store shows no waiter, deadlocks are searched once in this number of polls.
+/// While the store shows no waiter, only every fifth poll searches for deadlocks.
 const UNASKED: u64 = 5;
 const MOST_TOKENS: usize = 64;
 
@@ -72,7 +72,7 @@ impl Asks {
                 if answer.send(thread.answer(ask)).is_err() {
                     return;
                 }
-                // The outcome of a forced release must be visible.
+                // The outcome of a forced release must show at once.
                 let now = Moment::now();
                 due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
             }
@@ -85,7 +85,7 @@ impl Asks {
     }
 
     pub(crate) fn ask(&self, ask: Ask) {
-        self.asks.send(ask).ok(); // its end shows in the answers
+        self.asks.send(ask).ok(); // if the thread has ended, its answers say so
     }
 }
 
@@ -97,8 +97,7 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and for how long it held the lock when its token was requested: a shorter time means a new
-/// hold.
+/// The owner, and how long it had held the lock when its token was read; less means a new hold.
 type Hold = (String, Option<Duration>);
 
 impl Thread {
@@ -127,7 +126,7 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // For some kinds the store shows no waiters.
+        // For some kinds the store shows no waiters, so the search runs now and then without one.
         self.looks += 1;
         let is_asked = waiting > 0 || found > 1 && self.looks.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { rings::seen(&self.client) } else { Vec::new() };

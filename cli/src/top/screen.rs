@@ -13,7 +13,7 @@ use crate::say::{folded, plain};
 use crate::show::harmless;
 use crate::top::view::{Mode, Row, View};
 
-/// No colors: the terminal's own are readable to its user.
+/// Without colors, since the user can read the terminal's own.
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 const OLD: Style = Style::new().add_modifier(Modifier::DIM);
@@ -22,7 +22,7 @@ const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  E
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let width = frame.area().width;
-    // Nothing of the question may be cut off, nor, on a narrow screen, of the selected lock.
+    // The question must fit on the screen, and on a narrow screen the selected lock too.
     let question = match &view.mode {
         Mode::Question(seen) => folded(&harmless(seen).to_string(), width),
         Mode::Moving if width < NARROW => {
@@ -93,7 +93,7 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
 }
 
 const WIDE: u16 = 100;
-/// Narrower screens have only the most wanted columns, and the whole selected lock below.
+/// Narrower screens have only the most important columns, and all of the selected lock below.
 const NARROW: u16 = 72;
 
 fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {

@@ -56,7 +56,7 @@ pub(crate) struct Row {
     pub(crate) kind: String,
     pub(crate) holder: String,
     pub(crate) since: Option<Duration>,
-    /// `Duration::MAX`: it has no end.
+    /// `Duration::MAX`: no end.
     pub(crate) left: Option<Duration>,
     pub(crate) waiting: u64,
     pub(crate) fence: Option<u64>,
@@ -108,7 +108,7 @@ impl View {
                 }
             }
             Answer::Asked(seen) => {
-                // Another key may have been typed meanwhile.
+                // The user may have pressed another key meanwhile.
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }
@@ -238,7 +238,7 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
     let first = match order {
         Order::Waiting => other.waiting.cmp(&one.waiting).then(other.since.cmp(&one.since)),
         Order::Since => other.since.cmp(&one.since),
-        // A lock of unknown end is last.
+        // A lock whose end is unknown comes last.
         Order::Left => one.left.unwrap_or(Duration::MAX).cmp(&other.left.unwrap_or(Duration::MAX)),
         Order::Name => Ordering::Equal,
     };

@@ -1,4 +1,5 @@
-//! The actions that run no command, on every system: over a SQLite file, or the Redis of `LEASEHOLD_TEST_REDIS`.
+//! The actions that run no command, on every system; the store is a SQLite file or the Redis of
+//! `LEASEHOLD_TEST_REDIS`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +39,7 @@ fn worlds() -> Vec<World> {
 impl World {
     fn at(url: String, folder: TempDir) -> World {
         let options = LockClient::builder().url(&url).create_schema(true);
-        // On a busy machine no request may be given up.
+        // No request may time out on a busy machine.
         let client = options.command_timeout(Duration::from_secs(20)).build().unwrap();
         World { url, client, _folder: folder }
     }
@@ -71,7 +72,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        drop(self.0.kill()); // an error means that it has just ended
+        drop(self.0.kill()); // an error means that the process has just ended
         drop(self.0.wait());
     }
 }
@@ -104,7 +105,7 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
         let name = fresh("listed");
         let guard = world.client.get_lock(&name).acquire().unwrap();
         let own = std::process::id().to_string();
-        // The first entry is written a moment after the first hold.
+        // The first directory entry is written a moment after the first hold.
         let mut seen = String::new();
         let is_listed = (0..600).any(|_| {
             seen = world.runs(&["clients"]).1;

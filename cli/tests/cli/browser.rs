@@ -1,4 +1,4 @@
-//! Headless Chromium, driven over a pipe by its own protocol.
+//! Headless Chromium, driven through a pipe with its own protocol.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ pub(crate) fn find() -> Option<PathBuf> {
         );
         let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(&*ci, "" | "0" | "false"));
         assert!(!is_ci, "{line} (in CI that is a failure)");
-        // Written directly: the harness captures only the print macros, and shows those on failure alone.
+        // Written directly, because the harness captures the print macros and shows their text only on
+        // failure.
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     found
@@ -41,14 +42,14 @@ pub(crate) struct Browser {
     replies: BufReader<ChildStdout>,
     session: Option<String>,
     number: u64,
-    /// The lines that the page wrote to its console, and the things that it was not allowed to do.
+    /// Lines that the page wrote to its console, and what the browser refused to do for it.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Browser {
-    /// One at a time: each is several processes, and tests that measure times run beside it.
+    /// One browser at a time: each is several processes, and tests that measure times run beside it.
     pub(crate) fn start(program: PathBuf, more: &[&str]) -> Browser {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +165,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser ends, with its processes, when its input ends.
+        // The browser and its processes end when its input ends.
         drop(self.requests.take());
         let end = crate::world::now() + u64::try_from(LIMIT.as_nanos()).unwrap() / 6;
         while !matches!(self.process.try_wait(), Ok(Some(_))) && crate::world::now() < end {

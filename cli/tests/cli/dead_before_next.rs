@@ -1,5 +1,5 @@
-//! The command and all its processes are dead before another is granted the lock: whatever becomes of the holder, and
-//! whichever group, session or parent they have.
+//! The command and all its processes are dead before another client is granted the lock, whatever happens to
+//! the holder, and whichever group, session or parent the processes have.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
-/// How often each is done. More of them: `LEASEHOLD_CLI_ROUNDS`.
+/// How many rounds each case has; `LEASEHOLD_CLI_ROUNDS` sets more.
 fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
@@ -18,13 +18,13 @@ fn rounds() -> usize {
 pub(crate) enum Child {
     Itself,
     IgnoresTerm,
-    /// In a session of its own; the parent waits.
+    /// In a session of its own, while the parent waits.
     Setsid,
     Su,
     Script,
     Nohup,
     DoubleFork,
-    /// Independent as a service: a session, another fork, another folder, no files of its parent, deaf to HUP.
+    /// Daemonizes: a session of its own, another fork, another folder, no files of its parent, HUP ignored.
     Daemon,
 }
 
@@ -72,14 +72,14 @@ enum Fault {
     KeyDeleted,
 }
 
-/// A busy machine may stand still for half of it.
+/// Long enough that a busy machine may stand still for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
-/// A deleted key is found out by a renewal, within a third of the lease of 15 s. Else the window goes on for most of two
-/// thirds.
+/// The next renewal, within a third of the 15 s lease, finds a deleted key. If it did not, the window would
+/// last for most of two thirds.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// Of each pair the first command stamps until it is ended, and the second, which waits for the lock, once.
+/// In each pair the first command stamps until it is ended; the second waits for the lock and stamps once.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =
@@ -107,7 +107,8 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
             !stamps(&first_file).is_empty()
         });
-        // The second run connects before the fault: a run that still connects when the server stops exits with 69.
+        // The second run connects before the fault: if the server stops while a run connects, the run exits
+        // with 69.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
@@ -121,7 +122,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             Fault::SupervisorKilled => signal(first.pid(), Signal::KILL),
             Fault::BothStopped | Fault::HelperStoppedAndSupervisorKilled => {
                 let helper = children(first.pid())[0];
-                // The supervisor first: running, it would continue the helper.
+                // The supervisor is stopped first: while running, it would continue the helper.
                 signal(first.pid(), Signal::STOP);
                 signal(helper, Signal::STOP);
                 if fault == Fault::HelperStoppedAndSupervisorKilled {
@@ -142,7 +143,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // After a deleted key the server grants the lock at once, so the two may overlap.
+        // After its key is deleted the server grants the lock at once, so the two may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }
@@ -194,7 +195,7 @@ fn soon_after_the_key_was_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
-/// Not `exe`, by which it is started.
+/// The list must not show `exe`, the file by which the helper is started.
 #[test]
 fn the_helper_has_the_programs_name_in_lists_of_processes() {
     let server = Server::start();
@@ -207,7 +208,7 @@ fn the_helper_has_the_programs_name_in_lists_of_processes() {
 
 #[test]
 fn a_command_gets_term_and_grace_before_kill() {
-    // Half of the grace is for a machine that is busy.
+    // Half of the grace is a margin for a busy machine.
     const HALF_OF_GRACE: u64 = 1_000_000_000;
     const MOST: u64 = 6_000_000_000;
     thread::scope(|scope| {

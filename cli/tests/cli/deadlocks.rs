@@ -1,4 +1,4 @@
-//! Threads that wait for each other are shown: by `doctor`, `show`, `top` and the page of `serve`.
+//! `doctor`, `show`, `top` and the page of `serve` show threads that wait for each other.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -34,7 +34,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let takes = move || {
                 let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
-                // Of a larger ring some get the lock of one that has ended before.
+                // In a larger cycle some threads get a lock after its holder was interrupted.
                 match client.get_lock(second).lock_interruptibly(interrupt) {
                     Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),
@@ -45,7 +45,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
         meet.wait();
         let asking = LockClient::connect(server.url()).unwrap();
         eventually("it can be seen", || !asking.deadlocks().unwrap().is_empty());
-        // Ended whatever the work does.
+        // The threads must end even if the work panics.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         interrupt.interrupt();
         if let Err(panic) = ended {
@@ -87,7 +87,8 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
-/// Two scripts that get their first locks and wait for each other's, until both have said so and `work` is done.
+/// Runs two scripts that acquire their first locks and wait for each other's, until both have reported and
+/// `work` is done.
 fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_leasehold");
@@ -206,7 +207,7 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
     eventually("it is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
 }
 
-/// Rings of 2, 3 and 8 threads, on a phone and on larger screens.
+/// Deadlocks of 2, 3 and 8 threads, on a phone and on larger screens.
 #[test]
 fn the_picture_of_a_deadlock_is_read_on_every_screen() {
     let Some(program) = browser::find() else { return };
@@ -235,7 +236,7 @@ fn the_picture_of_a_deadlock_is_read_on_every_screen() {
     }
 }
 
-/// The texts of the picture that are too small, off the picture or the screen, or over another one.
+/// The picture's texts that are too small, off the picture or the screen, or over another text.
 const UNREADABLE: &str = "{
     const all = [...document.querySelectorAll('#deadlocks svg text')].map(one => [one.textContent, one.getBoundingClientRect()]);
     const drawn = document.querySelector('#deadlocks svg').getBoundingClientRect();

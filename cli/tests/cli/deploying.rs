@@ -1,4 +1,4 @@
-//! The files of `docs/deploying`: each command line runs in the environment that the file gives it, with another command.
+//! The files of `docs/deploying`: each command line runs in its file's environment, with another command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -47,14 +47,14 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
     } else if name.starts_with("cron/") {
         let is_variable = |line: &&str| line.starts_with("LEASEHOLD_");
         let variables: Vec<_> = text.lines().filter(is_variable).map(pair).collect();
-        // Minute, hour, day, month, day of the week, and in this folder of the system's the user.
+        // Minute, hour, day, month, weekday, and, in this folder of the system's, the user.
         for line in
             text.lines().filter(|line| line.starts_with(|one: char| one.is_ascii_digit() || one == '*'))
         {
             found.push(Line { words: words(line).split_off(6), variables: variables.clone() });
         }
     } else {
-        // In these YAML files each command is a list in JSON's syntax.
+        // In these YAML files each command is a list in JSON syntax.
         let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
         for command in commands {
             let words: Vec<String> =
@@ -118,7 +118,7 @@ fn each_line_of_the_files_runs_its_command() {
     assert_eq!(seen, 11, "lines of the files");
 }
 
-/// As cron has it: a file that only root can read, and a command of another user.
+/// As under cron: a file that only root can read, and a command that runs as another user.
 #[test]
 fn the_crontabs_command_cannot_read_its_url() {
     let server = Server::start();

@@ -1,4 +1,5 @@
-//! The descendants of a command, when the run is asked to end, its helper dies, or the system hides or refuses.
+//! A command's descendants when the run is told to end, its helper dies, or the system hides processes or
+//! refuses calls.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::world::{
     Run, Server, Stamper, children, container, ends, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
-/// As the filter of an older container runtime does. 434 is the number of the call on every processor.
+/// Filters calls as an older container runtime does. 434 is the number of pidfd_open on every processor.
 const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]; \
     text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps)); \
@@ -50,7 +51,7 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
 fn a_hidden_process_is_not_called_ended() {
     let server = Server::start();
     let raise = server.path("raise");
-    // A program that becomes root, as `sudo` does.
+    // A program that becomes root, like `sudo`.
     let script = "set -e; cp \"$(command -v setpriv)\" \"$0\"; chmod 4755 \"$0\"; chmod 755 \"$(dirname \"$0\")\"; \
                   mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
     let mut hidden = Command::new("unshare");
@@ -68,7 +69,7 @@ fn a_hidden_process_is_not_called_ended() {
     let deleted = thread::scope(|scope| {
         let run = scope.spawn(|| outcome(&mut hidden));
         eventually("the command runs", || {
-            // The sleep is the last to be started, after the grant.
+            // The sleep is started last, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
             !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))
@@ -81,7 +82,8 @@ fn a_hidden_process_is_not_called_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// As under a service manager that gives a user a control group: there, processes of others can be ended too.
+/// As under a service manager that delegates a control group to a user, where other users' processes can be
+/// ended too.
 #[test]
 fn a_delegated_cgroup_ends_another_users_process() {
     let server = Server::start();
@@ -171,7 +173,7 @@ fn a_command_that_ends_by_itself_leaves_what_it_started() {
     signal(pid, Signal::KILL);
 }
 
-/// Some start programs with SIGCHLD ignored: then the system tells nobody of the end of a child.
+/// Some programs start others with SIGCHLD ignored, so that the system reports no child's end.
 #[test]
 fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let server = Server::start();
@@ -189,7 +191,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
         let ended = scope.spawn(|| outcome(&mut run(&["sh", "-c", "exit 5"])).0);
         assert_eq!(ended.join().unwrap(), 5);
     });
-    // The command inherits ignored and blocked signals. (A shell would reset them.)
+    // The command inherits ignored and blocked signals; a shell would reset them.
     let said = ends(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]), 0, "");
     let mask = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
@@ -198,7 +200,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let bit = |number: u32| 1_u64 << (number - 1);
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
-    // A signal that `leasehold`'s parent had blocked still ends the wait for the lock.
+    // A signal that the parent of `leasehold` had blocked still ends the wait for the lock.
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
@@ -212,7 +214,7 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
-    // Twenty orphans, each dead at once; the command then waits until none of them is a zombie.
+    // Starts twenty orphans that die at once, then waits until none of them is a zombie.
     let script = "for i in $(seq 20); do (setsid true &); done; \
                   for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
                   grep -hs '^State' /proc/[0-9]*/status; exit 1";
@@ -223,7 +225,7 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
 #[test]
 fn without_proc_it_is_said_what_is_missing() {
     let server = Server::start();
-    // The list of processes is that of the outside.
+    // /proc shows the processes outside the container.
     let Some(mut container) = container(&["--mount"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
     container.args([env!("CARGO_BIN_EXE_leasehold"), "run", "hidden", "--", "true"]);
@@ -232,7 +234,7 @@ fn without_proc_it_is_said_what_is_missing() {
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
-/// A server that takes connections and says nothing.
+/// The server accepts connections and never answers.
 #[test]
 fn a_signal_ends_a_run_that_connects_at_once() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -248,7 +250,7 @@ fn a_signal_ends_a_run_that_connects_at_once() {
     }
 }
 
-/// Also one that comes after the command's end and before the run knows of that, which no command hears.
+/// Also a signal between the command's end and the run's notice of it, which no command receives.
 #[test]
 fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];
@@ -265,7 +267,7 @@ fn a_signal_ends_an_unanswered_release() {
         let command = children(helper)[0];
         signal(server.pid(), Signal::STOP);
         if !is_known {
-            signal(helper, Signal::STOP); // it goes on by itself
+            signal(helper, Signal::STOP); // it continues by itself
         }
         std::fs::remove_file(&file).unwrap();
         eventually("the command has ended", || {

@@ -1,4 +1,4 @@
-//! `doctor`: each thing that can be wrong with a set-up is found, and named.
+//! `doctor` finds and names each fault of a set-up.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -149,7 +149,7 @@ fn a_missing_right_is_named() {
     rights_on(&Server::start());
 }
 
-/// Without ACL DRYRUN and a way to ask in a script, the rights are tried, and nothing is left.
+/// Without ACL DRYRUN, and without a right to ask in a script, the rights are tried, and no key is left.
 #[test]
 fn a_missing_right_is_named_on_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
@@ -179,14 +179,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // A key that could not be removed again is not made.
+    // A key that the user could not delete is never created.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // They end by themselves if DEL is refused.
+    // If DEL is refused, the keys expire.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

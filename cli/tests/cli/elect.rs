@@ -1,4 +1,4 @@
-//! `elect`: a command that runs where the leader is.
+//! `elect`: a command that runs on the leader.
 
 use rustix::process::Signal;
 
@@ -144,7 +144,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// The others have one connection each, and ask each third of a lease.
+/// The other candidates have one connection each, and poll every third of a lease.
 #[test]
 fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
     let server = Server::start();

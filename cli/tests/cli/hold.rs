@@ -1,4 +1,4 @@
-//! `hold` and `release`: a lock in mid-script, in real shells.
+//! `hold` and `release`: a lock within a script, in real shells.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -160,7 +160,8 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     assert_eq!(shell.wait().code(), Some(79));
     let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    // Found at the next renewal, after a third of the lease; the time of the last would be over after a half.
+    // The next renewal, after a third of the lease, finds the loss; the last window would end after half of
+    // it.
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
@@ -180,7 +181,7 @@ fn the_shell_is_dead_before_the_next_begins() {
     });
 }
 
-/// The signal comes 1.1 s before the end of the lease: on a busy machine it takes its time.
+/// The signal comes 1.1 s before the lease ends: a margin for a busy machine.
 fn is_dead_before_the_next(case: &str) {
     let server = Server::start();
     let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
@@ -261,7 +262,7 @@ fn signals_to_a_service_leave_the_keeper() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // A lookout that has just started may die of it: the keeper starts another.
+        // A lookout that has just started may die of the signal; then the keeper starts another.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }
@@ -338,7 +339,8 @@ fn hold_and_release_exit_as_the_page_says() {
         assert_eq!(code, wanted, "{text}: {said}");
         assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
     }
-    // Another's folder in this user's name: root has one that no other can make, and so has a user who is logged in.
+    // Another user's folder in this user's name: root and logged-in users have a folder that no other user
+    // can create.
     let taken = "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
           hold=$(TMPDIR=\"$DIR/x\" leasehold hold -q job) && leasehold release \"$hold\" && echo \"$hold\"";
     let (code, said) = code(taken);
@@ -373,7 +375,7 @@ fn each_kind_of_lock_can_be_held() {
 #[test]
 fn a_hold_without_a_socket_signals_nobody() {
     let server = Server::start();
-    // Longer than the path of a socket may be.
+    // Longer than a socket's path may be.
     let deep = server.path(&"d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
     for shell in SHELLS {

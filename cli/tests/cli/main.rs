@@ -1,6 +1,6 @@
-//! The program as a process, on a server of its own.
+//! The program as a process, on its own server.
 
-#![cfg(unix)] // They start servers, run commands and send signals.
+#![cfg(unix)] // the tests start servers, run commands and send signals
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

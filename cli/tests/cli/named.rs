@@ -1,4 +1,4 @@
-//! Where the store's URL comes from, and what is said when the server is not what the URL says.
+//! The sources of the store's URL, and the errors when the server is not what the URL says.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -86,7 +86,7 @@ fn a_warning_about_the_set_up_comes_once() {
         command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
-    // The warning comes from a thread, at some moment of the run.
+    // A thread prints the warning at some moment of the run.
     let mut said = String::new();
     eventually("it is said", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;

@@ -1,4 +1,4 @@
-//! Data of other programs under a lock's name: a cart, a session. It is neither shown nor ended.
+//! Other programs' data under a lock's name (a cart, a session) is neither shown nor ended.
 
 use crate::world::{Server, eventually};
 

@@ -1,4 +1,4 @@
-//! `once`: a job that timers of many machines fire, and one of them runs.
+//! `once`: timers on many machines fire a job, and one machine runs it.
 
 use std::fs;
 
@@ -61,13 +61,13 @@ fn a_job_ends_with_its_most_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
-    // Dead before the lock ended, so before another could begin.
+    // Dead before the lock ended, so before another run could begin.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
 
 #[test]
 fn impossible_times_are_refused_before_any_request() {
-    // Nothing listens there: arguments are checked before the store is asked.
+    // No server listens there: the arguments are checked before the store is asked.
     for (times, words) in [
         (["10s", "5s"], "--at-least (10s) is longer than --at-most (5s)"),
         (["0", "500ms"], "too short"),
@@ -105,7 +105,7 @@ fn a_grace_longer_than_a_third_is_refused() {
     assert_eq!((code, runs(&server)), (0, 1), "{said}");
 }
 
-/// With so few open files that this process can hold the lock, and cannot start another.
+/// The limit of open files lets this process hold the lock but start no other process.
 #[test]
 fn a_job_never_started_is_left_to_others() {
     let server = Server::start();
@@ -167,7 +167,7 @@ fn a_job_has_a_fence_and_a_last_run() {
             said.contains("\n  has run: exit code 3 after ") && said.contains("; last success "),
             "{said}"
         );
-        // While the job runs again, `show` tells this from its last run.
+        // While the job runs again, `show` distinguishes this run from the last one.
         assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
         let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
         eventually("it runs", || shown(&server, &url)["last_run"]["state"] == "runs");
@@ -210,10 +210,10 @@ fn a_crontab_of_the_page_shows_no_url() {
     }
 }
 
-/// As cron does it: an assignment is for the environment, and the command of any other line goes to a shell.
+/// Runs the line as cron does: an assignment sets the environment, any other line's command goes to a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // Stands for the user's command: prints what every user of the machine sees, and that it ran.
+    // Replaces the user's command: prints what every user of the machine sees, and proves that it ran.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

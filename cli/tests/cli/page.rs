@@ -1,4 +1,4 @@
-//! The page of `serve` in a browser: rows as text, live, many, and a store that goes away.
+//! The page of `serve` in a browser: rows as text, live updates, many rows, and a store that goes away.
 
 use rustix::process::Signal;
 
@@ -43,12 +43,12 @@ fn rows_appear_change_and_vanish_in_the_page() {
     eventually("the second holds it", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
-    // A row in which somebody has selected text, or is reading, stays where it is.
+    // A row in which the user has selected text, or is reading, stays in place.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
     second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
-    // Everything that the page loaded came from this server.
+    // The page loaded only resources of this server.
     let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
@@ -145,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // Measures, over two lists and at least three seconds, the longest time without a reaction and the rows that
-    // were made or moved.
+    // Measures, over two lists and at least three seconds, the longest time without a reaction, and how many
+    // rows were made or moved.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -158,7 +158,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
          done({longest, rows}); })() })",
         )
     };
-    // The shortest of several measurements: the page's own time is in each, a busy machine's delay is not.
+    // The shortest of several measurements: each has the page's own time, but not all have a busy machine's
+    // delay.
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();
@@ -170,7 +171,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     }
     assert!(shortest < 1000.0, "it reacted to nothing for so many ms: {shortest}");
 
-    // Rows beyond a thousand are not drawn, and the page says so.
+    // The page draws a thousand rows, and says how many more there are.
     make_locks(&server, "more:", 1, 500);
     page.eventually("there are more", "document.getElementById('more').textContent.startsWith('500 more')");
     assert_eq!(names(&mut page, 2000).len(), 1000);
@@ -217,7 +218,7 @@ fn a_page_of_another_name_at_this_address_gets_nothing() {
     assert_eq!(page.value(&elsewhere), "refused");
 }
 
-/// The elements, by name, that lie outside of the screen or do not show all of their text.
+/// The names of elements that lie off the screen or do not show all of their text.
 const OFF_SCREEN: &str = "(() => { const off = []; \
     for (const one of document.querySelectorAll('body, body *')) { \
         const at = one.getBoundingClientRect(); \
@@ -227,7 +228,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
     if (document.documentElement.scrollWidth > innerWidth) off.push('the page'); \
     return off.slice(0, 20); })()";
 
-/// With `LEASEHOLD_PICTURES=FOLDER` there is a picture of each: look at them after a change of the page.
+/// `LEASEHOLD_PICTURES=FOLDER` saves a picture of each size: look at them after a change of the page.
 #[test]
 fn nothing_lies_off_a_small_screen() {
     let Some(program) = browser::find() else { return };
@@ -277,7 +278,7 @@ fn nothing_lies_off_a_small_screen() {
         }
         assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
     }
-    // The holder, of whom most is said, has the widest column of a tablet; an id is no wall of digits.
+    // On a tablet the holder, which has the longest text, gets the widest column; ids are not shown in full.
     page.on_screen(800, 1000, "light");
     let widths = "[...document.querySelectorAll('th')].map(head => head.getBoundingClientRect().width)";
     let widths: Vec<f64> = serde_json::from_value(page.value(widths)).unwrap();
@@ -288,7 +289,8 @@ fn nothing_lies_off_a_small_screen() {
     assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
     let named = "getComputedStyle(document.getElementById('sort')).display";
     assert_eq!(page.value(named), "none");
-    // A phone has no room for a table: each lock stands by itself, its parts named. One choice is in place of the heads.
+    // A phone has no room for a table: each lock is a block with named parts, and one selection replaces the
+    // column heads.
     page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

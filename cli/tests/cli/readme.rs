@@ -1,4 +1,4 @@
-//! The examples of the page on the command line, on each store that the page lists them for.
+//! The examples of the command-line page, on each store for which the page lists them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +56,7 @@ fn the_pages_examples_work_on_each_store() {
 fn examples(store: &Listed, section: &str) {
     let folder = tempfile::tempdir().unwrap();
     let ran = folder.path().join("ran");
-    // In place of what is to be somebody's own.
+    // Programs of the user's own that the examples name.
     for name in ["migrate", "shop", "deploy.sh", "scheduler", "report.sh"] {
         let script = folder.path().join(name);
         fs::write(&script, format!("#!/bin/sh\necho {name} >> {}\n", ran.display())).unwrap();

@@ -1,4 +1,4 @@
-//! No password is in any output, nor in the arguments of any process but the one that was given it there.
+//! No password appears in any output, nor in the arguments of a process other than the one that was given it.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ fn no_subcommand_says_a_password() {
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
     let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
     let unreadable = format!("redis://user:{RIGHT}@[no such host");
-    // `hold` watches this process instead of the test, which it would signal when the server is away.
+    // `hold` watches this process instead of the test, which it would signal when the server goes away.
     let mut sleeps = Command::new("sleep").arg("600").spawn().unwrap();
     let own = sleeps.id().to_string();
     for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {
@@ -63,7 +63,7 @@ fn no_process_has_a_password_among_its_arguments() {
         &["once", "job:once", "--at-least", "1s", "--at-most", "30s", "--", "sleep", "60"],
         &["elect", "job:led", "--", "sleep", "60"],
     ] {
-        // The URL is in the environment, or is an argument that the command does not see.
+        // The URL comes from the environment, or from an argument that the command does not see.
         for is_argument in [false, true] {
             let mut command = if is_argument {
                 leasehold(&[&["--url", &url], arguments].concat())
@@ -83,7 +83,7 @@ fn no_process_has_a_password_among_its_arguments() {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
             run.terminate();
-            // The job counts as run for a second.
+            // Otherwise the job would count as run for a second.
             server.ask(&["DEL", "job:once"]);
         }
     }

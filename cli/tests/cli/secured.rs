@@ -1,4 +1,4 @@
-//! Servers that speak TLS only, and let nobody in without a client certificate; and the certificates.
+//! Servers that accept only TLS with a client certificate; and the certificates.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -72,12 +72,12 @@ impl Certificates {
         ["ca.crt", "client.crt", "client.key"].map(|name| self.file(name))
     }
 
-    /// The program on a store, with the right certificates in the environment.
+    /// The program on a store, with the right certificates in its environment.
     pub(crate) fn program(&self, url: &str, arguments: &[&str]) -> Command {
         let mut command = leasehold(arguments);
         let names = ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"];
         command.envs(names.into_iter().zip(self.right())).env("LEASEHOLD_URL", url);
-        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"); // a busy machine may take long for that
+        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"); // a busy machine may need that long
         command
     }
 }
@@ -96,7 +96,7 @@ impl Drop for Secured {
 }
 
 impl Secured {
-    /// Starts `program` until it is ready: it may find that another process has taken its port.
+    /// Starts `program` and waits until it is ready. If another process has taken its port, tries another.
     fn start(is_ready: impl Fn(&Secured, &str) -> bool, program: impl Fn(&Path, u16) -> Command) -> Secured {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("leasehold-secured-").tempdir().unwrap();
@@ -146,7 +146,7 @@ impl Secured {
             |_, log| log.contains("eady to accept connections") || log.contains("+monitor master"),
             |dir, port| {
                 let mut command = Command::new(&program);
-                // The settings of a Sentinel are in a file, which it writes.
+                // A Sentinel's settings must be in a file, which the Sentinel rewrites.
                 let file = dir.join("conf");
                 fs::write(&file, settings.iter().map(|line| format!("{line}\n")).collect::<String>())
                     .unwrap();
@@ -162,7 +162,7 @@ impl Secured {
         ))
     }
 
-    /// Over its Unix socket.
+    /// Asks over the Unix socket.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.ask_all(&[words])
     }
@@ -249,7 +249,7 @@ fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     found
 }
 
-/// The user for a server that refuses to run as root; none, if this is not root.
+/// The first existing user of `users` if this is root, for a server that refuses to run as root; else `None`.
 fn own_user(users: &[&str]) -> Option<String> {
     let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
     let exists = |user: &&&str| asked(&[user]).status.success();

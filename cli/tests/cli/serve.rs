@@ -1,4 +1,4 @@
-//! `serve`: what it lists and counts, whom it refuses, and what it does without its store.
+//! `serve`: what it lists and counts, which requests it refuses, and how it behaves without its store.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
@@ -31,7 +31,7 @@ fn scraped(site: &Site) -> Scrape {
     Scrape::parse(&answer.body).unwrap_or_else(|error| panic!("{error:?}: {}", answer.body))
 }
 
-/// The samples of a metric by their first label.
+/// The samples of a metric, by their first label.
 fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
     by(scrape, name, |labels| labels.first().map_or_else(String::new, |label| label.value.clone()).into())
 }
@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_list_a_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // One list of each second, one that had begun before, and one of a part of a second.
+    // One list a second, one that had begun before, and one for the last part of a second.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -87,7 +87,7 @@ fn locks_beyond_ten_thousand_are_counted_and_not_listed() {
 fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
-    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // has no end either
+    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no end either
     make_lock(&server, "plain");
     let mut run = server.begin(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]);
     eventually("it is held", || server.keys().contains(&"import:1".to_owned()));
@@ -124,7 +124,7 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
 
-/// The same of the group `other`, by kind.
+/// The samples of the group `other`, by kind.
 fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
     let of = |labels: &[Label], key: &str| {
         labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
@@ -213,7 +213,7 @@ fn unknown_paths_and_changing_methods_are_refused() {
             assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
         }
     }
-    // A request with a body, which is not read, is answered too.
+    // A request with a body is answered too; the body is not read.
     let body = "x".repeat(20_000);
     let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     assert_eq!(site.send(&request).status, 405);
@@ -260,7 +260,7 @@ fn a_foreign_host_is_refused() {
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n".to_owned(), 400),
         ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
-        // A checker of health that knows no hosts. No browser asks like that.
+        // A health checker without `Host`; no browser sends such a request.
         ("GET /healthz HTTP/1.0\r\n\r\n".to_owned(), 200),
         ("GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n".to_owned(), 421),
     ] {
@@ -274,7 +274,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("it lists", || site.locks().len() == 1000);
-    // More than are served at a time: some ask a letter at a time, and some do not take their answer.
+    // More clients than are served at a time: some send a letter at a time, others do not read their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {
@@ -284,12 +284,12 @@ fn slow_clients_do_not_keep_others_from_being_served() {
             } else {
                 "GET / HT"
             };
-            // The server may have cut this connection off already, for the sake of the next.
+            // The server may have disconnected this client already, to make room for the next.
             drop(stream.write_all(part.as_bytes()));
             stream
         }));
         assert_eq!(site.get("/locks.json").json()["found"], 1000);
-        // The last slow client still has time left: the answer above came before its time was over.
+        // The last slow client has time left, so the answer above came before its time was over.
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());
@@ -484,7 +484,7 @@ fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let success = of("job_last_success_timestamp_seconds").unwrap();
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!((wall - success).abs() < 60.0, "{success} at {wall}");
-    // This one runs until it is let go.
+    // This job runs until the file exists.
     let script = "while [ ! -e $0 ]; do sleep 0.05; done; exit 3";
     let mut failing = Run::start(&mut once(script, "50s"));
     eventually("it is told to run", || of("job_runs") == Some(1.0));

@@ -1,4 +1,4 @@
-//! Signals while a run waits, and while its command runs; and stops.
+//! Signals and stops while a run waits, and while its command runs.
 
 use rustix::process::Signal;
 
@@ -15,8 +15,8 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_and_leaves_nothing() {
-    // The key of each queue, and the command that counts it. Readers and permits are counted as subscribers of a
-    // channel.
+    // The key of each queue, and the command that counts its clients. Readers and permits are counted as
+    // subscribers of a channel.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
         (&[], "ZCARD", "leasehold_lock_queue:{busy}"),
@@ -60,7 +60,7 @@ fn a_signal_reaches_the_commands_whole_group() {
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
-        // Between a shell's fork and its exec, an interrupt is lost to both.
+        // Between a shell's fork and its exec both processes lose an interrupt.
         let is_sleep = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
         };
@@ -75,7 +75,7 @@ fn a_signal_reaches_the_commands_whole_group() {
     }
 }
 
-/// Once, and before the command's work is done.
+/// The signal comes once, and before the command's work is done.
 #[test]
 fn a_command_gets_its_signal_when_others_wait() {
     let server = Server::start();
@@ -110,7 +110,7 @@ fn a_signal_at_any_time_ends_the_run() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
-        // Handlers are there when the program has threads; until then a signal ends it by itself.
+        // The handlers are set once the program has threads; until then a signal simply ends it.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
         eventually("it has started", || threads() > 1);
         crate::world::pause(at / 2);
@@ -148,7 +148,7 @@ fn a_stopped_command_goes_on_without_job_control() {
     assert_eq!(code, 4);
 }
 
-/// There, the session and the group of a process may have the number 0.
+/// In a container the session and the group of a process may read as 0.
 #[test]
 fn a_command_in_a_container_may_stop_and_goes_on() {
     let server = Server::start();
@@ -171,7 +171,7 @@ fn without_its_helper_a_command_ends() {
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
-/// Also before it has said that the command runs.
+/// The helper may be killed before it reports that the command runs.
 #[test]
 fn no_command_outlives_a_killed_helper() {
     let server = Server::start();
@@ -183,8 +183,8 @@ fn no_command_outlives_a_killed_helper() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // One that is being killed may still have its arguments, and does not sleep; nor does the process that was to become
-        // the command.
+        // A process that is being killed may still show its arguments, but does not sleep; nor does the
+        // process that was to become the command.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

@@ -1,4 +1,4 @@
-//! A running `serve`, and what a client gets from it.
+//! A running `serve`, and a client's requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

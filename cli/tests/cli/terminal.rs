@@ -1,4 +1,4 @@
-//! A shell on a terminal of its own: Ctrl-C, Ctrl-Z, and who reads what is typed.
+//! A shell on its own terminal: Ctrl-C, Ctrl-Z, and which process reads what is typed.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::world::{Run, Server, eventually};
 
-/// Starts a program on a terminal of its own, of this size; the end that is typed at. A thread hands on what is written.
+/// Starts a program on its own terminal of this size; returns the end for typing. A thread passes the output
+/// to `shows`.
 pub(crate) fn on_terminal(
     command: &mut Command,
     (rows, columns): (u16, u16),
@@ -52,10 +53,10 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // An own runtime folder, since a warning about the set-up is printed once per folder.
+        // A runtime folder of its own, because a warning about the set-up is printed once per folder.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
-        // Tests in the background have ignored interrupts, which all that they start would ignore too.
+        // Tests in the background ignore interrupts, and all processes that they start would inherit this.
         let mut bash = Command::new("env");
         bash.args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '));
         bash.env("PS1", "ready> ").env("LEASEHOLD_URL", server.url()).env("XDG_RUNTIME_DIR", run);
@@ -87,7 +88,7 @@ impl Shell {
         self.seen += at.unwrap() + text.len();
     }
 
-    /// Types each text, and waits until all that belongs to it is shown.
+    /// Types each text, and waits until the terminal shows everything that belongs to it.
     #[track_caller]
     fn goes(&mut self, steps: &[(&str, &[&str])]) {
         for (typed, shown) in steps {
@@ -110,7 +111,7 @@ impl Drop for Shell {
     }
 }
 
-/// A shell with a run in the background that holds `one`.
+/// A shell whose background run holds `one`.
 fn beside_a_holder(server: &Server) -> Shell {
     let mut shell = Shell::start(server);
     shell.types("$run one -- sleep 60 &\n");
@@ -118,7 +119,7 @@ fn beside_a_holder(server: &Server) -> Shell {
     shell
 }
 
-/// A shell in whose foreground a run of `cat` holds `one`, and has what was typed.
+/// A shell whose foreground run of `cat` holds `one`, and reads what is typed.
 fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
     let mut shell = Shell::start(server);
     shell.goes(&[(&format!("$run {options} one -- cat\n"), shown)]);
@@ -154,7 +155,7 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = with_cat(&server, "", &[]);
     shell.goes(&[("\x1a", &["suspended", "Stopped", "ready> "]), ("fg\n", &["cat"])]);
-    // The terminal's echo, and the command's.
+    // Shown twice: by the terminal's echo, and by the command.
     shell.goes(&[("again\n", &["again", "again"]), ("\x04", &[])]);
     shell.has_code(0);
 }
@@ -169,11 +170,11 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     shell.has_code(0);
 }
 
-/// Nobody renews the lock of a run that is suspended. Its helper is not, and ends the command.
+/// No process renews the lock of a suspended run, but its helper is not suspended, and ends the command.
 #[test]
 fn a_run_suspended_past_its_lease_has_lost() {
     let server = Server::start();
-    // A lease shorter than a request may take is warned of, at some moment of the run.
+    // At some moment of the run it warns that the lease is shorter than a request may take.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());

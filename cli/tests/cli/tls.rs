@@ -1,4 +1,4 @@
-//! Stores that demand client certificates are reached by each option and variable; each failure of TLS says so.
+//! Each option and variable reaches stores that demand client certificates; each failure of TLS is reported.
 
 use std::fs;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let options = certificates.options();
     for is_behind in [false, true] {
         let mut command = leasehold(&with_options(&options, &TRUE, is_behind));
-        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"); // a busy machine may take long for that
+        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"); // a busy machine may need that long
         works(command.env("LEASEHOLD_URL", url).env("LEASEHOLD_CREATE_SCHEMA", "yes"));
     }
     for words in [&["doctor"][..], &["show", "job"], &["ls"], &TRUE] {
@@ -49,7 +49,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // The server sends its reason and hangs up: each time the reason must be read first.
+    // The server sends its reason and hangs up; the client must read the reason every time.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);
@@ -135,7 +135,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
         command
     };
     let mut run = Run::start(&mut full(&["run", "job", "--", "sleep", "60"]));
-    // The default user is off, so the test asks as the program's user.
+    // The default user is off, so the test uses the program's user.
     let asked = |words: &[&str]| server.ask_as("locks", "S3CR3T", words);
     eventually("the lock is held", || outcome(&mut full(&["ls"])).1.contains("HELD BY"));
     let clients = asked(&["CLIENT", "LIST"]);
@@ -228,7 +228,7 @@ fn redlock_rings_and_clusters_are_named_by_variables() {
     works(program("LEASEHOLD_REDLOCK_FILE", &file, &["ls"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"));
     ends(redlock(&TRUE).env("LEASEHOLD_TLS_CA", certificates.file("unknown-ca.crt")), 69, "TLS failed");
     ends(redlock(&TRUE).env("LEASEHOLD_URL", &urls[0]), 64, "LEASEHOLD_URL is set too");
-    // A ring: with labels and weights, and a move to a third node.
+    // A ring, with labels and weights, and a move to a third node.
     let (one, two, three) = (&urls[0], &urls[1], &urls[2]);
     let ring = |words: &[&str]| program("LEASEHOLD_RING", &format!("one={one} two*3={two}"), words);
     works(&mut ring(&["run", "ringed", "--", "true"]));

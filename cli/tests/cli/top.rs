@@ -1,4 +1,4 @@
-//! `top` in a terminal of the test's own: what its screen shows, and what keys do.
+//! `top` on the test's own terminal: what its screen shows, and what keys do.
 
 use std::fs::File;
 use std::io::Write;
@@ -98,7 +98,7 @@ impl Drop for Top {
     }
 }
 
-/// The last column of a line; 0 while that of the waiters is the last.
+/// The token in the last column of a line; 0 if the last column is that of the waiters.
 fn token(line: &str) -> u64 {
     let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
     if last < 1000 { 0 } else { last }
@@ -117,7 +117,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows(&["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"]);
     let holder = run(&server, "nightly", &["import"]);
     let pid = holder.pid().to_string();
-    // The token is read one round after the round that found the lock.
+    // A token is read one round after the round that found the lock.
     let mut first = 0;
     eventually("the token is shown", || {
         let line = top.shows(&["import", "fenced lock", "nightly ", &pid, "s ", "s ", "0"]);
@@ -193,7 +193,8 @@ fn a_force_of_a_released_hold_spares_its_successor() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // The locks end 3 s apart, longer than one listing takes: each page shows the times left when it was read.
+    // The locks end 3 s apart, longer than one listing takes: each page shows the times left when it was
+    // read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -202,7 +203,8 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // Characters that a terminal would act on are shown as text. It has no end, which is said.
+    // Characters that would control the terminal are shown as text. The lock has no end, and the screen says
+    // so.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);
@@ -219,7 +221,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["job:0001"]);
     top.types("r");
     top.shows(&["by name, reversed"]);
-    top.types("ssssr"); // round, and back
+    top.types("ssssr"); // around once, and reversed back
     top.types("sss");
     top.shows(&["soonest end first"]);
     top.types("g");

@@ -1,4 +1,4 @@
-//! `watch`: a line for each change, until a signal, the end of its time, or nobody reads.
+//! `watch`: a line for each change, until a signal comes, its time ends, or the reader goes.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -63,7 +63,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // Between the release and the grant nobody waits and nobody holds: a look then prints that.
+    // Between the release and the grant no client waits and none holds: a poll then prints that.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;

@@ -1,4 +1,4 @@
-//! A Redis server of a test's own, runs of the program, and commands that stamp what they do.
+//! A Redis server for each test, runs of the program, and commands that record when they run.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything here takes, unless it fails.
+/// Longer than anything in these tests takes, unless it fails.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Nanoseconds of the clock that all processes of the machine share.
@@ -55,7 +55,7 @@ impl Server {
 
     pub(crate) fn start_program(program: &OsStr, options: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        // Another process may take the port first: then another is tried.
+        // If another process takes the port first, another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             if let Some(process) = start_server(program, port, dir.path(), options) {
@@ -91,14 +91,14 @@ impl Server {
         ask(self.port, words).expect("the server answers")
     }
 
-    /// The keys, without the counters of tokens, which stay on purpose.
+    /// The keys, without token counters, which stay on purpose.
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
         let is_lock =
             |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
         let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
-        keys.sort_unstable(); // the server has no order
+        keys.sort_unstable(); // the server gives no order
         keys
     }
 
@@ -123,7 +123,7 @@ impl Server {
         ends(&mut self.leasehold(arguments), code, words)
     }
 
-    /// The one object that the program prints.
+    /// The one JSON object that the program prints.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let said = self.ends(&[&["-q", "--format", "json"], arguments].concat(), 0, "");
@@ -134,7 +134,7 @@ impl Server {
         Run::start(&mut self.leasehold(arguments))
     }
 
-    /// For a test about what follows the connection, which may take long on a busy machine.
+    /// For a test of what follows the connection: connecting may take long on a busy machine.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
         command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");
@@ -157,7 +157,7 @@ pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A server that answers; `None` if another process has the port, whose server may answer.
+/// A server that answers; `None` if another process has the port, since that may be another server.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -185,7 +185,7 @@ fn ask(port: u16, words: &[&str]) -> Option<String> {
     converse(stream, &[words]).ok()
 }
 
-/// All answers of a Redis to these requests.
+/// A Redis server's answers to these requests, as one text.
 pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> std::io::Result<String> {
     let mut text = String::new();
     for words in requests.iter().chain([&["QUIT"].as_slice()]) {
@@ -198,13 +198,13 @@ pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> s
     Ok(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
-/// Reports what a test does without, past the harness's capture, in the form that `./check` counts.
+/// Reports that a test skips something, past the harness's capture, in the form that `./check` counts.
 pub(crate) fn skipped(what: &str) {
     let line = format!("SKIPPED {}: {what}\n", std::thread::current().name().unwrap_or("?"));
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// The example `stock`, which `./check` has built and names; nobody's own build need have it.
+/// The example `stock`, if it is built; `./check` builds it and names its folder.
 pub(crate) fn stock() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let examples =
@@ -217,7 +217,7 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
-/// A command in namespaces of its own; none if this system allows none.
+/// A command in its own namespaces; `None` if this system allows none.
 pub(crate) fn container(arguments: &[&str]) -> Option<Command> {
     let command = || {
         let mut command = Command::new("unshare");
@@ -249,7 +249,7 @@ pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
 }
 
 fn program(before: &[&str], arguments: &[&str]) -> Command {
-    // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
+    // Tests in the background ignore interrupts, and all processes that they start would inherit this.
     let mut command = Command::new("env");
     command.arg("--default-signal").args(before).arg(env!("CARGO_BIN_EXE_leasehold")).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_"))
@@ -266,7 +266,7 @@ pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
 }
 
-/// Runs it to its end, which has this code and says these words; all that it said.
+/// Runs the command; checks its exit code, and that its output contains `words`; returns the output.
 #[track_caller]
 pub(crate) fn ends(command: &mut Command, code: i32, words: &str) -> String {
     let (ended, said) = outcome(command);
@@ -333,7 +333,7 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds; one that ignores TERM then also writes
+/// A command that writes the clock to a file every few milliseconds. If it ignores TERM, it also writes
 /// `*.term`.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
@@ -363,7 +363,7 @@ impl Stamper<'_> {
 
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    // A line under way has no end yet.
+    // A line being written has no end yet.
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .map(|line| line.trim().parse().unwrap())
@@ -381,7 +381,7 @@ fn stamps_as_a_command() {
     let mut file = fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
     loop {
         if has_term.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            // The folder may be gone already, if the test has ended.
+            // If the test has ended, the folder may be gone.
             fs::write(&term, format!("{}\n", now())).ok();
         }
         file.write_all(format!("{}\n", now()).as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! The server's description of itself, whether it lets scripts run, and the format's number on it.
+//! What the server says about itself, whether it runs scripts, and the format number stored on it.
 
 use redis::Value;
 
@@ -13,7 +13,6 @@ use crate::time::Moment;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct About {
-    /// A random text that the server draws at each start.
     pub(crate) run_id: Option<String>,
     pub(crate) is_cluster_member: bool,
     pub(crate) replicas: u32,
@@ -47,16 +46,16 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
     refused_by("the server does not let this user run scripts, which all locks need", error).during("connect")
 }
 
-/// The key of the format's number, beside the clients' entries, so that whoever may write those may write it. No
-/// client's id is such a word.
+/// The key of the format number. Its prefix is that of the clients' entries, so a user who may write those
+/// may write it too. No client id reads `format`.
 pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is
-/// noted; returns whether one is there then. A server that refuses to say or note anything is used all the
-/// same; one that names another member `is_followed` only in a cluster. `first` is sent in the same write;
-/// returns its reply.
+/// Refuses a format other than this version's. If no number is stored and the client `notes`, stores ours.
+/// Returns whether a number is stored now. A server that refuses to read or store the number is used all the
+/// same; a refusal that names another member is returned as an error only in a cluster (`is_followed`).
+/// `first` is sent in the same write, and its reply returned.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),
@@ -70,7 +69,7 @@ pub(super) fn agree_on_format(
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
     let mut is_there = is_noted(replies.last(), is_followed)?;
     if !is_there && notes {
-        // Another client may have noted its number meanwhile.
+        // Another client may have stored its number meanwhile.
         is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
     }
     Ok((is_there, replies.into_iter().next().filter(|_| has_first)))

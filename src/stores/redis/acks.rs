@@ -1,14 +1,15 @@
-//! Grants that count only when replicas have acknowledged them, or when they are in files.
+//! Grants that count only when replicas have acknowledged them, or append-only files hold them.
 //!
-//! A grant goes over the shared connection, like all requests about its lock. WAIT goes over another, which it
-//! blocks until the replicas have what the server had written by then. So one WAIT serves all grants before it
-//! and stops nobody else: a *round*. Later grants gather for the next round, which a thread of theirs leads.
+//! A grant goes over the shared connection, like all requests about its lock. WAIT blocks its connection
+//! until the replicas have what the server had written by then, so it has a connection of its own. One WAIT
+//! serves all grants before it: a *round*. Later grants gather for the next round, which one of their threads
+//! leads.
 //!
-//! WAIT counts from the last write of its own connection (on servers before 7.2: from its last command). So a
-//! round writes first, after all its grants: the expiry of the leader's lock, as it is.
+//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). Thus a
+//! round first writes, after all its grants: it sets the expiry of the leader's lock to its present value.
 //!
-//! After a failover the connection may lead to another server than that which granted. So a round asks first,
-//! for each grant, whether this server has it.
+//! After a failover the connection may lead to a server that did not grant. Thus a round first asks, for each
+//! grant, whether this server has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment, millis};
 
-/// After this time without an acknowledgement the server says whether a replica is connected at all.
+/// If this time passes without an acknowledgement, ask with ROLE whether any replica is connected.
 const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
@@ -48,13 +49,13 @@ pub(crate) struct Acks {
 #[derive(Default)]
 struct Rounds {
     is_asking: bool,
-    /// The grants whose threads wait, by the order in which they came, and what wakes each.
+    /// The waiting grants, in order of arrival, and the condition variable that wakes each.
     grants: BTreeMap<u64, (Place, Arc<Condvar>)>,
     last: u64,
 }
 
 enum Place {
-    /// For the next round, which asks this first: does the server have it?
+    /// Waits for the next round, which first sends this command: does the server have the grant?
     Gathered(Command),
     Asked,
     Answered(Result<Value>),
@@ -62,10 +63,10 @@ enum Place {
 
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
-    /// Asks whether the server has it; the answer, if so.
+    /// Asks whether the server has the grant; if so, the answer is `expected`.
     pub(crate) check: Command,
     pub(crate) expected: Value,
-    /// Undoes it. For several grants of one script, whose first this is, all.
+    /// Undoes the grant. If one script made several grants, undoes all of them.
     pub(crate) undo: Command,
 }
 
@@ -87,7 +88,7 @@ impl Acks {
         })
     }
 
-    /// Waits until the grant has its copies; without them it is undone.
+    /// Waits until the grant has its copies; undoes it if they do not come.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
         self.reach(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),
@@ -104,7 +105,7 @@ impl Acks {
     /// As [`confirm`](Self::confirm), without undoing.
     pub(crate) fn reach(&self, grant: &Grant, deadline: Moment) -> Result<()> {
         let begun = Clock::System.now();
-        // WAIT ends a little before the time of the request does.
+        // WAIT must end a little before the deadline of the request.
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
         loop {
@@ -113,12 +114,12 @@ impl Acks {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error, Expected::Nothing);
-                    // The slot has moved, and the grant with it: whether copies exist is unknown.
+                    // The slot has moved, and the grant with it: nobody knows whether copies exist.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
                 Err(error) if has_led || Clock::System.now() >= until => return Err(error),
-                // The round ended early, since another grant's time was over; this one still has time.
+                // The round ended early, at another grant's deadline; this grant still has time.
                 Err(_) => {}
             }
         }
@@ -130,8 +131,8 @@ impl Acks {
         rounds.grants.values().filter(|(place, _)| matches!(place, Place::Gathered(_))).count()
     }
 
-    /// Has the grant take part in a round, which this thread leads if no other is on its way. Returns the answer
-    /// to its check, or why the round failed; and whether this thread led it.
+    /// Makes the grant take part in a round; this thread leads it if no other round is running. Returns the
+    /// answer to the grant's check, or why the round failed; and whether this thread led.
     fn answer(&self, grant: &Grant, until: Moment, deadline: Moment) -> (Result<Value>, bool) {
         let mut rounds = self.rounds.lock();
         rounds.last += 1;
@@ -145,7 +146,7 @@ impl Acks {
                 return (answer, has_led);
             } else if left.is_zero() {
                 rounds.grants.remove(&number);
-                // This thread may have been woken to lead.
+                // The last leader may have woken this thread to lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
@@ -169,8 +170,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// One round. The inner result is the answers to the checks, if replicas and files have what the server
-    /// had before.
+    /// Runs one round. The inner result: the checks' answers, if all copies have what was written before.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,
@@ -189,7 +189,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // With its body: sent again, it would come after the WAIT.
+        // Sent with its body: after a NOSCRIPT reply it would be repeated behind the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -217,7 +217,7 @@ impl Acks {
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
             match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                // Replicas that have acknowledged nothing yet are still loading: they count as no replica.
+                // A replica that has acknowledged nothing yet is still loading, and does not count.
                 Some(Seen::Nobody | Seen::Loading) => {
                     self.note(true);
                     return Ok(Ok(()));
@@ -252,7 +252,7 @@ impl Acks {
         })
     }
 
-    /// 0 would be without a limit.
+    /// WAIT takes 0 as no limit.
     fn wait(&self, within: Duration) -> Command {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }
@@ -321,11 +321,11 @@ enum Seen {
     Somebody,
 }
 
-/// By the answer to ROLE; `None`: the server does not say.
+/// Decodes the reply to ROLE; `None`: the server does not say.
 fn replicas_in(role: Option<Value>) -> Option<Seen> {
     let Some(Value::Array(parts)) = role else { return None };
     let Some(Value::Array(replicas)) = parts.get(2) else { return None };
-    // Address, port, and how much it has acknowledged.
+    // Address, port, acknowledged offset.
     let is_loading = |replica: &Value| match replica {
         Value::Array(parts) => matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
         _ => false,
@@ -365,7 +365,7 @@ impl Rounds {
     }
 }
 
-/// Ends its round, so that another thread can lead the next, however the leading thread leaves.
+/// Ends the leader's round on drop, however the thread leaves, so that another thread can lead the next.
 struct Leader<'a> {
     acks: &'a Acks,
     numbers: Vec<u64>,

@@ -1,4 +1,4 @@
-//! The server's address and the login there, and connections to wherever the address leads.
+//! The server's address and login, and the opening of connections to it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -33,19 +33,17 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// How often an address is dialled that leads to a replica: one connection is not all of them, where a
-/// service stands for a master and its replicas.
+/// Maximum number of dials that reach replicas: behind one address for all, the next may reach the master.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
-    /// Reads the URL; the options' own fields come before it. No message repeats the URL: it may hold a
-    /// password.
+    /// Reads the URL; fields that the options set take precedence. No message repeats the URL, since it may
+    /// hold a password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let (form, is_tls) = Form::of(&options.url)?;
         RedisAddress::read(options, form, is_tls)?.pop().ok_or_else(|| form.unusable())
     }
 
-    /// A cluster's URL: one address for each of its hosts, at least one.
     pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
         let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
         RedisAddress::read(options, Form::Cluster, is_tls)
@@ -102,7 +100,7 @@ impl RedisAddress {
             let words = "the URL does not start with rediss:// or rediss-sentinel://";
             read.tls.refused_without_tls(words)?;
         }
-        // Sentinels add their certificates themselves.
+        // `Sentinels` adds the certificates itself.
         let tls = certificates(&read, is_tls && form != Form::Sentinels)?;
         let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
         if list.places.iter().any(|(host, _)| is_anywhere(host)) {
@@ -149,13 +147,13 @@ impl RedisAddress {
         Ok(targets.into_iter().map(address).collect())
     }
 
-    /// As [`new`](Self::new), for connections that outlast a password or a certificate.
+    /// As [`new`](Self::new), but rereads a password or certificate that changes while the client runs.
     pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
         let (renewal, address) = Renewable::new(options, RedisAddress::new)?;
         Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
     }
 
-    /// The same login elsewhere. `None`: not reached by a host's name and a port.
+    /// The same login on another server. `None`: this address is not a host name and port.
     pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
         let Target::Place(ServerPlace::Tcp { tls, .. }) = &self.target else { return None };
         let target = Target::Place(ServerPlace::Tcp { host: host.clone(), port, tls: tls.clone() });
@@ -178,7 +176,6 @@ impl RedisAddress {
         }
     }
 
-    /// With the credentials and the certificates for this server as their sources have them now.
     fn log_in(
         &self,
         place: &ServerPlace,
@@ -222,7 +219,7 @@ enum Form {
 }
 
 impl Form {
-    /// Of a URL of one server, or one master; and whether it asks for TLS.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is not read here.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
@@ -261,8 +258,9 @@ impl Form {
     }
 }
 
-/// The options with the URL's parameters, in the words of redis-py, go-redis and node-redis; the options' own
-/// fields come first. An unknown parameter is refused: ignoring it could mean another database, or no TLS.
+/// The options with the URL's parameters, named as in redis-py, go-redis and node-redis; fields that the
+/// options set take precedence. An unknown parameter is refused: ignoring it could mean another database, or
+/// no TLS.
 fn with_parameters(
     options: &ServerOptions,
     pairs: Vec<(&str, &str)>,
@@ -283,7 +281,7 @@ fn with_parameters(
                 }
                 read.database = options.database.or(Some(number));
             }
-            // Any value: the client speaks RESP2, which nobody else sees.
+            // Accepted and ignored: the client always speaks RESP2.
             "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
             "protocol" => return Err(bad()),
             "username" | "user" => read.username = options.username.clone().or(Some(text()?)),
@@ -424,7 +422,7 @@ mod tests {
             "redis+unix://?pass=S3CR3T",
         ] {
             let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
-            // Any is refused so on a system without Unix sockets.
+            // Without Unix sockets every socket URL is refused as unsupported.
             let is_refused = url.starts_with("redis+unix") && NO_LOCAL_SOCKETS.is_some();
             let kind = if is_refused { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
             assert_eq!(error.kind(), kind, "{url}");

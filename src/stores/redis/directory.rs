@@ -1,6 +1,6 @@
 //! The directory of clients on one server, and the list of its locks.
 //!
-//! Both lists use SCAN outside of scripts, so the server serves others between pages and between looks.
+//! Both listings use SCAN outside of scripts, so the server serves others between pages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// Places of the server's table in one page, which take about a millisecond.
+/// Table slots that one page scans; the server needs about a millisecond.
 const PAGE: u32 = 500;
 
-/// How many keys one write asks about. A server runs all commands of one read before it serves another client,
-/// so the next write waits for the answers to this one. One write takes the server a millisecond or two, and a
-/// page a handful of round trips.
+/// Maximum number of keys in one write. A server runs all commands of one read before it serves another
+/// client, so each write awaits the replies to the last. One write takes the server a millisecond or two, and
+/// a page a few round trips.
 const TOGETHER: usize = 50;
 
 pub(super) fn entry(client: ClientId) -> String {
@@ -33,7 +33,7 @@ pub(super) fn entry(client: ClientId) -> String {
 
 struct Scanned {
     keys: Vec<String>,
-    /// The beginning of the next page; empty: this is the last.
+    /// The cursor of the next page; empty after the last.
     cursor: String,
     number: u64,
 }
@@ -49,7 +49,7 @@ impl RedisStore {
         decoded(scanned(&self.ask_plain(command, deadline)?))
     }
 
-    /// The same for keys that may be locks. A server that refuses SCAN in a script names all keys.
+    /// Scans for keys that may be locks. A server that refuses SCAN in a script gives all keys instead.
     fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let from = if cursor.is_empty() { "0" } else { cursor };
         let command = LIST.on(&[]).arg(from).arg(pattern).arg(PAGE);
@@ -60,7 +60,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of the locks. `again`: what is asked for once more elsewhere, as is one whose slot moves.
+    /// A page of the locks. `again`: which refusals the caller repeats on another member, since a slot moves.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,
@@ -70,7 +70,7 @@ impl RedisStore {
     ) -> Answer<Page<Inspection>> {
         let Scanned { keys, cursor, number: examined } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
-        // Not keys that are parts of a lock, nor keys that no name can lead to.
+        // Leaves out keys that are parts of a lock, and keys that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -121,7 +121,7 @@ impl RedisStore {
         let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
         if !clients.is_empty() {
             // One command per entry, since a cluster has entries in different slots. An entry in a moved slot
-            // is left out: its new member lists it.
+            // is left out: the slot's new member lists it.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;
@@ -180,9 +180,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// The lock for a key whose owners are written as clients write them; else none. A cache's entry looks like a
-/// token lock, and a table of counters like a lock; neither is shown. Nor is a key whose other parts hold
-/// something else.
+/// The lock under a key, if every owner has the format that clients write. A cache's entry looks like a token
+/// lock, and a hash of counters like a lock; neither is listed. A key whose related keys have another type is
+/// not listed either.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {
@@ -198,9 +198,9 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 }
 
 impl Directory for RedisStore {
-    /// Not over the connection for renewals, which must not wait for this.
+    /// Avoids the connection for renewals, which must not wait for this.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        // A node of a ring may not have been looked at yet.
+        // A ring's node may not have been asked for its format yet.
         if let Err(failure) = self.agree_once(deadline) {
             return done(Err(failure));
         }

@@ -1,4 +1,4 @@
-//! Keys and channels that belong to a lock's name on Redis, by the list in `ident/derived.rs`.
+//! Keys and channels derived from a lock's name on Redis; `ident/derived.rs` lists them.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ pub(super) fn before(part: Part, name: &str) -> String {
     in_parts(part, name).concat()
 }
 
-/// As a word that the command puts together.
+/// A derived name in parts, which the command joins.
 pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     let text = part.text();
     let colon = if text.ends_with(':') { "" } else { ":" };
@@ -47,12 +47,12 @@ pub(super) fn permits_out(semaphore: &str) -> String {
     [open, name, close, Part::PermitsOut.text()].concat()
 }
 
-/// Always in braces, as Redisson has it, whatever the name contains.
+/// Always in braces, as in Redisson, whatever the name contains.
 pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }
 
-/// The outcome of a request that must not be repeated.
+/// The key of the recorded outcome of a request that must not run twice.
 pub(super) fn command(name: &str, id: &str) -> String {
     [&before(Part::Request, name), ":", id].concat()
 }
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// A name derived from a derived name is no name either.
+    /// Names derived from `key`, which must be refused in their turn.
     fn made_of(key: &str) -> [String; 2] {
         [permits_out(key), rw_markers(key, "owner:1") + "1"]
     }
@@ -132,7 +132,7 @@ mod tests {
             "redisson_sc",
             "redisson_lock_tokens",
             "leasehold_ring_epochs",
-            // Redisson's name for the locks of a map's entries.
+            // Redisson's name for the lock of an entry of a map.
             "{map}:t6rZwibGo2uy1OSmNVe8pg:lock",
         ];
         for name in names {

@@ -1,9 +1,10 @@
-//! One Redis (or Valkey) server, or the one that Sentinels say is the master; or, in `cluster`, many.
+//! One Redis or Valkey server, or the master that Sentinels name; or many servers, in `cluster`.
 //!
-//! `store` puts each question to the module in `kinds` of the kind of lock that it is about; that says what
-//! is asked and what the answers mean. `connections` carries requests, mostly over its `shared`s, and `pubsub`
-//! wake-ups, all over connections made by `handshake` on the sockets of `connection`. The target is in
-//! `address`; with Sentinels, `sentinel` finds out each time, and `monitor` notices when it changes.
+//! `store` passes each question to the module in `kinds` for the lock's kind, which makes the request and
+//! reads the reply. `connections` carries requests, mostly over its `shared` connection, and `pubsub`
+//! notifications; `handshake` opens both kinds of connection, on the sockets of `connection`. `address` has
+//! the server's address; with Sentinels, `sentinel` finds the master for each connection, and `monitor`
+//! notices switches.
 
 mod about;
 mod acks;
@@ -21,7 +22,7 @@ mod sentinel;
 mod show;
 mod store;
 
-// Their server is reached by a Unix socket.
+// The tests reach their server through a Unix socket.
 #[cfg(all(unix, not(leasehold_shuttle)))]
 #[cfg(test)]
 mod tests;
@@ -37,7 +38,6 @@ use cluster::ClusterStore;
 
 pub(crate) use store::RedisStore;
 
-/// Opens the store that the URL names.
 pub(crate) fn open(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let scheme = options.url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     Ok(match scheme.as_str() {

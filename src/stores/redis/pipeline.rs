@@ -1,4 +1,5 @@
-//! Requests of one server's store: with replies that are read later, for several locks, and under a ring's mark.
+//! Requests of one server's store that are answered later, that serve several locks, or that run under a
+//! ring's mark.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::stores::redis::script::{ACQUIRE_ALL, CHECK, Command, RELEASE_ALL, RIN
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// Claims in one script, which the server runs in a millisecond.
+/// Maximum number of claims in one script, which the server runs in about a millisecond.
 const TOGETHER: usize = 100;
 
 struct Underway<F> {
@@ -39,8 +40,7 @@ where
 }
 
 impl RedisStore {
-    /// The request of an attempt, and the meaning of its reply: a grant counts once it is on the copies that it
-    /// needs.
+    /// The request of an attempt, and how to read its reply: a grant counts once it has its copies.
     fn attempting(
         &self,
         claim: &Claim,
@@ -49,8 +49,7 @@ impl RedisStore {
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
         let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
-            // While the slot moves, the queue may still be at the old member: do not begin a second one
-            // here.
+            // While the slot moves, the queue may still be at the old member: no second one may begin here.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -74,7 +73,7 @@ impl RedisStore {
         self.server.connections.call(command, deadline).and_then(read)
     }
 
-    /// Refused: nothing was sent.
+    /// `Refused`: nothing was sent.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -159,7 +158,7 @@ impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.agree(true, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
-        // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
+        // A repetition changes nothing, and no client relies on a mark that was not confirmed.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
         named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }
@@ -234,8 +233,8 @@ fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
     })
 }
 
-/// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this
-/// client itself. `rights` learn what it says of the locks' lines.
+/// Reads the reply to a release of several locks. `own_listeners`: for each lock, how many of the message's
+/// receivers are this client itself. `rights` learns what the reply says about wait queues.
 fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> Answer<Vec<Release>> {
     rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
@@ -293,7 +292,7 @@ impl Batches for RedisStore {
             let fences = acquired(&tagged(reply, Expected::Hash)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
-                    // All grants came from one server, so one WAIT confirms all.
+                    // All grants came from one server, so one WAIT confirms them all.
                     acks.confirm(&Grant { undo, ..grant }, deadline).map(|()| fences)
                 }
                 _ => Ok(fences),

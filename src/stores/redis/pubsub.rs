@@ -1,10 +1,10 @@
-//! Wake-ups: the commands on the subscriber connection, one connection per client.
+//! Notifications: the commands on the subscriber connection, one connection per client and server.
 //!
-//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket
-//! takes at once, without the lock: each attempt and each release takes it, and a server that does not read
-//! holds up none of them. The rest is written when the server has answered something. One thread reads.
-//! Replies come in the order of the commands, so a queue of what was sent says which reply is whose; messages
-//! come in between.
+//! Any thread may add commands to the outbox under the mutex; then, without it, the thread writes as much as
+//! the socket takes at once. Every attempt and every release takes the mutex, and a server that does not read
+//! must not hold them up. The reading thread, the only one, writes the rest when the server has answered.
+//! Replies come in the order of the commands, so the queue of sent commands shows what each reply answers;
+//! messages come in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,8 +26,7 @@ use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
 use crate::wire::{Wire, broken};
 
-/// The time without a word after which the server is asked for one; after as long again the connection counts
-/// as dead.
+/// After this time without a message the client pings; after as long again the connection counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub(crate) struct SubscribeMode {
 }
 
 pub(crate) const PLAIN: SubscribeMode = SubscribeMode { subscribe: "SUBSCRIBE", unsubscribe: "UNSUBSCRIBE" };
-/// On the members of a cluster that have the channel's slot.
+/// For the members of a cluster that have the channel's slot.
 pub(crate) const SHARDED: SubscribeMode =
     SubscribeMode { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 
@@ -45,7 +44,7 @@ pub(crate) type Subscriber = Hub<RedisPubSub>;
 
 pub(crate) struct RedisPubSub {
     pub(super) address: Arc<RedisAddress>,
-    /// [`SILENCE`], but in tests.
+    /// [`SILENCE`], except in tests.
     pub(super) silence: Duration,
     pub(super) modes: &'static [SubscribeMode],
 }
@@ -54,14 +53,14 @@ pub(crate) struct RedisPubSub {
 pub(crate) struct PubSubState {
     pub(super) asks_again: Option<Moment>,
     pub(super) writer: Option<Arc<Wire>>,
-    /// The connection that replaces the last one, which was old, and when it is replaced itself.
+    /// A new connection in place of an old one, and when it is to be replaced in its turn.
     pub(super) next: Option<(Arc<Wire>, Moment)>,
     pub(super) awaited: VecDeque<Awaited>,
     out: Outbox,
 }
 
 pub(super) enum Awaited {
-    /// One of several ways to listen to it, not the last.
+    /// A channel is subscribed to in several modes: the confirmation of any but the last.
     Half(Arc<Channel>),
     Subscribed(Arc<Channel>),
     Unsubscribed(Box<str>),
@@ -79,7 +78,7 @@ impl Subscriber {
         Hub::new(RedisPubSub { address, silence, modes }, Some(reporter), linger)
     }
 
-    /// Writes the news, as much as the socket takes at once. The rest is left to the reading thread.
+    /// Writes the queued commands, as many as the socket takes at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         if state.closed {
@@ -98,8 +97,8 @@ impl Subscriber {
         }
     }
 
-    /// Gives up the channels that another server has now; their waiters look again. As after
-    /// [`listen_for`](Self::listen_for) the caller wakes the hub.
+    /// Gives up the channels that are on another server now; their waiters ask the store again. The caller
+    /// wakes the hub, as after [`listen_for`](Self::listen_for).
     pub(crate) fn part_with(
         &self,
         is_elsewhere: impl Fn(&str) -> bool,
@@ -111,14 +110,13 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
-        // Under the lock: a confirmation that is being read must not come after. Pairs with
-        // `ReplyReader::take`.
+        // Under the mutex: no confirmation that is being read may follow. Pairs with `ReplyReader::take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
 
-    /// Takes a channel over that another subscriber has parted with. As after
-    /// [`listen_for`](Self::listen_for) the caller wakes the hub.
+    /// Takes over a channel that another subscriber gave up. The caller wakes the hub, as after
+    /// [`listen_for`](Self::listen_for).
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -127,8 +125,7 @@ impl Subscriber {
         }
     }
 
-    /// Has the subscription to `channel` end as soon as nobody here listens, unless somebody comes to it
-    /// anew.
+    /// Ends the subscription to `channel` when it has no listener here, unless a new one comes first.
     pub(crate) fn end_soon(&self, channel: &str) {
         let mut state = self.state.lock();
         if let Some(entry) = state.channels.get_mut(channel) {
@@ -141,8 +138,8 @@ impl Subscriber {
         self.wake();
     }
 
-    /// Ends the connection: the server that it leads to is not the one to listen to any more. The reading
-    /// thread looks up another, and all waiters look again.
+    /// Ends the connection, because it leads to the wrong server. The reading thread connects to another one,
+    /// and all waiters ask the store again.
     pub(crate) fn look_up_anew(&self) {
         self.state.lock().own.hang_up();
     }
@@ -215,7 +212,6 @@ impl HubState<RedisPubSub> {
         self.own.asks_again = Some(then);
     }
 
-    /// Asks again for the refused subscriptions whose time has come; returns when to come again.
     pub(super) fn ask_again(&mut self, now: Moment) -> Option<Moment> {
         if self.own.asks_again.is_some_and(|at| at <= now) {
             let is_due = |at: &mut Moment| *at <= now;
@@ -231,18 +227,17 @@ impl HubState<RedisPubSub> {
     }
 }
 
-// ---- the reading thread: connects, reads what comes, and notices when the connection is dead
+// ---- the reading thread: connects, reads messages, and notices when the connection is dead
 
-/// The pauses between two tries for a channel whose slot moves: at least, at most.
+/// The shortest and the longest pause between two tries for a channel whose slot moves.
 const SLOT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 const REPLACED_WITHIN: Duration = Duration::from_millis(500);
 const AGED_GOES_ON: Duration = Duration::from_secs(30);
-/// A write waits for no room; a system does not take less than this for a time-out.
+/// A write must not wait for buffer space; no operating system accepts a shorter time-out.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 const LEAST_TICK: Duration = Duration::from_millis(20);
 
 impl WakeupProtocol for RedisPubSub {
-    /// The pause before a channel is asked for again whose slot moves.
     type Note = Duration;
     type State = PubSubState;
 
@@ -273,8 +268,8 @@ impl RedisPubSub {
         Ok((connection.into_stream(), replace_at))
     }
 
-    /// Reads until the connection ends, and says why; `Ok`: the subscriber was closed, or there is another
-    /// connection.
+    /// Reads until the connection ends, and returns why. `Ok`: the subscriber was closed, or another
+    /// connection replaces this one.
     fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, mut replace_at: Moment) -> Result<()> {
         {
             let mut state = hub.state.lock();
@@ -297,7 +292,7 @@ impl RedisPubSub {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
             let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
-            // Also what was left when there was no room: whatever has come says that there is some now.
+            // Also writes what did not fit before: if the server has sent anything, it may have read as well.
             hub.flush();
             if polls_within != armed {
                 stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;
@@ -309,8 +304,7 @@ impl RedisPubSub {
                 Err(error) if error.is_timeout() => Ok(None),
                 other => other,
             };
-            // Only whole messages are a sign of life: otherwise a server that drips bytes would be waited
-            // for without end.
+            // Only whole messages are signs of life: a server that drips bytes must time out.
             while let Ok(Some(whole)) = reply {
                 (last_word, asked) = (now, false);
                 take(hub, whole)?;
@@ -321,9 +315,9 @@ impl RedisPubSub {
                 next_sweep = now.plus(tick);
                 hub.state.lock().sweep(linger, now);
             }
-            // The address may lead elsewhere by now, and a server that was demoted publishes nothing. All
-            // waiters look again when the next connection stands. While there is none the old one serves on;
-            // what comes over it meanwhile is read a little later.
+            // The address may lead elsewhere by now, and a demoted server publishes nothing. All waiters ask
+            // the store again once the next connection stands. Until then the old connection serves on; its
+            // messages are read a little later.
             if now >= replace_at {
                 match self.connect(self.address.connect_timeout.min(REPLACED_WITHIN)) {
                     Ok(next) => {
@@ -338,7 +332,7 @@ impl RedisPubSub {
                     let words = "the server was silent for too long";
                     return Err(Error::new(ErrorKind::TimedOut, "subscribe", words));
                 }
-                // Any answer will do, a refusal too.
+                // Any answer is a sign of life, even a refusal.
                 (last_word, asked) = (now, true);
                 hub.state.lock().own.write([(Command::new("PING"), Awaited::Pong)]);
             }
@@ -361,8 +355,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
                 }
                 return Ok(());
             }
-            // Not asked for: the slot is no longer this server's. If it is again, the next line brings
-            // the channel back; if not, its waiters find out who has it.
+            // Not requested: the server no longer has the slot. If it has the slot again, the subscription
+            // below brings the channel back; if not, the waiters find the new member.
             b"sunsubscribe" if !state.own.is_ending(name) => {
                 if let Some(channel) = channel {
                     channel.set_up(false);
@@ -382,8 +376,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // Under the lock: another subscriber may have the channel by now, or be about to. Pairs with
-            // `Subscriber::part_with`. Up or not goes by that channel, and by both ways if there are two.
+            // Under the mutex: another subscriber may have the channel by now, or be about to take it. Pairs
+            // with `Subscriber::part_with`. The channel counts as up only in all its modes.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()
@@ -401,9 +395,10 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
     }
 }
 
-/// The channel stays down until a later try. Only a refusal for lack of a right says that it will stay so:
-/// then waiters for their turn go by releases until their wait ends, and waiters for releases poll. If the
-/// server is of no use for now, the error ends the connection, and all is asked for over the next.
+/// The channel stays down until a later try. Only the refusal of a right lasts: then waiters that listen for
+/// their turn listen for releases until their wait ends, and waiters that listen for releases poll. If the
+/// server is useless for now, the error ends the connection, and the next one subscribes to all channels
+/// again.
 fn refused(
     hub: &Subscriber,
     state: &mut HubState<RedisPubSub>,
@@ -412,8 +407,8 @@ fn refused(
 ) -> Result<()> {
     let now = Clock::System.now();
     if error.code() == "MOVED" {
-        // The map of slots moves the channel to another member once a request has met the same answer:
-        // those who wait look at once. Or the slot is on its way to this member.
+        // Waiters ask the store at once: a request that is redirected too updates the slot map, which moves
+        // the channel to another member. Or the slot is still on its way to this member.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {

@@ -1,4 +1,4 @@
-//! The server's answers: results of scripts, and refusals.
+//! The server's answers: results of scripts, and error replies.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
 
-/// A script's reply: an array that begins with a tag, or the tag alone.
+/// A script's reply: an array that begins with a tag, or only the tag.
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
@@ -64,17 +64,15 @@ impl Tagged {
     }
 }
 
-/// Stands in the place of the number of listeners where several locks are released: the owner did not hold
-/// that lock.
+/// In place of the number of listeners, when several locks are released: the owner did not hold this lock.
 pub(super) const NOT_HELD: i64 = -2;
 
-/// Cut, since other programs may write anything.
+/// Truncated, since other programs may write anything.
 pub(super) fn owner_text(bytes: &[u8]) -> String {
     const MOST: usize = 256;
     String::from_utf8_lossy(bytes).chars().take(MOST).collect()
 }
 
-/// `None`: the key has no expiry.
 pub(super) fn ttl(ttl_ms: i64) -> Option<Duration> {
     match ttl_ms {
         -1 => None,
@@ -90,7 +88,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// One of several names and values, which are a list or, in RESP3, a map.
+/// A field of a list of names and values, which RESP3 sends as a map.
 pub(super) fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a Value> {
     match fields {
         Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
@@ -118,7 +116,7 @@ pub(super) fn tagged(reply: Value, expected: Expected) -> Answer<Tagged> {
     decoded(Tagged::new(reply))
 }
 
-/// After a reply that makes no sense the outcome is unknown.
+/// An undecodable reply leaves the outcome unknown.
 pub(super) fn decoded<T>(result: Result<T>) -> Answer<T> {
     result.map_err(Failure::Unknown)
 }
@@ -142,7 +140,6 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }
 
-/// The type that the key should have, for the words of a WRONGTYPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Hash,
@@ -153,12 +150,12 @@ pub(super) enum Expected {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// Redis 6.2 wraps the error of a script's command; the inner code counts.
+/// The error for an error reply. Redis 6.2 wraps the error of a script's command; the inner code counts.
 pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
     let said = said(error.code(), text);
-    // The server's own words for a missing password are long, and about its commands.
+    // The server's own text for a missing password is long, and about its commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {
@@ -171,7 +168,7 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     }
 }
 
-/// As [`refusal`], in these words if the server will go on refusing.
+/// As [`refusal`], but with `words` if the server will go on refusing.
 pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     let refused = refusal(error, Expected::Nothing);
     match refused.kind() {
@@ -182,19 +179,19 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the reason says nothing about the server's abilities or the user's rights.
+/// Whether the error says nothing about the server's abilities or the user's rights.
 pub(super) fn is_passing(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// The place of a slot, as a cluster's member says. The source of the error that carried it.
+/// Where a cluster's member says that a slot is; attached to the error as its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// The key is there already; the rest of its slot is still to come.
+    /// Only this key has moved already; the rest of its slot has not.
     pub(super) asking: bool,
     pub(super) slot: u16,
-    /// Empty: the host that was asked.
+    /// Empty: the host that sent the redirect.
     pub(super) host: String,
     pub(super) port: u16,
 }
@@ -230,7 +227,8 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     if is_known(&code) {
         return code;
     }
-    // 6.2: `ERR Error running script (call to f_…): @user_script:8: -OOM command …`, or `… 8: WRONGTYPE …`.
+    // Redis 6.2: `ERR Error running script (call to f_…): @user_script:8: -OOM command …`, or `… 8: WRONGTYPE
+    // …`.
     let inner = text.split_once("@user_script").map_or("", |(_, inner)| inner);
     let mut words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-')).take(8);
     words.find(is_known).unwrap_or(code)
@@ -246,7 +244,7 @@ pub(crate) enum Fitness {
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
-        // NOAUTH: the credentials of this connection no longer count.
+        // NOAUTH: the connection's login has ended.
         "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
         "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
         _ => Fitness::Fit,
@@ -286,7 +284,7 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
     (ErrorKind::Refused, "the server refused")
 }
 
-/// A running script came to a key that it had not named, and that is on another member by now.
+/// A running script accessed a key that it had not declared, and that is on another member by now.
 const SPLIT: &str = "access a non local key";
 
 pub(super) fn is_split(error: &Error) -> bool {
@@ -321,7 +319,6 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
         ),
         "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
         "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
-        // The reply to a blocked command when its server becomes a replica.
         "UNBLOCKED" => (ErrorKind::ReadOnly, "the server became a read-only replica"),
         "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
         "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),
@@ -344,7 +341,6 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
     })
 }
 
-/// On one line, without the trailer that names the script.
 fn said(code: &str, text: &str) -> String {
     const MOST: usize = 300;
     let text = text.split_once(" script: ").map_or(text, |(before, _)| before);
@@ -368,7 +364,7 @@ mod tests {
         };
         let f = "Error running script (call to f_0123456789abcdef0123456789abcdef01234567): @user_script:";
         let table = [
-            // every server
+            // all versions
             ("WRONGTYPE Operation against a key holding the wrong kind of value".to_owned(), WrongType),
             ("NOAUTH Authentication required.".to_owned(), Authentication),
             ("NOAUTH HELLO must be called with the client already authenticated, otherwise …".to_owned(), Authentication),
@@ -396,7 +392,7 @@ mod tests {
             ("ERR value is not an integer or out of range".to_owned(), WrongType),
             ("ERR something new".to_owned(), Refused),
             ("SOMETHING new".to_owned(), Refused),
-            // 6.2
+            // Redis 6.2
             (format!("ERR {f}12: WRONGTYPE Operation against a key holding the wrong kind of value "), WrongType),
             (format!("ERR {f}12: -OOM command not allowed when used memory > 'maxmemory'. "), OutOfMemory),
             (format!("ERR {f}12: @user_script: 12: -READONLY You can't write against a read only replica. "), ReadOnly),
@@ -407,12 +403,12 @@ mod tests {
             ("NOPERM this user has no permissions to run the 'eval' command or its subcommand".to_owned(), NoPermission),
             ("NOPERM this user has no permissions to access one of the keys used as arguments".to_owned(), NoPermission),
             ("OOM command not allowed when used memory > 'maxmemory'.".to_owned(), OutOfMemory),
-            // 7.0
+            // Redis 7.0
             ("WRONGTYPE Operation against a key holding the wrong kind of value script: 01, on @user_script:20.".to_owned(), WrongType),
             ("OOM command not allowed when used memory > 'maxmemory'. script: 01, on @user_script:20.".to_owned(), OutOfMemory),
             ("ERR The user executing the script can't run this command or subcommand script: 01, on @user_script:20.".to_owned(), NoPermission),
             ("READONLY You can't write against a read only replica. script: 01, on @user_script:20.".to_owned(), ReadOnly),
-            // 8.2, Valkey
+            // Redis 8.2 and Valkey
             ("ERR ACL failure in script: User lk has no permissions to run the 'pexpire' command script: 01, on @user_script:20.".to_owned(), NoPermission),
             ("NOPERM User lk has no permissions to run the 'eval' command".to_owned(), NoPermission),
             ("NOPERM No permissions to access a key".to_owned(), NoPermission),

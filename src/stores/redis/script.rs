@@ -13,7 +13,6 @@ use crate::stores::redis::reply::{is_forgotten, is_logged_out};
 #[derive(Debug)]
 pub(super) struct Script {
     body: Cow<'static, str>,
-    /// EVALSHA and the script's SHA-1, packed.
     call: Vec<u8>,
     number: usize,
     publishes_sharded: OnceLock<Box<Script>>,
@@ -21,7 +20,7 @@ pub(super) struct Script {
     under_mark: OnceLock<Box<Script>>,
 }
 
-/// The beginning of a script that notifies waiters otherwise than by PUBLISH, or runs only under a ring's mark.
+/// A script's prefix: notifies by another command than PUBLISH, or checks a ring's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     PublishSharded,
@@ -29,7 +28,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// The scripts that a connection's server is known to know, a bit each.
+/// The scripts that the connection's server has run, one bit each.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -131,23 +130,23 @@ impl Script {
         made.get_or_init(|| Box::new(Script::of(Cow::Owned([prefix, &self.body].concat()))))
     }
 
-    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, the waiters' channel among
-    /// them. A channel is no key: a server refuses a script that names a missing key while its slot moves,
-    /// and a user would need a permission for it as well (docs/decisions/0051).
+    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, among them the waiters'
+    /// channel. The channel is not declared as a key: while its slot moves, a server refuses a script that
+    /// declares a missing key, and the user would need a right to that key (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
         let command = Command { script: Some(self), ..Command::empty() }.arg(keys.len());
         keys.iter().fold(command, |command, key| command.arg(*key))
     }
 }
 
-/// One command. Packed as it is made: a request's way to the socket is one copy.
+/// One command, packed while it is built, so that it is copied only once on its way to the socket.
 #[derive(Clone)]
 pub(super) struct Command {
     /// The words, except those that call the script.
     packed: Vec<u8>,
     words: usize,
     script: Option<&'static Script>,
-    /// The words include the script's body, and its hash is not sent.
+    /// The words include the script's body, so its hash is not sent.
     has_body: bool,
 }
 
@@ -231,7 +230,7 @@ impl Word for Owner {
     }
 }
 
-/// Not by `fmt`, which takes several times as long.
+/// `fmt` takes several times as long.
 fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
     let mut number = number.try_into().unwrap_or(u64::MAX);
     let mut digits = [b'0'; 20];
@@ -266,7 +265,7 @@ impl Command {
         Command { script: self.script.map(|script| script.behind(prefix)), ..self }
     }
 
-    /// The same, which the server runs only if the node bears `mark`, with a token above `fence`.
+    /// The same request; the server runs it only if the node has `mark`, and gives a token above `fence`.
     pub(super) fn under(self, mark: &str, fence: u64) -> Command {
         self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -281,8 +280,7 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// Packs the request with the script's body unless the server is known to have the script: a NOSCRIPT reply
-    /// would come too late to send the body.
+    /// Packs the request, with the body unless the server surely knows it: NOSCRIPT would come too late.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };
@@ -294,13 +292,12 @@ impl Command {
         self.script
     }
 
-    /// The request to send when the reply says that the server ran nothing: it did not know the script, or the
-    /// login of the connection had ended.
+    /// The request to repeat if the server ran nothing, for lack of the script or after the end of the login.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }
 
-    /// With the script's body, which is long: made only where it is sent.
+    /// The request with the script's body, which is long, so it is built only when needed.
     pub(super) fn with_body(&self) -> Option<Command> {
         let script = self.script.filter(|_| !self.has_body)?;
         let whole = Command::new("EVAL").arg(&*script.body);

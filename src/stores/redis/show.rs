@@ -1,4 +1,4 @@
-//! The object under a name: the shape of its keys, and so its kind.
+//! The object under a name; its kind follows from the form of its keys.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::time::Moment;
 
 const MOST: u32 = 100;
 
-/// The hash's field in which a hold with a ceiling describes itself.
+/// The hash field in which a hold with a maximum time describes itself.
 const ABOUT: &str = "leasehold:about";
 
 const KEPT: &str = "leasehold:cached";
 
-/// Redisson's number for a lease without end.
+/// The number that Redisson writes for a lease without end.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
 pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -50,7 +50,7 @@ pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
-/// In the order of the reply.
+/// The parts of the reply, in its order.
 struct Shown<'a> {
     kind: String,
     ttl_ms: i64,
@@ -72,7 +72,7 @@ struct Shown<'a> {
 struct Field {
     name: String,
     value: String,
-    /// Of the longest marker.
+    /// The remaining time of the owner's longest marker.
     ttl_ms: i64,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Shown<'a> {
         Ok(seen)
     }
 
-    /// `None`: the user may not ask.
+    /// The listeners of one of the channels. `None`: the user has no right to ask.
     fn listeners(&self, channel: usize) -> Option<u64> {
         let told = self.listeners.get(channel).and_then(|told| number(told).ok());
         told.and_then(|told| u64::try_from(told).ok())
@@ -181,7 +181,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // The content of anything else is private: neither shown nor called a holder.
+        // Other content is private: neither shown nor called a holder.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());
@@ -198,14 +198,13 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// `None`: the field is no hold.
     fn holder(&self, field: &Field, mode: Option<Mode>) -> Option<Holder> {
         let (owner, mode, ttl_ms) = match (mode, field.name.strip_suffix(":write")) {
             (None, _) => (&*field.name, None, self.ttl_ms),
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2: expired by Redisson's rule, but in the way until the hash expires; -3: not looked at.
+        // -2: expired by Redisson's rule, but blocks until the hash expires; -3: not asked.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
@@ -214,7 +213,7 @@ impl<'a> Shown<'a> {
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            // A value may contain colons; an owner has one.
+            // A value may contain colons, and an owner contains one.
             let (at, _) = hold.rmatch_indices(':').nth(1)?;
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
@@ -224,8 +223,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: the note of a holder from its grant, if it still holds the
-    /// lock.
+    /// Adds a holder's note, `owner since_ms ends_ms pid host thread`, if that owner still holds the lock.
     fn add_location(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -242,8 +240,7 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token may be a secret: only `RedisLock::holder` of a token lock asks for it,
-            // by its kind.
+            // Another library's token may be a secret: only `RedisLock::holder` of a token lock shows it.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

@@ -36,15 +36,15 @@ use crate::time::{Clock, Moment};
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     monitor: Option<SentinelMonitor>,
-    /// One script may use the keys of several locks: not a cluster's member.
+    /// One script may use the keys of several locks; false for a cluster's member.
     pub(super) has_all_keys: bool,
     notes: bool,
-    /// Whether a number was there at the first look; empty: not looked yet.
+    /// Whether a format number was there at the first request; empty before.
     had_format: OnceLock<bool>,
 }
 
 impl RedisStore {
-    /// Connects and checks that the server can keep locks. Changes nothing: see [`RedisStore::note_format`].
+    /// Connects and checks that the server can keep locks. Writes nothing; [`RedisStore::note_format`] does.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -56,7 +56,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Connects at the first request.
+    /// Does not connect; the first request does.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::renewed(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
@@ -69,7 +69,7 @@ impl RedisStore {
         Ok(RedisStore { monitor, has_all_keys: true, notes: options.notes, ..store })
     }
 
-    /// `has_replicas`: grants wait for one by default.
+    /// `has_replicas`: by default each grant waits for a replica.
     pub(super) fn new(
         connections: Connections,
         options: &ServerOptions,
@@ -83,7 +83,7 @@ impl RedisStore {
         let subscriber = Subscriber::of(address, Arc::clone(reporter), linger, silence, modes);
         let copies = options.copies(has_replicas);
         let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
-        // No thread waits for the messages of a demoted server.
+        // A demoted server's messages are useless, so no waiter may depend on them.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {
@@ -112,8 +112,8 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// Notes the format's number if none was there at the first look. Where several servers keep a lock
-    /// together, all are looked at before any is noted.
+    /// Stores the format number if none was there at the first request. Where several servers keep a lock
+    /// together, the caller checks all of them before storing any.
     pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get() == Some(&false) {
             self.agree(true, None, deadline).map(drop)
@@ -142,12 +142,12 @@ impl RedisStore {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the socket's path: what may be shown.
+    /// Host and port of a URL, or the socket's path; safe to show.
     pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
-    /// One request for each claim, on the connection for renewals. A claim without a request is refused.
+    /// Sends one request for each claim, on the connection for renewals; refuses a claim that has no request.
     pub(super) fn batch<T>(
         &self,
         claims: &[Claim],
@@ -232,14 +232,14 @@ impl Store for RedisStore {
         let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
         let read = move |reply| {
             let handed = replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)?;
-            // Without its copies its outcome is unknown to both threads: each gives its number up, and what is
-            // left of either is cleaned up.
+            // Without copies the outcome is unknown to both threads: each retires its owner number, and the
+            // clean-up removes what is left of both.
             if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
                 acks.reach(&kinds::of(claim.kind).grant(&claim), deadline).map_err(Failure::Unknown)?;
             }
             Ok(handed)
         };
-        // A lock whose hand-off cannot be sent is released instead, which says why.
+        // `None` makes the caller release the lock instead; the release reports the error.
         self.begin("lock", to, command, deadline, read).ok()
     }
 
@@ -281,7 +281,7 @@ impl Store for RedisStore {
     fn message_count(&self, claim: &Claim) -> Option<u64> {
         let subscriber = &self.server.subscriber;
         if subscriber.is_idle() {
-            return None; // as mostly, and no name need be made
+            return None; // the usual case, which needs no channel name
         }
         let counts: Option<Vec<u64>> = kinds::channels(claim)
             .into_iter()
@@ -319,7 +319,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // An entry that could not be removed has no listener, so a release skips it.
+            // If the entry cannot be removed, it has no listener, so a release skips it.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -328,7 +328,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // Not repeated after NOSCRIPT: by then the client may want its place again.
+            // Not repeated after NOSCRIPT: by then the client may want the place again.
             connections.post(command, deadline, None, take);
         }
     }

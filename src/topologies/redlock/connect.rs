@@ -1,5 +1,4 @@
-//! The list of servers, and which of them can be used from the start. Separate threads connect, and no
-//! caller waits for them.
+//! The first connections to the servers. Separate threads connect, and no caller waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +16,9 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be unreachable or unusable, as a replica is, or a server
-    /// with another password; they join once usable. After a majority is there, waits as long again for the
-    /// others, or for a node's time-out.
+    /// Connects to the nodes. Fewer than half may be unreachable, or unusable (a replica, for example, or a
+    /// server with another password); they join once usable. Once a majority has connected, waits for the
+    /// others as long again, or for a node's time-out.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
@@ -28,7 +27,7 @@ impl Redlock {
     ) -> Result<Redlock> {
         let monitor = NodeMonitor::start(nodes, node_timeout, reporter)?;
         let redlock = Redlock { monitor, pauses: Mutex::default() };
-        // The monitor handles later arrivals.
+        // Locked meanwhile: the monitor handles only later arrivals.
         let arrivals = redlock.monitor.arrivals.1.lock();
         let opened = redlock.open_all(connect_timeout, &arrivals);
         let joined = redlock.join_all(opened);
@@ -41,7 +40,7 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Takes the servers into use that can be reached; why others cannot, if they have said.
+    /// Connects to the servers; returns for each the outcome, or `None` if it has not answered.
     fn open_all(&self, connect_timeout: Duration, arrivals: &Receiver<Arrival>) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
@@ -67,8 +66,8 @@ impl Redlock {
 
     fn join_all(&self, opened: Vec<Option<Result<()>>>) -> Result<()> {
         let nodes = &self.monitor.nodes;
-        // The reason for an unusable list, and a server's refusal, which the client returns without a
-        // majority.
+        // An error that makes the whole list unusable, and the refusal of one server, which is returned if
+        // there is no majority.
         let (mut wrong, mut unusable) = (None, None);
         let late = || Err(Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet"));
         let opened = opened.into_iter().map(|one| one.unwrap_or_else(late).map_err(Failure::Refused));
@@ -98,7 +97,7 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // Each has its own deadline: on a slow link, too, the first client notes the format on all.
+        // A deadline for each node, so that even on a slow link the format is stored on all.
         for member in nodes.iter().filter_map(VotingNode::member) {
             member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
@@ -123,16 +122,15 @@ impl Redlock {
     }
 }
 
-/// Whether Redlock can never use this server, whatever its state.
+/// Whether the error makes the server unusable for Redlock for ever.
 fn is_of_list(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
 }
 
-/// Longest time for a connection to a server that is opened late.
 const LATE_CONNECT: Duration = Duration::from_secs(1);
 
-/// Reports the outcome, also when the thread panics.
+/// Reports the outcome when dropped, also when the thread panics.
 struct Opening {
     monitor: Arc<NodeMonitor>,
     node: usize,
@@ -148,14 +146,13 @@ impl Drop for Opening {
             opened.into_iter().for_each(|member| member.store.close());
             return;
         }
-        // Capacity for one arrival a server; one thread at a time opens it.
+        // The channel has room for one arrival per server, and one thread at a time connects to a server.
         drop(self.monitor.arrivals.0.try_send((self.node, opened)));
         self.monitor.wake();
     }
 }
 
 impl NodeMonitor {
-    /// Connects on another thread; the result is an arrival.
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
         self.begin(node, move |node| (node.open)(connect_timeout));
     }
@@ -172,7 +169,7 @@ impl NodeMonitor {
             let mut opening = opening;
             opening.opened = opening.monitor.nodes.get(node).map(open);
         };
-        // Dropped without a thread, which reports a failure.
+        // If no thread starts, `open` is dropped, and its `Opening` reports the failure.
         drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));
     }
 
@@ -184,7 +181,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes arrived servers into use, unless the client is still under construction.
+    /// Takes arrived servers into use, unless the client is still being constructed.
     pub(super) fn take_arrivals(&self) {
         let Some(arrivals) = self.arrivals.1.try_lock() else { return };
         while let Ok((at, opened)) = arrivals.try_recv() {

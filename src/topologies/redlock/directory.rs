@@ -1,7 +1,7 @@
-//! The directory of clients, and the list of locks, on several servers.
+//! The directory of clients, and the listing of locks, on several servers.
 //!
-//! Each server has every client's entry, so any can be asked. A server knows the locks that it granted; the
-//! list shows what a majority says about each.
+//! Each server has every client's entry, so any of them can be asked. A server knows only the locks that it
+//! granted; the listing shows what a majority says about each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
-    /// Whether one of these servers shows the lock with the same owners, and so has listed it.
+    /// Whether one of the `before` servers shows the lock with the same owners, and so has listed it already.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {
@@ -49,7 +49,7 @@ fn away<T>(words: &'static str) -> Answer<T> {
 
 impl Directory for Redlock {
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        // The first answer stands for all, whose users have the same rights.
+        // The first server's answer stands for all, because the user has the same rights on each.
         let mut done = Some(done);
         for (_, directory) in self.directories() {
             let done = done.take().unwrap_or_else(|| Box::new(drop));
@@ -57,7 +57,7 @@ impl Directory for Redlock {
         }
     }
 
-    /// On all servers in use, since any may be asked.
+    /// Writes to all servers in use, because any of them may be asked.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
@@ -71,12 +71,12 @@ impl Directory for Redlock {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        // An entry that stays ends with its lease.
+        // An entry that cannot be removed ends with its lease.
         self.directories().for_each(|(_, one)| drop(one.remove(client, self.node_until(deadline))));
         Ok(())
     }
 
-    /// The next server may have an entry that a restarted one lacks.
+    /// Asks further servers for entries that a restarted server lacks.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, examined: 0 };
         for (_, directory) in self.directories() {
@@ -96,7 +96,7 @@ impl Directory for Redlock {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        // A list continues on its first server: another one's pages differ.
+        // A listing continues on the server where it began, because another server's pages differ.
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
         let place = Place { servers: None, cursor: from.cursor.clone() };
         let mut last = away("the server that the list comes from is away");
@@ -115,10 +115,10 @@ impl Directory for Redlock {
 
 impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        // Locks cannot be listed by a server that has other names for them.
+        // A server with other names for locks cannot list them.
         let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
         let all = self.monitor.nodes.len();
-        // So many servers together show every lock that a majority has.
+        // This many servers together show every lock that a majority has.
         let enough = all - majority(all) + 1;
         if self.monitor.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -126,7 +126,7 @@ impl Listing for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // All servers to be asked, and how many have been: their locks are listed already.
+        // All servers to ask, and how many have been asked; their locks are listed already.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
@@ -164,7 +164,7 @@ impl Listing for Redlock {
             }
             // Each server has its own deadline.
             let agreed = answered(Inspect::describe(self, &name, Moment::NEVER))?;
-            // An owner with a minority holds nothing.
+            // An owner with only a minority does not hold the lock.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);
             }

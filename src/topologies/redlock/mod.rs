@@ -1,10 +1,10 @@
 //! Redlock: one lock held on a majority of several independent stores.
 //!
 //! `votes` combines answers, `node` knows which servers can be asked, `connect` connects, `monitor` is the
-//! thread for everything that no caller waits for, `restores` gives holds back to servers that lost them,
-//! `directory` lists locks and clients. A request goes to all usable servers before the first answer is
-//! read. A server that does not answer in time is not asked again until it answers the monitor, so callers
-//! pay for it once.
+//! thread for work that no caller waits for, `restores` returns holds to servers that lost them, `directory`
+//! lists locks and clients. A request goes to all usable servers before the first answer is read. A server
+//! that does not answer in time is not asked again until it answers the monitor, so callers wait for it only
+//! once.
 //!
 //! Invariant: while a request under an owner number may still arrive at a server, no other hold uses that
 //! number (`first_unspent_number`), since a late release could delete the hold's key there, and with it the
@@ -43,7 +43,7 @@ const LEAST_TIME: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
-    /// Owners that must pause, and until when: they got some servers, and others may have the rest.
+    /// Owners that got a minority, and until when they pause, since others may have the rest.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
@@ -53,7 +53,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // At least `LEAST_TIME` even for the shortest lease: a node that took less would be called silent.
+        // At least `LEAST_TIME`, even for the shortest lease; otherwise a slow node would count as silent.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
@@ -72,7 +72,6 @@ impl Redlock {
         Votes(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
-    /// As [`ask`](Self::ask), for the nodes that `which` picks.
     fn ask_those<T: 'static>(
         &self,
         claim: &Claim,
@@ -89,8 +88,7 @@ impl Redlock {
                 (at, node, node.ready().and_then(begin))
             })
             .collect();
-        // Reads in reverse order: once the last node has answered, usually all have, and this thread was
-        // woken once.
+        // In reverse order: once the last node has answered, usually all have, so this thread wakes once.
         let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
             Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
             Err(error) => (at, Err(Failure::Refused(error))),
@@ -100,7 +98,7 @@ impl Redlock {
         answers
     }
 
-    /// The votes without those of servers that do not count for the claim, now or `before` they were asked.
+    /// The votes without servers that do not count for the claim, now or when asked (`before`).
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -175,7 +173,7 @@ impl Redlock {
         votes
     }
 
-    /// Undoes an attempt without a majority; returns whether it got anything.
+    /// Undoes an attempt without a majority; returns whether any server had granted it.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
@@ -186,7 +184,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// First level of a hold. Only a timely majority is a grant; otherwise nothing may stay.
+    /// The first level of a hold. Only a majority in time is a grant; otherwise no server may keep one.
     fn first(
         &self,
         claim: &Claim,
@@ -194,7 +192,7 @@ impl Redlock {
         sent: Moment,
         deadline: Moment,
     ) -> Answer<Attempt> {
-        // A late grant would be nobody's; a grant beside a majority would not belong to this hold.
+        // A late grant has no owner, or beside a majority does not count for this hold.
         self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
@@ -209,14 +207,14 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // Requests that may have been carried out are handled already.
+            // `owe_where` already cleans up requests that may have been carried out.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
         if !got_some || !claim.waits {
             return Ok(Attempt::Busy { retry_after });
         }
-        // Others may have got as much: retrying at once would meet them again.
+        // Another client may have got as many servers: an immediate retry would collide again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
@@ -226,7 +224,7 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        // All are Redis servers, so what the first one can holds for all.
+        // All are Redis servers, so the first one's capabilities hold for all.
         let first = self.members().next().map(|member| member.store.capabilities());
         let (poll_every, can_expire_in) = match first {
             Some(first) => (first.poll_every, first.can_expire_in),
@@ -274,7 +272,7 @@ impl Store for Redlock {
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
         }
-        // The count is absolute and the hold stands, so an executed request does no harm.
+        // The count is absolute and the hold exists, so it does no harm if a server has executed the request.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
     }
 
@@ -290,7 +288,7 @@ impl Store for Redlock {
         if claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        // Nobody waits, so a slow server gets the whole time.
+        // No caller waits, so a slow server gets the whole time.
         let releasing = done.releasing();
         let gathering = PendingRelease::new(&self.monitor, claim, self.monitor.over(claim), done);
         for (at, node) in self.monitor.nodes.iter().enumerate() {
@@ -317,7 +315,7 @@ impl Store for Redlock {
                 self.monitor.confirmed(claim, begun, &lacking);
             } else {
                 self.monitor.over(claim);
-                // The minority that still has it would keep it from others for a lease.
+                // The minority that still has the hold would block others for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)
@@ -334,7 +332,7 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // Not "freed": a request in doubt may yet happen elsewhere, so the caller asks again.
+                // Not "freed": a request of unknown outcome may still be executed, so the caller asks again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
@@ -351,8 +349,7 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // At the same time: a hold given back to one server between the first and the last must not count
-        // before the last.
+        // At the same time: a hold restored to the first server must not count before the last one is forced.
         let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let votes = thread::scope(|scope| {
             let begin = |node| (node, spawn_scoped(scope, move || force(node)));
@@ -408,7 +405,7 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The state that a majority agrees on: the holder, and its shortest lease.
+    /// The state that a majority agrees on: the holder, and the shortest of its leases.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {
@@ -428,7 +425,7 @@ impl Inspect for Redlock {
                 });
             }
         }
-        // Several owners have some servers each: nobody holds the lock.
+        // Several owners have a minority each, so the lock has no holder.
         Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }

@@ -1,5 +1,5 @@
-//! The one thread for everything that no caller waits for: it asks silent servers whether they are back,
-//! connects to those never reached, cleans up claims, and gives holds back that a server has lost.
+//! The one thread for work that no caller waits for: it checks whether silent servers are back, connects to
+//! servers never reached, cleans up claims, and restores holds to servers that lost them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 
-/// A lock that a server may still grant or hold for an owner that must hold nothing there.
+/// A lock that a server may still grant or hold for an owner that must not hold it.
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
     /// Has the server's own name for the lock.
     claim: Claim,
-    /// By then the hold has expired on the server.
+    /// By this time the hold has expired on the server.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// A request may have reached the server and be repeated. It would remove a hold given back before then,
-    /// too.
+    /// A request may have reached the server, and may still be executed. Such a request would also remove a
+    /// hold that was restored before that.
     may_come_again: bool,
 }
 
@@ -38,7 +38,7 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Time after a server's return in which earlier requests may still arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// Claims in a batch for each time-out of the server.
+/// A server gets one time-out for this many claims in a batch.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -48,18 +48,15 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
 
 pub(super) type Arrival = (usize, Result<Voter>);
 
-/// The servers, and the work to be done about them.
 pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
     /// Owner numbers below this must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Whether to renew before time: a server is back that may have lost holds, or has got some that do not
-    /// count there yet.
+    /// Renew ahead of time: a server is back that may have lost holds, or has holds that do not count yet.
     pub(super) look_again: AtomicBool,
-    /// Outcomes of connecting: for the thread that makes the client, which holds the mutex meanwhile, then
-    /// for the monitor.
+    /// Outcomes of connecting. The thread that makes the client reads them first, then the monitor.
     pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
     service: Service,
@@ -98,7 +95,7 @@ impl NodeMonitor {
         self.nodes.get(at)
     }
 
-    /// Takes a silent node out of use.
+    /// Takes the node out of use if the answer means silence.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &answer
             && error.is_silence()
@@ -109,13 +106,11 @@ impl NodeMonitor {
         answer
     }
 
-    /// The servers that do not count for a claim; see `restores`.
     pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
         self.restores.uncounted(claim)
     }
 
-    /// Called after a majority confirmed a hold in a round that began at `begun`; orders that it be given
-    /// back to the `lacking`.
+    /// A majority confirmed a hold in a round that began at `begun`: orders a restore to the `lacking`.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -123,8 +118,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The caller ends the hold: nothing is given back from here on. Returns the servers that do not count
-    /// for that request.
+    /// The caller ends the hold: no server gets it restored. Returns the servers that do not count.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.restores.over(claim, false);
@@ -132,13 +126,13 @@ impl NodeMonitor {
         uncounted
     }
 
-    /// The hold ended earlier; its release may have reached a server before the hold was given back there.
+    /// The hold ended earlier, and its release may have reached a server before the restore did.
     pub(super) fn ended_meanwhile(&self, claim: &Claim) {
         let owed = self.restores.over(claim, true);
         self.owe_where(claim, |at, _| owed.contains(&at));
     }
 
-    /// Cleans up a claim on the nodes that `is_owed` picks, without waiting.
+    /// Cleans up a claim on the nodes that `is_owed` picks; does not wait.
     pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
         for (at, node) in self.nodes.iter().enumerate() {
             if is_owed(at, node)
@@ -149,7 +143,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The result of a release. A server that did not answer is cleaned up later.
+    /// The result of a release. Servers that did not answer are cleaned up later.
     pub(super) fn released(&self, claim: &Claim, left: u32, votes: &Votes<Release>) -> Answer<Release> {
         if left > 0 {
             let still = votes.count(|release| *release == Release::StillHeld);
@@ -166,8 +160,8 @@ impl NodeMonitor {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             return votes.too_few("unlock", &self.places(), freed > 0, say_release);
         }
-        // Settled for the caller. A server that did not answer may still hold the lock, unless it was out
-        // when the hold began.
+        // Settled for the caller. A server that did not answer may still hold the lock, unless it was out of
+        // use when the hold began.
         self.owe_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
             Some(Err(Failure::Unknown(_))) => true,
@@ -195,18 +189,17 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes a server out of use if the error means silence. The claim has the server's own name for the
-    /// lock.
+    /// Takes a server out of use if the error means silence. The claim has the server's own name.
     pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
         if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
         }
     }
 
-    /// Cleans up a claim on a server until it says that it held it, or that it does not and no late request
-    /// remains. Until then the server does not count for the claim.
+    /// Cleans up a claim on a server until the server says that it held the claim, or that it does not and no
+    /// late request can arrive. Until then the server does not count for the claim.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // First, so that a caller that learns the outcome uses another number next.
+        // Before anything else, so that a caller that learns the outcome uses another number next.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -239,13 +232,13 @@ impl NodeMonitor {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
-        // A last time; the rest ends with its lease.
+        // One last time; what remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.settle_debts();
     }
 
-    /// Asks the servers that are out of use and due; returns when the next is.
+    /// Checks the servers that are out of use and due; returns when the next one is due.
     fn watch_nodes(self: &Arc<Self>) -> Moment {
         self.take_arrivals();
         let mut next = Moment::NEVER;
@@ -274,7 +267,7 @@ impl NodeMonitor {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends due clean-ups; returns when the next is due. Those for a silent server wait until it is back.
+    /// Sends due clean-ups; returns when the next is due. Those for a silent server wait for its return.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &&PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
@@ -299,7 +292,7 @@ impl NodeMonitor {
                 let is_over = now >= pending_cleanup.until;
                 let mut later = pending_cleanup.later();
                 match answer {
-                    // The request in doubt was carried out, and is undone.
+                    // The request of unknown outcome was executed, and is now undone.
                     Ok(Release::Freed { .. }) if !pending_cleanup.may_come_again || is_over => {}
                     Ok(_) if is_over => {}
                     Ok(_) => {
@@ -309,7 +302,7 @@ impl NodeMonitor {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                         later.may_come_again |= error.outcome_unknown();
                         self.note_silence(at, &pending_cleanup.claim, &error);
-                        // Whatever the server held has expired by the time it answers.
+                        // By the time that the server answers, anything it held has expired.
                         if error.is_silence() || !is_over {
                             kept.push(later);
                             continue;
@@ -322,13 +315,13 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(is_ready).map(|one| one.next).min();
-        // `watch_nodes` handles a server that just went out.
+        // `watch_nodes` handles a server that just went out of use.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
     }
 
-    /// Gives holds back that are due; returns when the next are.
+    /// Restores the holds that are due; returns when the next ones are due.
     fn give_back(&self) -> Moment {
         let now = Clock::System.now();
         let orders = self.restores.take_due(|at| self.nodes.get(at).is_some_and(VotingNode::is_ready), now);
@@ -338,14 +331,14 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold ends no later than on the servers that renewed it.
+                // The restored hold ends no later than the hold on the servers that renewed it.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
                 let store = node.and_then(|node| node.ready().ok());
                 Some(begin_attempt(store?.as_ref(), &claim, count(&claim), deadline))
             };
-            // All are sent before the first answer is awaited.
+            // All requests are sent before the first answer is awaited.
             let begun: Vec<_> = orders.iter().map(begin).collect();
             begun.into_iter().map(|pending| pending.map(|pending| pending.wait())).collect::<Vec<_>>()
         };
@@ -360,20 +353,20 @@ impl NodeMonitor {
                     }
                     self.look_again.store(true, Ordering::SeqCst);
                 }
-                // Another owner has it there, or nothing was asked.
+                // Another owner has the lock there, or the server was not asked.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(Failure::Refused(error))) => {
                     self.note_silence(order.node, &order.claim, &error);
                     self.restores.answered(order.node, &order.claim, None);
                 }
                 Some(Err(Failure::Unknown(error))) => {
-                    // A late grant would stand beside later events, or after the release.
+                    // A late grant could come after a re-entry, a renewal or the release.
                     self.owe(order.node, order.claim.clone());
                     self.note_silence(order.node, &order.claim, &error);
                 }
             }
         }
-        // The level count is for people, and each change of it sets it anew.
+        // Sends the level count, which only people read, and which each later change sets again.
         drop(ask(&reentered, |claim| claim.levels));
         now
     }
@@ -386,7 +379,7 @@ impl PendingCleanup {
     }
 }
 
-/// The answers to a release that nobody waits for, as they arrive; the last one settles it.
+/// Gathers the answers to a release that no caller waits for; the last answer settles it.
 pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,
@@ -400,7 +393,6 @@ struct ReleaseState {
 }
 
 impl PendingRelease {
-    /// Collects the answers for `done`, except those of servers that do not count.
     pub(super) fn new(
         monitor: &Arc<NodeMonitor>,
         claim: &Claim,

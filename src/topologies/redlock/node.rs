@@ -1,4 +1,4 @@
-//! One of the servers: how to reach it, its names for locks, and whether it answers.
+//! One server of Redlock: how to reach it, its names for locks, and whether it answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
-/// Connects to the server; the argument limits one connection.
+/// Connects to the server within the given time.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 pub(crate) struct Voter {
     pub(crate) store: Arc<dyn Store>,
-    /// The server's identity, whatever its address; `None`: unknown.
+    /// Identifies the server, whatever its address; `None`: unknown.
     pub(crate) identity: Option<String>,
-    /// Defects of its configuration.
+    /// Weaknesses of its configuration, to be reported.
     pub(crate) doubts: Vec<&'static str>,
     pub(crate) note_format: FormatNoter,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Notes the format; refused where another client noted another one since.
+    /// Stores the format number; an error if another client stored a different one meanwhile.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
@@ -38,16 +38,15 @@ impl Voter {
 }
 
 pub(crate) struct VotingNode {
-    /// For error messages, without a password.
+    /// For error messages; has no password.
     pub(super) place: String,
     map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
     pub(super) is_opening: AtomicBool,
-    /// Empty until first reached.
+    /// Empty until the server is first reached.
     member: OnceLock<Voter>,
-    /// Why it is not asked.
     outage: Mutex<Option<NodeOutage>>,
-    /// Owner numbers given out after it last went out of use: while it is out, it holds nothing for them.
+    /// While the server is out of use, it holds nothing for owner numbers from this one on.
     unasked_from: AtomicU64,
 }
 
@@ -59,7 +58,7 @@ struct NodeOutage {
     probe: Option<(Kind, Arc<LockName>, Owner)>,
 }
 
-/// First and longest pause between two questions to a silent server.
+/// First and longest pause between two checks of a silent server.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 impl VotingNode {
@@ -75,7 +74,7 @@ impl VotingNode {
         }
     }
 
-    /// The lock under this server's key; `None`: the usual key.
+    /// The lock under this server's own key; `None`: the key is the same.
     pub(super) fn renamed(&self, name: &LockName) -> Result<Option<LockName>> {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
@@ -87,7 +86,7 @@ impl VotingNode {
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
-        // Each server's queue would have another order.
+        // No wait queue: its order would differ between the servers.
         Ok(Claim { name, queue_mode: QueueMode::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
@@ -96,7 +95,7 @@ impl VotingNode {
         *self.outage.lock() = None;
     }
 
-    /// Connecting failed; returns whether it answered with a new kind of reason.
+    /// Notes a failed connect; returns whether the server answered, with a new kind of error.
     pub(super) fn stays_away(&self, error: Error) -> bool {
         let Some(outage) = &mut *self.outage.lock() else { return false };
         let is_news = !error.is_silence() && outage.error.kind() != error.kind();
@@ -108,7 +107,6 @@ impl VotingNode {
         self.member.get()
     }
 
-    /// The store, or why it is not asked.
     pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {
         if let Some(outage) = &*self.outage.lock() {
             return Err(outage.error.copy());
@@ -123,13 +121,12 @@ impl VotingNode {
         self.outage.lock().is_none() && self.member.get().is_some()
     }
 
-    /// Whether this owner's number may have a key here.
     pub(super) fn may_hold(&self, owner: Owner) -> bool {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }
 
-    /// Takes the server out of use, because of `error`; then `fresh_number` returns the first owner number
-    /// that it holds nothing for. Returns whether it was in use.
+    /// Takes the server out of use because of `error`; returns whether it was in use. If so, `fresh_number`
+    /// gives the first owner number for which the server holds nothing.
     pub(super) fn put_out(
         &self,
         error: &Error,
@@ -147,8 +144,8 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, when due, for at most `patience`. `open` begins to connect to one
-    /// that was never reached. Returns whether it is back, and when to ask next.
+    /// Checks a server that is out of use, if due, for at most `patience`. `open` begins to connect to a
+    /// server never reached. Returns whether the server is back, and when to check next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
@@ -166,7 +163,7 @@ impl VotingNode {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
                         Err(error)
                     }
-                    // Any other answer, even an error, shows that it is back.
+                    // Any other answer, even an error, shows that the server is back.
                     _ => Ok(()),
                 }
             }
@@ -230,7 +227,7 @@ mod tests {
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
-        // Long after the first outage.
+        // The second outage, long after the first.
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");

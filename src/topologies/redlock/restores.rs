@@ -1,9 +1,9 @@
-//! Giving holds back to servers that lost them, and since when a server's word counts.
+//! Restores: holds returned to servers that lost them, and the servers that do not count meanwhile.
 //!
-//! A renewal confirmed by a majority orders it, and the monitor's thread does it. Decision 0038 has the
-//! rules, and why they never make two majorities. In short: a server does not count for a hold (its "held"
-//! is read as "not held") from the time it lacked the hold until a majority without it confirmed the hold in
-//! a round that began after it was given back; nor during a clean-up of that owner.
+//! After a majority confirmed a renewal, the monitor's thread restores the hold to servers that lack it.
+//! Decision 0038 has the rules, and why they never make two majorities. In short: a server does not count for
+//! a hold (its "held" is read as "not held") from the time when it lacked the hold until a majority without
+//! it confirmed the hold in a round that began after the restore; nor during a clean-up of that owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Most holds given back to one server before the next server's turn.
+/// Maximum number of holds restored to one server in one round.
 const AT_A_TIME: usize = 500;
 
 #[derive(Default)]
@@ -28,13 +28,13 @@ struct Entry {
 }
 
 enum State {
-    /// The server is to be asked for the hold by then.
+    /// The server is to get the hold back; useless after this time.
     Due(Claim, Moment),
-    /// Asked at that time, without an answer yet.
+    /// The server was asked, and has not answered; useless after this time.
     Asked(Moment),
-    /// Given back at the first moment; until the second, unless a renewal confirms it.
+    /// Restored at the first moment. Dropped at the second, unless a renewal confirms the hold.
     GivenBack(Moment, Moment),
-    /// Number of clean-ups under way there.
+    /// Number of clean-ups that run there.
     InDoubt(u32),
 }
 
@@ -52,7 +52,7 @@ impl Restores {
     }
 
     /// Called after a majority confirmed the hold in a round that began at `begun`, while the nodes of
-    /// `lacking`, under these claims, lacked it. Returns whether there is something to give back.
+    /// `lacking`, under these claims, lacked it. Returns whether a restore is due.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
         let mut entries = self.entries.lock();
         if lacking.is_empty() && entries.is_empty() {
@@ -60,7 +60,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // The restored hold counts from here on.
+            // Confirmed since the restore, so the server counts from here on.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -80,11 +80,11 @@ impl Restores {
         is_any_due
     }
 
-    /// The hold ends: nothing is given back for it. Returns the nodes that were asked and may yet grant it;
-    /// with `or_given_back`, also those that did.
+    /// The hold ends, so nothing is restored for it any more. Returns the nodes that were asked and may still
+    /// grant it; with `or_given_back` also those that did.
     ///
-    /// Precedes the request that ends the hold. Races with `NodeMonitor::give_back`, which asks only
-    /// for entries here, and with the watchdog, which calls this if the hold ended during its renewal.
+    /// Must precede the request that ends the hold. Races with `NodeMonitor::give_back`, which asks only for
+    /// entries here, and with the watchdog, which calls this if the hold ended during its renewal.
     pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
@@ -112,7 +112,7 @@ impl Restores {
         }
     }
 
-    /// The clean-up is over, and no request of the claim can arrive late.
+    /// The clean-up is over: no request of the claim can arrive late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::InDoubt(times) if *times > 1 => {
@@ -124,7 +124,7 @@ impl Restores {
         });
     }
 
-    /// A server answered; `granted`: when, if it has the hold now.
+    /// A server answered; `granted`: since when it has the hold again, if it has.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {
@@ -137,7 +137,7 @@ impl Restores {
         });
     }
 
-    /// Changes a server's state; the server counts again unless `stays`.
+    /// Changes the state of a server's entry with `stays`; if that returns `false`, the server counts again.
     fn change(&self, node: usize, claim: &Claim, mut stays: impl FnMut(&mut State) -> bool) {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return };
@@ -147,8 +147,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due orders at usable nodes. Failed orders are dropped: the next renewal finds the lack
-    /// again.
+    /// Takes the due orders for usable nodes. After a failure the next renewal notices the lack again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();
@@ -164,7 +163,7 @@ impl Restores {
                     }
                     true
                 }
-                // No renewal confirmed it: the hold is over.
+                // No renewal confirmed the hold, so it is over.
                 State::GivenBack(_, until) => *until > now,
                 State::Asked(_) | State::InDoubt(_) => true,
             });
@@ -176,7 +175,7 @@ impl Restores {
 
 impl Entry {
     fn is_of(&self, claim: &Claim) -> bool {
-        // A server may have another key for the lock.
+        // Compares the user's name: a server may have another key for the lock.
         self.name.given() == claim.name.given()
     }
 }
@@ -229,7 +228,7 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // The holder was killed: nobody confirms the hold any more.
+        // The holder was killed, so no renewal confirms the hold.
         assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
@@ -248,7 +247,7 @@ mod tests {
         assert!(restores.entries.lock().is_empty());
     }
 
-    /// A late grant after `over` would stay, for nobody.
+    /// A late grant after `over` would stay without an owner.
     #[test]
     fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
         let (restores, hold) = (Restores::default(), claim());
@@ -305,7 +304,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "it is to forget it");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // An answer of an earlier round does not cancel the newer order.
+        // An answer of an earlier round must not cancel the newer order.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

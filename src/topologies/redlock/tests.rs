@@ -1,4 +1,4 @@
-//! The decisions of a majority, on simulated servers.
+//! Decisions of a majority, on simulated servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,6 @@ fn busy() -> Error {
     Error::new(ErrorKind::Busy, "request", "not now")
 }
 
-/// Three servers, and Redlock on them.
 fn redlock() -> (Redlock, [Arc<Scripted>; 3]) {
     let servers: [Arc<Scripted>; 3] = Default::default();
     let node = |server: &Arc<Scripted>| {
@@ -192,7 +191,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
-    // The third server's answer is in doubt: the request may still be carried out there.
+    // The outcome on the third server is unknown: it may still execute the request.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
@@ -212,7 +211,7 @@ fn a_clean_up_continues_until_its_request_is_harmless() {
 fn a_returned_server_is_cleaned_of_late_requests() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // Away for longer than the lease and the node's time-out.
+    // Silent for longer than the lease and the node's time-out.
     *third.silent_until.lock() = Some(Clock::System.after(Duration::from_millis(300)));
     third.attempts.lock().push_back(Err(Failure::Unknown(silence().with_unknown_outcome())));
     drop(redlock.attempt(&brief, 1, soon()));
@@ -255,7 +254,7 @@ fn a_returned_server_gets_the_release_it_missed() {
     redlock.close();
 }
 
-// ---- what a server lost is given back
+// ---- restores
 
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
@@ -299,7 +298,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // All due holds are given back together, so the others would be back too.
+    // All due restores are sent together, so the other holds would be restored too.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -310,7 +309,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
 #[test]
 fn a_restored_hold_counts_only_after_a_majority_without_it() {
     let (redlock, [_, second, third]) = redlock();
-    // Between the losses at the two, another owner may have had both.
+    // Between the losses on the two servers another owner may have had both.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
@@ -435,7 +434,7 @@ fn a_server_with_a_doomed_grant_does_not_count() {
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
     assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
-    // Granted there, late; the clean-up follows.
+    // A late grant, which the clean-up follows.
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &hold, &[]).is_err());
     redlock.close();

@@ -6,15 +6,14 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
-/// The answers, in the order of the servers.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
 
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The rest of a lease: less the elapsed time, and less 1 % and 2 ms for clocks that drift and servers that
-/// count milliseconds. `None`: nothing to count on.
+/// The part of a lease that counts: less the elapsed time, 1 % for clock drift, and 2 ms because servers
+/// count in milliseconds. `None`: no time remains.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -25,7 +24,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// So many votes against make a majority impossible.
+    /// This many votes against make a majority impossible.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -60,7 +59,6 @@ impl<T> Votes<T> {
         self.0.iter().any(|answer| matches!(answer, Err(Failure::Unknown(_))))
     }
 
-    /// The error of a request that too few servers could answer, with each server's reason.
     pub(super) fn error(&self, action: &'static str, places: &[&str], say: impl Fn(&T) -> String) -> Error {
         let errors = || {
             self.0.iter().filter_map(|answer| match answer {
@@ -68,8 +66,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // A lasting error from `veto` servers is final, since waiting for the others is useless. Otherwise a
-        // passing error counts.
+        // If `veto` servers give lasting errors, waiting for the others is useless, so a lasting error
+        // counts. Otherwise a passing one does.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -90,8 +88,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The answer to a request that too few servers could answer. `has_changed`: it changed something
-    /// lasting at the others.
+    /// The answer to a request that too few servers could answer. `has_changed`: the request had a lasting
+    /// effect on the others.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -122,7 +120,7 @@ impl Votes<Attempt> {
     }
 
     /// The earliest time at which a majority can be free: when as many leases have ended as are missing.
-    /// `None`: they have no end.
+    /// `None`: that lease has no end, or no server is busy.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let mut leases: Vec<Duration> = self
             .done()
@@ -200,7 +198,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// How many answers must name one owner for a possible majority, counting silent servers for it.
+    /// How many answers must name one owner so that it may have a majority with the silent servers.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)
@@ -210,21 +208,21 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The owner that may have a majority. `None`: no single one; a lock of Java's has another owner on each
-    /// server.
+    /// The owner that may have a majority. `None`: there is no single one; Redisson's lock has another owner
+    /// on each server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it. A server that did not answer counts for the owner that may have a
+    /// The lock as a majority sees it. Servers that did not answer count for the owner that may have a
     /// majority. `None`: free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // The owner in question counts by its own entries; the name shown may be another's.
+        // Counts only entries with levels; the holder that is shown may be another owner.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);
@@ -235,7 +233,7 @@ impl Votes<Option<Snapshot>> {
         let holder = holder.unwrap_or(&first.holder);
         let mut remaining: Vec<Option<Duration>> =
             held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
-        // No end is the longest.
+        // A lease without end is the longest.
         remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
         let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
         Some(Snapshot { holder: holder.clone(), count, remaining })
@@ -294,7 +292,7 @@ mod tests {
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
-        // One error may pass, and the other server might still make a majority.
+        // The passing error counts: the third server might still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());

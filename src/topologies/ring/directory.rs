@@ -1,5 +1,5 @@
-//! The directory of clients on a ring: an entry lives at the home of its key, like a lock. Lists go from
-//! node to node.
+//! The directory of clients on a ring: an entry is at the home node of its key, like a lock. A listing goes
+//! from node to node.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // A node declared lost has nothing that counts.
+            // A node declared lost has no entries that count.
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };

@@ -1,8 +1,8 @@
-//! A ring of independent servers: each name has its home on one of them.
+//! A ring of independent servers: each name has one of them as its home node.
 //!
-//! A node refuses grants by a mark (`plan::Mark`) older than its own.
-//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no two nodes grant one name while
-//! the ring changes.
+//! A node refuses grants under a mark (`plan::RingMark`) older than its own.
+//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no two nodes grant one name while the
+//! ring changes.
 
 mod directory;
 pub(crate) mod plan;
@@ -27,7 +27,7 @@ use crate::time::{Clock, Moment};
 use plan::{Circle, Ring, RingNode};
 use view::{RingServer, RingView, moved_on, not_answering, on_each, settle, survey, under};
 
-/// Makes the store for a node's URL. No I/O.
+/// Makes the store for a node's URL. Does no I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
 
 type AskAll<T> = fn(&dyn RingMember, &[Claim], Moment) -> Vec<Answer<T>>;
@@ -38,12 +38,12 @@ pub(crate) struct RingStore {
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The nodes' common capabilities, read often; all nodes are of one kind.
+    /// The capabilities of every node, since all nodes are of one kind; a copy, because they are read often.
     of_nodes: Capabilities<'static>,
 }
 
 impl RingStore {
-    /// Opens the ring; an unreachable node is asked again when one of its names is wanted.
+    /// Opens the ring. An unreachable node is asked again when one of its names is used.
     pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
         let nothing = RingView {
             ring: None,
@@ -90,7 +90,7 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // For an address given up, pending requests end by their deadlines.
+        // A server that is no longer used is closed; pending requests on it end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.close());
         Ok(())
@@ -143,7 +143,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Sets the view's marks on all reachable nodes, after asking whether they may be set.
+    /// Checks on all reachable nodes whether the view's marks may be set, then sets them.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let borne = survey(view, deadline);
@@ -167,7 +167,7 @@ impl RingStore {
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, borne) in reached {
-            // A node that is down now gets the mark with its next request.
+            // A node that is down now gets its mark with its next request.
             match settle(view, home, borne, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
@@ -178,7 +178,7 @@ impl RingStore {
         Ok(())
     }
 
-    /// A first hold: at the name's home, once no earlier home has it.
+    /// Acquires a first level: at the name's home node, once no earlier home node has a hold.
     fn first(&self, claim: &Claim, deadline: Moment) -> Result<Answer<Attempt>> {
         let view = self.view();
         if let Some(stale) = &*view.stale.lock() {
@@ -204,7 +204,7 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Asks each node for its claims, at the same time. Does not wait for nodes that take much longer than
+    /// Sends each node its claims, all at the same time. Does not wait for nodes that take much longer than
     /// the others, since holds elsewhere need renewing.
     fn by_node<T: Send + 'static>(
         &self,
@@ -295,7 +295,7 @@ impl Store for RingStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        // A re-entry creates no hold and goes where the hold is, so it needs no mark.
+        // A re-entry creates no hold, and goes to the node with the hold, so it needs no mark.
         let answer = if count > 1 {
             self.at(claim.home).and_then(|store| store.attempt(claim, count, deadline))
         } else {
@@ -315,7 +315,7 @@ impl Store for RingStore {
         }
     }
 
-    // Needs no mark: while the name is held there, no other node grants it.
+    // Needs no mark: while this node holds the name, no other node grants it.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         self.at(from.home).ok()?.hand_off(from, to, deadline)
     }
@@ -339,7 +339,7 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        // All are asked, even after a failure.
+        // All nodes are asked, even after a failure.
         let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
         answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }
@@ -358,7 +358,7 @@ impl Store for RingStore {
 
     fn close(&self) {
         let view = self.view();
-        // At the same time, since each may wait for pending requests.
+        // All at the same time, since each may wait for pending requests.
         let jobs = view.nodes.iter().map(|node| {
             let store = Arc::clone(&node.store);
             (&**node, (), move || store.close())

@@ -1,8 +1,8 @@
-//! A ring as a program describes it (nodes, epoch, nodes it moves from), and the home of each name, by
-//! consistent hashing with virtual nodes.
+//! A ring as a program describes it (nodes, epoch, lists that it moves from), and the home node of each name,
+//! by consistent hashing with virtual nodes.
 //!
-//! All processes that share a ring must agree, whatever their version and language, so hash, points and
-//! choice are fixed here, and a test pins their values.
+//! All processes that share a ring must agree, whatever their version and language. Thus this file fixes the
+//! hash, the points and the choice, and a test pins their values.
 
 use std::collections::BTreeMap;
 
@@ -127,7 +127,7 @@ impl std::fmt::Debug for RingNode {
 pub struct Ring {
     pub(crate) epoch: u64,
     pub(crate) nodes: Vec<RingNode>,
-    /// Lists at whose homes holds may still live.
+    /// Earlier lists, whose home nodes may still have holds.
     pub(crate) earlier: Vec<Vec<RingNode>>,
 }
 
@@ -225,7 +225,7 @@ impl RingNode {
     }
 }
 
-/// Differs between two lists that place any name differently.
+/// Differs for two lists that place any name differently.
 fn fingerprint(nodes: &[RingNode]) -> u64 {
     let mut lines: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.weight, node.label)).collect();
     lines.sort_unstable();
@@ -295,7 +295,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // The same nodes: a move has ended. Other nodes: those where holds may live must be asked.
+        // If the nodes are the same, a move has ended. Otherwise the new ring must ask all nodes that may
+        // have holds.
         let is_same = borne.ring == self.ring;
         let asks_all = self.before.contains(&borne.ring)
             && borne.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -313,7 +314,7 @@ impl RingMark {
 /// mean; a test prints the measurement.
 pub(crate) const POINTS: u32 = 2_000;
 
-/// FNV-1a of 64 bits, then MurmurHash3's finisher, since FNV leaves similar texts close together.
+/// FNV-1a of 64 bits, then the finisher of MurmurHash3, because FNV gives similar texts nearby hashes.
 pub(crate) fn hash(text: &[u8]) -> u64 {
     let fnv = text.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -345,7 +346,6 @@ impl Circle {
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
 
-    /// The node of the first point at or after the name's hash, around the circle.
     pub(crate) fn home(&self, name: &str) -> u32 {
         let at = hash(name.as_bytes());
         let next = self.points.partition_point(|(point, _)| *point < at);
@@ -389,7 +389,7 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The end of the move: the same nodes, without earlier ones.
+        // The move ends: the same nodes, without an earlier list.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -399,7 +399,7 @@ mod tests {
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
         mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
-        // Back to the nodes before the first move.
+        // The ring returns to the nodes before the first move.
         mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -469,7 +469,6 @@ mod circle_tests {
         (1..=nodes).map(|node| format!("10.0.0.{node}:6379")).collect()
     }
 
-    /// Each node's part of all hashes.
     fn shares(circle: &Circle, nodes: usize) -> Vec<f64> {
         let mut shares = vec![0.0; nodes];
         let mut before = circle.points.last().unwrap().0;

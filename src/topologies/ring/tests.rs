@@ -1,4 +1,4 @@
-//! A ring's decisions, on simulated nodes.
+//! Decisions of a ring, on simulated nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +41,8 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     }
 }
 
-/// A claim names the home at which its hold is renewed and released. A grant elsewhere would be lost, and
-/// keep others out for a lease.
+/// A claim names the node where its hold is renewed and released. A grant elsewhere would be lost, and block
+/// others for a lease.
 #[test]
 fn a_claim_on_a_former_home_is_refused() {
     let (ring, nodes) = ring_of_two();
@@ -79,11 +79,12 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (end, ended) = bounded::<()>(0);
     let hangs = move || assert!(ended.recv_timeout(HANGS).is_err(), "nothing is sent");
     *hanging.renewing.lock() = Some(Box::new(hangs));
-    // The batch waits a seventh of the lease for slower nodes.
+    // A batch waits a seventh of the lease for slow nodes.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(answers[1], Err(Failure::Unknown(_))), "it was waited for: {answers:?}");
-    // On a busy machine the first may have been slow; the second still hangs, and is not asked meanwhile.
+    // On a busy machine the first node may have been slow; the second one still hangs, and is not asked
+    // meanwhile.
     let begun = Clock::System.now();
     while !matches!(&ring.renew(&claims, soon())[..], [Ok(true), Err(Failure::Refused(_))]) {
         assert!(Clock::System.now().since(begun) < HANGS, "the holds of one node only are not renewed");

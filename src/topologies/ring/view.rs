@@ -1,7 +1,7 @@
-//! A client's view of the ring: its nodes, each name's home, and requests under its marks.
+//! A client's view of the ring: its nodes, each name's home node, and requests under the ring's marks.
 //!
-//! A request to one node runs on its caller's thread. Requests to many nodes (renewals, clean-ups, marks)
-//! run on a thread for each node, so that one that hangs delays no other.
+//! A request to one node runs on the caller's thread. Requests to many nodes (renewals, clean-ups, marks) run
+//! on a thread for each node, so that a node that hangs delays no other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,15 +20,14 @@ use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
-    /// Indexed by a claim's home. Nodes are never removed, since old ones may have holds.
+    /// Indexed by a claim's `home`. Nodes are never removed, since old ones may have holds.
     pub(super) nodes: Vec<Arc<RingServer>>,
-    /// The mark for each node of this ring or of one that it moves from.
+    /// The mark for each node of this ring, or of a ring that it moves from.
     pub(super) marks: Vec<Option<RingMark>>,
     pub(super) circle: Circle,
     pub(super) earlier: Vec<Circle>,
-    /// Nodes lost with their locks.
     pub(super) lost: Vec<u32>,
-    /// Why this view grants nothing more.
+    /// The error that every new grant gets, once this view is stale.
     pub(super) stale: Mutex<Option<Error>>,
 }
 
@@ -41,7 +40,7 @@ impl RingView {
         self.marks.get(usize::try_from(home).ok()?)?.as_ref()
     }
 
-    /// The homes other than `home` at which an earlier ring may have granted the name.
+    /// The nodes other than `home` that were the name's home node in an earlier ring.
     pub(super) fn earlier_homes(&self, name: &str, home: u32) -> Vec<u32> {
         let mut homes: Vec<u32> = self.earlier.iter().map(|circle| circle.home(name)).collect();
         homes.sort_unstable();
@@ -50,8 +49,7 @@ impl RingView {
         homes
     }
 
-    /// A thread with the write half at an old home must not ask for the read half at the new one: it would
-    /// wait for itself.
+    /// A writer at an old home node must not ask for the read half at the new one: it would wait for itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());
@@ -79,7 +77,7 @@ impl RingView {
     }
 }
 
-/// Asks a node under the view's mark, after setting the mark if that is missing and allowed.
+/// Runs `ask` under the view's mark on a node; sets the mark first if it is missing and allowed.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -91,7 +89,7 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // Nothing was done: repeated once the node has the mark.
+            // The node did nothing: repeated once it has the mark.
             Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }
@@ -101,14 +99,13 @@ pub(super) fn under<T>(
     }
 }
 
-/// Sets the view's mark on a node that has `borne`.
 pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
     let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
     let new = mark.to_string();
     loop {
         mark.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
         if borne.is_empty() {
-            // A new node, or one that lost its data: do the others still know this ring?
+            // A new node, or one that lost its data: does another node have a newer ring's mark?
             for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
                 if let Ok(Marked::Other(borne)) = answer {
                     other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
@@ -141,7 +138,7 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
         let (store, text) = (Arc::clone(&node.store), mark.to_string());
         (&***node, *home, move || store.bears(&text, deadline))
     });
-    // A busy node has not answered somebody else yet.
+    // A busy node is still answering another request.
     let mut answers: BTreeMap<u32, _> = on_each(jobs, deadline).into_iter().collect();
     let late = || Err(Failure::Refused(not_answering()));
     members
@@ -150,8 +147,8 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
         .collect()
 }
 
-/// Runs each node's job on its thread, all at the same time. Returns the results that come until `until`, by the
-/// jobs' keys; `None`: the node is busy.
+/// Runs each node's job on its thread, all at the same time. Returns the results that come by `until`, with
+/// the jobs' keys; `None`: the node is busy.
 pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
     jobs: impl Iterator<Item = (&'a RingServer, K, impl FnOnce() -> T + Send + 'static)>,
     until: Moment,
@@ -160,7 +157,7 @@ pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
     let mut results = Vec::new();
     for (node, key, job) in jobs {
         let (sender, its) = (sender.clone(), key.clone());
-        // Nobody listens to a late result.
+        // After `until` no receiver is left.
         if !node.send(Box::new(move || drop(sender.send((its, Some(job())))))) {
             results.push((key, None));
         }
@@ -187,7 +184,7 @@ pub(crate) struct RingServer {
     pub(crate) url: String,
     pub(crate) store: Arc<dyn RingMember>,
     courier: Mutex<NodeThread>,
-    /// From the hand-over of a job to its end.
+    /// Set from the hand-over of a job to its end.
     is_busy: Arc<AtomicBool>,
 }
 

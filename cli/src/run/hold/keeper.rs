@@ -1,7 +1,7 @@
 //! The keeper of a shell's lock: acquires, renews, releases, and answers `release`.
 //!
-//! The keeper has its own session and none of the shell's open files, so that no substitution and no
-//! terminal waits for it. Signals to all processes of a service do not end it: it ends after its shell.
+//! The keeper has its own session and none of the shell's open files, so that no substitution and no terminal
+//! waits for it. A signal to all processes of a service does not end the keeper: it ends after its shell.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -30,7 +30,7 @@ use crate::say::{Exit, Say};
 use crate::store;
 
 enum Event {
-    /// `hold` died or ended without printing the handle.
+    /// `hold` died, or ended without printing the handle.
     CallerGone,
     ShellEnded,
     Release(UnixStream),
@@ -38,12 +38,12 @@ enum Event {
 
 pub(crate) fn keep(args: &KeepArgs) -> Exit {
     close_inherited();
-    rustix::process::setsid().ok(); // it leads no group yet
-    // `hold` sees the socket's end.
+    rustix::process::setsid().ok(); // succeeds, since this process leads no group yet
+    // On an error `hold` sees the end of the socket.
     begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
-/// A pipe of the shell would stay open as long as this process.
+/// Closes inherited files: a pipe of the shell would stay open as long as this process.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -70,7 +70,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // Everything that can fail precedes the request, and the start of the lookout, which takes this
+    // Anything that can fail comes before the request, and before the start of the lookout, which takes this
     // process's end for a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
@@ -122,7 +122,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
     let (interrupt, events) = (caught.interrupt.clone(), sender.clone());
     std::thread::Builder::new().name("shell".to_owned()).spawn(move || {
         shell.wait_for_end();
-        // Sent first, so that it can be read after an interrupted wait.
+        // Sent before the interrupt, so that the interrupted wait finds the event.
         drop(events.send(Event::ShellEnded));
         fall_silent();
         interrupt.interrupt();
@@ -166,7 +166,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
-        // Exists before anybody knows of the hold. Nothing may fail from here on.
+        // The lookout must run before the handle is printed. From here on nothing may fail.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
         let fence = self.guard.fencing_token().map(|fence| fence.get());
         let granted = json!({
@@ -178,7 +178,7 @@ impl Keeper<'_> {
             "pid": self.lookout.pid,
         });
         lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
-        // A dead caller is an event.
+        // If the caller is dead, an event reports it.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
         let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
@@ -197,7 +197,7 @@ impl Keeper<'_> {
                     lost = never();
                     lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
                 },
-                // Somebody ended it: the shell must still get its signal.
+                // The lookout was ended: the shell must still get its signal.
                 recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
                 recv(self.caught.signals) -> _ => {}
                 default(self.tick) => if lookout.is_none() {
@@ -226,7 +226,7 @@ impl Keeper<'_> {
 fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {
-        return lost(); // its drop releases what may remain
+        return lost(); // dropping the guard releases what may remain
     }
     match guard.unlock() {
         Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),

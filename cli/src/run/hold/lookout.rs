@@ -1,5 +1,6 @@
 //! The lookout beside a keeper: signals the shell in time, even if the keeper is stopped or killed. Like the
-//! [helper](crate::run::helper) it knows nothing about locks, only until when the lock is certainly held.
+//! [helper](crate::run::helper), the lookout knows nothing about locks, only until when the lock is certainly
+//! held.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ use crate::say::Exit;
 pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
     match look_out(args) {
         Ok(()) => Exit::Success,
-        Err(_) => Exit::Internal, // the other side sees the socket's end
+        Err(_) => Exit::Internal, // the keeper sees the end of the socket
     }
 }
 
@@ -48,7 +49,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             tell();
         }
         match orders.recv_timeout(if left.is_zero() { LOOK } else { LOOK.min(left) }) {
-            // The first order precedes the handle.
+            // The first order comes before the handle is printed.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
@@ -71,7 +72,7 @@ pub(super) struct Lookout {
 impl Lookout {
     pub(super) fn start(args: &LookoutArgs, caught: &Caught) -> std::io::Result<Lookout> {
         let (stream, theirs) = UnixStream::pair()?;
-        // A lookout that does not read must not keep this process from answering.
+        // A lookout that does not read must not block the keeper.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
         let (alive, ended) = unbounded();
         let reading = stream.try_clone()?;
@@ -80,9 +81,9 @@ impl Lookout {
             drop(alive);
         })?;
         let mut command = Part::Lookout(args.clone()).program()?;
-        // Without this process's standard error, which may be a pipe that the shell reads.
+        // Does not inherit standard error, which may be a pipe that the shell reads.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        // The last step that can fail: a lookout whose socket ends signals the shell.
+        // The last step that can fail: if the socket closes, the lookout signals the shell.
         let process = caught.spawn(&mut command)?;
         Ok(Lookout { process, stream, ended, until: Moment::from_nanos(0) })
     }
@@ -93,7 +94,7 @@ impl Lookout {
 
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
-        // The next order makes up for a lost one.
+        // If an order is lost, the next one makes up for it.
         if until > self.until.plus(Duration::from_millis(1))
             && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {
@@ -102,7 +103,7 @@ impl Lookout {
     }
 
     pub(super) fn gone(&self) {
-        drop(parts::send(&self.stream, &Order::Gone)); // otherwise it sees that the time is over
+        drop(parts::send(&self.stream, &Order::Gone)); // if this fails, the lookout sees the time run out
     }
 
     pub(super) fn end(mut self, caught: &Caught) {

@@ -1,4 +1,4 @@
-//! `hold` and `release`: a lock in mid-script, kept by a separate process while the shell lives.
+//! `hold` and `release`: a lock within a script, kept by a separate process while the shell lives.
 
 pub(crate) mod keeper;
 pub(crate) mod lookout;
@@ -44,10 +44,10 @@ impl HoldArgs {
     }
 }
 
-/// Time for a keeper to acknowledge. It does so at once, unless stopped.
+/// How long a keeper may take to acknowledge; it does so at once, unless it is stopped.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// A signal ends this process as usual. The keeper sees the end, and gives up the wait or the lock.
+/// A signal ends this process as usual. The keeper notices, and gives up the wait or the lock.
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Ended {
     let say = Say::new(common);
     family::is_seen(say)?;
@@ -111,7 +111,7 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Ended {
     let answer = match ask(place) {
         Ok(answer) => answer,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            place::remove(place); // nobody will listen there again
+            place::remove(place); // no process will listen there again
             let words = "this hold has ended: it was released before, or the process that kept it was killed";
             say.notice("lost", words, &json!({}));
             return Ok(Exit::Lost(LOST));
@@ -141,7 +141,7 @@ fn ask(place: &Path) -> std::io::Result<Value> {
     let mut lines = BufReader::new(&stream);
     let (mut heard, mut answer) = (String::new(), String::new());
     lines.read_line(&mut heard)?;
-    // From here on the keeper waits for the store, which has its own limits.
+    // From here on the keeper waits for the store, which has limits of its own.
     stream.set_read_timeout(None)?;
     lines.read_line(&mut answer)?;
     serde_json::from_str(&answer).map_err(std::io::Error::other)

@@ -1,4 +1,4 @@
-//! The folder of a hold's socket, which only its user can enter. The handle names it.
+//! The folder of a hold's socket, which only its user can enter. The handle contains its path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,8 +15,8 @@ use crate::run::hold::shell::Shell;
 
 const NOTE: &str = "for";
 
-/// Possible folders, the preferred first. Anybody can create the one for temporary files in this user's
-/// name, so the last is one that nobody else can create.
+/// Candidate folders, the preferred one first. Another user can take the name below the temporary folder, so
+/// the last candidate is one that no other user can create.
 fn folders() -> Vec<PathBuf> {
     let user = geteuid();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -29,7 +29,7 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// Whether a text is new since the folder was created: on most systems, since the machine's start.
+/// Whether `text` is seen for the first time since the folder was created; on most systems, since boot.
 pub(crate) fn is_first(text: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -38,7 +38,7 @@ pub(crate) fn is_first(text: &str) -> bool {
 }
 
 pub(super) fn new() -> std::io::Result<PathBuf> {
-    // A process begins one hold, so no two have the same number and instant.
+    // A process begins only one hold, so pid and time are unique.
     Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
 }
 
@@ -80,8 +80,8 @@ impl Socket {
         Ok(Socket { listener, file: file.to_owned() })
     }
 
-    /// Names the hold's owner and shell to programs that the shell starts, in the text of a link, which is
-    /// written as a whole. Without it a deadlock through the hold is not found.
+    /// Tells programs that the shell starts the hold's owner and shell, in the target of a link, which is
+    /// written atomically. Without this, a deadlock through the hold is not found.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
@@ -123,7 +123,7 @@ pub(super) fn remove(file: &Path) {
     std::fs::remove_file(file).ok();
 }
 
-/// Whether a folder is this user's, and nobody else can enter it. A link is refused.
+/// Whether a folder is this user's, and no other user can enter it. Refuses a link.
 fn is_own(folder: &Path) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)
@@ -133,7 +133,7 @@ fn named(folder: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
-/// One word; the text after the last colon is the fencing token.
+/// A handle is one word; the part after the last colon is the fencing token.
 pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }
@@ -152,7 +152,7 @@ mod tests {
     fn a_folder_made_by_another_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
-        // As accessible as a folder of another user, who does not exist here.
+        // As open as another user's folder; this test has no other user.
         std::fs::create_dir(&taken).unwrap();
         std::fs::set_permissions(&taken, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert_eq!(first_usable(&[taken.clone(), free.clone()]).unwrap(), free);
@@ -168,7 +168,7 @@ mod tests {
             let place = folder.path().join(name);
             DirBuilder::new().mode(mode).create(&place).unwrap();
             let set = std::os::unix::fs::PermissionsExt::from_mode(mode);
-            std::fs::set_permissions(&place, set).unwrap(); // whatever the umask
+            std::fs::set_permissions(&place, set).unwrap(); // regardless of the umask
             is_own(&place).unwrap()
         };
         assert!(within("own", 0o700));

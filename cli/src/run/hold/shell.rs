@@ -1,4 +1,4 @@
-//! The process for which a lock is kept, and the signal to it and its descendants.
+//! The process for which a lock is kept, and signals to it and its descendants.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::run::family::{self, Member};
 
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One process, and none that gets its number later.
+/// One process, not a later one with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
@@ -25,10 +25,10 @@ impl Shell {
         Some(Shell { pid, began: member.began })
     }
 
-    /// The shell that called this program, its `$$`; otherwise why it is unknown.
+    /// The shell that called this program (its `$$`). `Err`: why it is unknown.
     ///
-    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy has the
-    /// same memory addresses, so the first process in such a row is the shell.
+    /// A substitution (`$(…)`) or a pipeline runs in a copy of the shell, which ends with it. Copies have the
+    /// same memory addresses, so the topmost process of such a row is the shell.
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
@@ -36,8 +36,8 @@ impl Shell {
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }
-        // A program in between, such as `timeout`, ends with this one, and has the same output: the pipe
-        // that the shell reads.
+        // A program in between, such as `timeout`, ends with this one, and writes to the same output: the
+        // pipe that the shell reads.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {
@@ -68,15 +68,14 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // Another process may have had the pid at the open. An open descriptor always means the same process.
+            // The pid may have changed hands before the open; from then on the descriptor means one process.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The shell first: a script that waits for a command gets the signal when the command ends, and starts
-    /// no other.
+    /// Signals the shell first: a script that waits for a command must start no other after it.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {
@@ -88,7 +87,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // Includes processes started just before the shell got the signal.
+        // Also includes processes started just before the shell got the signal.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);

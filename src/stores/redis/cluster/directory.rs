@@ -1,5 +1,5 @@
-//! The directory of clients in a cluster: each entry is on the member that has its slot. Lists go from member
-//! to member.
+//! The directory of clients in a cluster: each entry is on the member that has its slot. A listing goes from
+//! member to member.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::time::Moment;
 const ACTION: &str = "directory";
 
 impl ClusterStore {
-    /// Has `ask` ask the present member for its next page; then come the others.
+    /// Asks the current member for its next page with `ask`; then come the other members.
     fn page<T>(&self, from: &Place, ask: impl FnOnce(&RedisStore) -> Answer<Page<T>>) -> Answer<Page<T>> {
         let members = self.topology.primaries();
         let all = || members.iter().map(ToString::to_string).collect();
@@ -44,7 +44,7 @@ impl Directory for ClusterStore {
             Err(failure) => return done(Err(failure)),
         };
         let me = self.me.clone();
-        // If the slot has moved, it is written in the next round.
+        // If the slot has moved, the next round writes the entry.
         let take =
             move |answer| done(if let Some(store) = me.upgrade() { store.noted(answer) } else { answer });
         place.node.store.write(client, text, lease, deadline, Box::new(take));

@@ -1,10 +1,10 @@
 //! A Redis Cluster: each lock is on the member that has its name's slot.
 //!
-//! `slots` says which slot a name is in, `topology` which member has it, `wakeups` where its channel is. Each
-//! member is used as if it were the only one. A member without the slot refuses and names the one that has
-//! it: nothing was changed, so the request is sent there. A request without an answer is never repeated here.
+//! `slots` maps a name to its slot, `topology` a slot to its member, and `wakeups` follows the channels. Each
+//! member is used as if it were a single server. A member without the slot refuses, names the member that has
+//! it, and changes nothing; so the request is sent there. A request without an answer is never repeated here.
 //!
-//! Long because it passes each question of the seam to where its slot is.
+//! Long because each method of the store trait must find its slot's member.
 
 mod directory;
 pub(super) mod slots;
@@ -40,10 +40,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
-/// The most redirects of a request; a moving slot needs fewer.
+/// Maximum number of redirects; a moving slot needs fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// After this a member that is away is asked again for the format's number.
+/// After this time, ask again for the format number if its member was away.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct ClusterStore {
@@ -51,17 +51,16 @@ pub(crate) struct ClusterStore {
     unread: UnreadReleases,
     command_timeout: Duration,
     notes: bool,
-    /// The member that has the format's number has answered.
     has_agreed: AtomicBool,
-    /// That member was away a moment ago.
+    /// Set for a while after the member with the format number did not answer.
     format_is_away: Refused,
-    /// For answers that are read after the caller has gone on.
+    /// For answers that are read after the caller has returned.
     me: Weak<ClusterStore>,
 }
 
-/// Locks with a release on its way to a member. Requests about them follow it there, even if the slot is
-/// known to be elsewhere: an attempt that overtook the release would find its own owner, and lose its hold
-/// when the release arrives.
+/// Locks with a release on its way to a member. Other requests about them go to the same member, even if the
+/// map already shows the slot elsewhere: an attempt that overtook the release would find its own owner, and
+/// lose its hold when the release arrives.
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -73,7 +72,7 @@ struct SentRelease {
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
-    /// ASKING must precede it.
+    /// The request must be preceded by ASKING.
     asking: bool,
 }
 
@@ -93,13 +92,13 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours. A client starts while the member that has
-    /// the number is away, and asks it before later attempts.
+    /// Refuses a format other than this version's, and stores ours. If the member with the number is away,
+    /// the client starts anyway, and asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
-        // Other threads do not wait for this.
+        // Set before asking, so that other threads do not wait.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
         match self.ask(action, &key, deadline, |member| {
@@ -129,7 +128,6 @@ impl ClusterStore {
         Ok(SlotPlace { node: node.map_err(refused)?, asking: false })
     }
 
-    /// Asks the member that has the lock, and the ones that redirects name.
     fn ask<T>(
         &self,
         action: &'static str,
@@ -142,7 +140,7 @@ impl ClusterStore {
         self.follow(place, answer, send)
     }
 
-    /// Sends a request that was answered so to the members that redirects name.
+    /// Sends a request that got `answer` on to the members that redirects name.
     fn follow<T>(
         &self,
         mut place: SlotPlace,
@@ -157,7 +155,6 @@ impl ClusterStore {
         self.noted(answer)
     }
 
-    /// For a request whose answer, read later, may redirect it.
     fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -203,8 +200,7 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Learns from a failure: the slot may be elsewhere. The next request looks, since this one's time may be
-    /// over.
+    /// Marks the map as doubtful after a failure that it may have caused; the next request reloads it.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -213,7 +209,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script found some keys by itself, and one has moved: what the script did before stays done.
+            // The script found some of its keys itself, and one has moved; its earlier changes stay.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -225,8 +221,7 @@ impl ClusterStore {
         }
     }
 
-    /// Asks each member for its claims, and members that redirects name, in few requests. All members at the
-    /// same time: a silent one must not delay the others' renewals.
+    /// Sends each member its claims, to all at the same time: a silent one must not delay others' renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
@@ -236,8 +231,7 @@ impl ClusterStore {
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
         let mut groups: Vec<ClusterGroup<'_>> = Vec::new();
         for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
-            // The current primary will do: batches need no order behind unread releases, which use another
-            // connection.
+            // A batch need not follow unread releases: it uses another connection in any case.
             match self.topology.primary(slot(claim.name.key()), deadline) {
                 Ok(node) => add(&mut groups, SlotPlace { node, asking: false }, (index, claim)),
                 Err(error) => *answer = Some(Err(Failure::Refused(error))),
@@ -267,7 +261,7 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    /// In the order of the groups.
+    /// The answers come in the order of the groups.
     fn send_groups<T: Send>(
         &self,
         groups: &[ClusterGroup<'_>],
@@ -291,7 +285,7 @@ impl ClusterStore {
         })
     }
 
-    /// Sends a release whose answer is read later. The reading thread follows a redirect.
+    /// Sends a release whose answer is read later. The thread that reads it follows a redirect.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -301,7 +295,7 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // In order with other requests about this lock: their answers are read after this one.
+                // Posted, not sent: so it stays in order with other requests about this lock.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
@@ -315,7 +309,6 @@ impl ClusterStore {
     }
 }
 
-/// Claims of one request, and their places in the caller's list.
 type ClusterGroup<'a> = (SlotPlace, Vec<(usize, &'a Claim)>);
 
 fn add<'a>(groups: &mut Vec<ClusterGroup<'a>>, place: SlotPlace, claim: (usize, &'a Claim)) {
@@ -340,7 +333,7 @@ impl UnreadReleases {
         number
     }
 
-    /// Unless there is a later one.
+    /// Does nothing if a later release is registered.
     fn remove(&self, name: &LockName, number: u64) {
         let mut unread = self.0.lock();
         if unread.get(name.key()).is_some_and(|last| last.number == number) {
@@ -383,7 +376,7 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock is one key. A latch's channel has the name in braces, whatever braces the name has.
+        // A token lock is one key. A latch's channel always puts the name in braces.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
@@ -416,7 +409,7 @@ impl Store for ClusterStore {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let pending = place.node.store.hand_off(from, to, deadline)?;
         let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
-        // Retryable: the next owner, who reads this, goes on waiting.
+        // Retryable: the next owner, which reads this error, goes on waiting.
         let words = "the cluster member with the lock's slot accepts no requests now";
         let unsent = move || Error::new(ErrorKind::Unreachable, "lock", words);
         let again = move |store: &RedisStore| match store.hand_off(&from, &to, deadline) {
@@ -444,7 +437,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // A place in a slot that has moved ends by itself.
+            // If the slot has moved, the place in the queue ends by its own time.
             if let Ok(place) = self.place("count", &claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
@@ -476,7 +469,7 @@ impl Store for ClusterStore {
         let mut nodes = self.topology.nodes();
         nodes.extend(self.unread.nodes());
         nodes.iter().for_each(|node| node.store.server.subscriber.dismiss());
-        // One time for all: those that hang do so together.
+        // One deadline for all members, so that silent ones do not add up.
         let deadline = Clock::System.after(self.command_timeout);
         for node in nodes {
             node.store.close_by(deadline);
@@ -538,7 +531,7 @@ impl WaitQueues for ClusterStore {
         self.topology.queue_rights().are_refused()
     }
 
-    /// Asks the shard last known to have the slot; other servers are not waited for.
+    /// Asks only the member last known to have the slot, and does not wait for others.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

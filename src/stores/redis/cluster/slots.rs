@@ -11,8 +11,8 @@ use crate::hosts::Host;
 const SLOTS: u16 = 16_384;
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The CRC16 (XMODEM) of the text between the first brace and the next closing one, if there is any; else of
-/// the whole key.
+/// The CRC16 (XMODEM) of the text between the first opening brace and the next closing one, unless that is
+/// empty or missing; else of the whole key.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -24,8 +24,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether all keys and channels derived from a lock's name are in its slot. They put the name in braces
-/// unless it has an opening one, so the name must have no braces, or first a pair with something in it.
+/// Whether all keys and channels derived from a lock's name are in its slot. Derived names put the name in
+/// braces unless it has an opening one, so the name needs no braces at all, or a non-empty pair first.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
@@ -33,7 +33,6 @@ pub(crate) fn keeps_its_slot(name: &str) -> bool {
     }
 }
 
-/// A member's address as the cluster announces it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
     pub(super) host: Host,
@@ -49,7 +48,7 @@ impl fmt::Display for Endpoint {
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
     members: Vec<Endpoint>,
-    /// For each slot, where its primary is in `members`.
+    /// For each slot, the index of its primary in `members`.
     primaries: Vec<Option<u16>>,
 }
 
@@ -58,7 +57,8 @@ impl SlotMap {
         SlotMap { members: Vec::new(), primaries: vec![None; usize::from(SLOTS)] }
     }
 
-    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it omits stay.
+    /// Reads the reply to CLUSTER SLOTS; `asked` is the host that gave it. Slots that the reply omits keep
+    /// their owner.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();
@@ -146,7 +146,7 @@ impl SlotMap {
     }
 }
 
-/// An empty host means the one that was asked; `?`: unknown.
+/// An empty host means the host that was asked; `?` means unknown.
 fn member(value: &Value, asked: &Host) -> Result<Option<Endpoint>> {
     let Value::Array(parts) = value else { return Err(unreadable()) };
     let (host, port) = match parts.as_slice() {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // The check value of CRC16/XMODEM, 0x31c3, and what CLUSTER KEYSLOT said for the others.
+        // 0x31c3 is the check value of CRC16/XMODEM; CLUSTER KEYSLOT gave the others.
         for (key, expected) in [
             ("123456789", 0x31c3 % SLOTS),
             ("", 0),
@@ -287,7 +287,7 @@ mod fuzz {
 
     #[test]
     fn any_answer_about_slots_is_a_map_or_refused() {
-        // The reply alone, and within a map of slots that is nearly right.
+        // Each reply alone, and within a nearly valid slot map.
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![
                 Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),

@@ -26,17 +26,17 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// Between two looks at the slots, for all callers.
+/// Minimum time between two reloads of the slot map, for all callers.
 const CHECK_GAP: Duration = Duration::from_millis(100);
-/// How long a member is waited for while there are others to ask.
+/// Timeout for one member while others remain to be asked.
 const QUICK: Duration = Duration::from_millis(250);
-/// The longest wait of a request for a look; then it goes by what is known.
+/// Maximum time that a request waits for a reload; then it uses the known map.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct ClusterNode {
     pub(super) endpoint: Endpoint,
     pub(super) store: RedisStore,
-    /// For keys that arrive ahead of their slots; made when needed.
+    /// For keys that arrive ahead of their slot; made on first use.
     asking: Mutex<Option<Arc<RedisStore>>>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Topology {
     seeds: Vec<Endpoint>,
     map: Mutex<Arc<SlotMap>>,
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
-    /// Something went wrong that an old map may have caused.
+    /// Set when something failed that an old map may have caused.
     is_doubted: AtomicBool,
-    /// Held by the one thread that looks at the slots.
+    /// Held by the one thread that reloads the map.
     look: Mutex<TopologyLook>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
@@ -64,10 +64,10 @@ struct Settings {
 
 struct TopologyLook {
     not_before: Moment,
-    /// The member that reported news, to be asked first.
+    /// The member that reported a move; asked first.
     first: Option<Endpoint>,
-    /// Counts looks without news. Each begins with another member: one that is cut off goes on reporting the
-    /// old state.
+    /// Counts reloads without news. Each begins with another member, because a member that is cut off keeps
+    /// reporting the old state.
     in_vain: usize,
 }
 
@@ -92,13 +92,13 @@ impl Topology {
                 [Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB"), probe()];
             let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
             let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
-            // As Redisson: a server that cannot be asked has no sharded channels.
+            // As in Redisson: a server that refuses the probe has no sharded channels.
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
                 let refusal = reply::refusal(error, Expected::Nothing);
                 if is_passing(&refusal) {
-                    return Err(refusal.during("connect")); // it says nothing of sharded channels
+                    return Err(refusal.during("connect")); // says nothing of sharded channels
                 }
             }
             if let (Some(Err(error)), ClusterPubSub::Sharded | ClusterPubSub::Both) = (&probed, wanted)
@@ -143,7 +143,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The member that has `slot`; looks at the slots first if the map is in doubt.
+    /// The member that has `slot`. Reloads the map first if it is in doubt.
     pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
         self.look_again(deadline);
         let map = Arc::clone(&self.map.lock());
@@ -187,14 +187,14 @@ impl Topology {
     }
 
     pub(super) fn moved(&self, slot: u16, endpoint: &Endpoint) {
-        self.doubt(); // where one slot has moved others may have
+        self.doubt(); // other slots may have moved as well
         if let Some(mut look) = self.look.try_lock() {
-            // The new owner knows its slots before the others do.
+            // The new owner knows its slots before the other members do.
             look.first = Some(endpoint.clone());
         }
         self.install(|map| {
             if map.members().len() > MOST_MEMBERS {
-                return None; // the next look shows the current state
+                return None; // the next reload shows the current state
             }
             let mut patched = SlotMap::clone(map);
             patched.set(slot, endpoint);
@@ -202,8 +202,8 @@ impl Topology {
         });
     }
 
-    /// Asks a member for the slots if that is due. One thread at a time, and seldom: others go on by what is
-    /// known, and members redirect them if that is wrong.
+    /// Reloads the map from a member if that is due. Only one thread reloads, and seldom: the others use the
+    /// known map, and members redirect them if it is wrong.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
@@ -213,7 +213,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // Lowered before the look: a doubt that comes meanwhile causes another.
+        // Cleared before the reload: a doubt that arises meanwhile must cause another one.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members().to_vec();
@@ -238,7 +238,7 @@ impl Topology {
                 look.first = None;
                 look.in_vain += 1;
             }
-            Err(_) => self.doubt(), // the next request will see why
+            Err(_) => self.doubt(), // the next request tries again and sees the error
         }
         look.not_before = Clock::System.after(CHECK_GAP);
     }
@@ -251,7 +251,7 @@ impl Topology {
         }
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // A member that is no primary any more is dropped; its connection lasts until requests on it end.
+            // Drops members that are no longer primaries; a connection ends with its last request.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };
@@ -299,7 +299,7 @@ impl Settings {
     }
 }
 
-/// First each is asked quickly, then each for as long as there is time.
+/// Asks each member with a short time-out first, then each with the remaining time.
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,
@@ -318,7 +318,7 @@ fn first_of<T>(
                 Err(error) => worst = Some(error.or_answer(worst)),
             }
         }
-        // Only silence deserves a second try.
+        // Only a silent member deserves a second try.
         if worst.as_ref().is_none_or(|error| !error.is_silence()) {
             break;
         }
@@ -327,7 +327,6 @@ fn first_of<T>(
     Err(worst.unwrap_or_else(nobody))
 }
 
-/// On a connection of its own.
 fn ask(
     address: &RedisAddress,
     endpoint: &Endpoint,

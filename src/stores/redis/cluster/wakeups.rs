@@ -14,7 +14,7 @@ pub(super) struct ClusterWakeups {
 }
 
 struct ChannelHomes {
-    /// Places the channels. Follows the map of requests.
+    /// Decides where each channel is. Follows the map that requests use.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
     /// Channels with listeners whose slot no known member has.
@@ -26,7 +26,6 @@ impl ChannelHomes {
         self.hubs.get(self.map.primary(slot(channel))?)
     }
 
-    /// Also a member that was asked nothing yet.
     fn find(
         &mut self,
         channel: &str,
@@ -49,7 +48,6 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Wakes `waker` at each message on `channel`, by the member's subscriber that `subscriber` finds.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -70,7 +68,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // Without the mutex, which each attempt takes.
+        // Called without the mutex, since every attempt takes that.
         home.wake();
         listening
     }
@@ -86,10 +84,10 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves the channels to where the `latest` map has their slots. Under the mutex: of two threads, the
-    /// later does not use the older map. All waiters of a moved channel look again, now and when the new
-    /// subscription stands, since a release in between is missed. A channel whose slot has no owner moves
-    /// when it has one.
+    /// Moves the channels to the members that the `latest` map has for their slots. `latest` is called under
+    /// the mutex, so that the later of two threads does not use the older map. All waiters of a moved channel
+    /// ask the store again, now and when the new subscription is confirmed, because a release in between is
+    /// missed. A channel whose slot has no owner moves when the slot has one.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -133,7 +131,7 @@ impl ChannelSource for ClusterWakeups {
     fn left(&self, channel: &Arc<Channel>) {
         let subscriber = {
             let mut homes = self.homes.lock();
-            // Joined under this mutex too: a channel that has just been joined is not dropped.
+            // Listeners also join under this mutex, so a channel that was just joined is not dropped.
             if channel.listeners() == 0
                 && homes.astray.get(channel.channel()).is_some_and(|own| Arc::ptr_eq(own, channel))
             {
@@ -160,7 +158,6 @@ mod tests {
 
     const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
-    /// A member's subscriber, at a port where nobody listens.
     fn subscriber() -> Arc<Subscriber> {
         let options = ServerOptions { url: "redis://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let address = Arc::new(RedisAddress::new(&options).unwrap());
@@ -183,7 +180,7 @@ mod tests {
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // The channel has no member when the first listener comes, gets one, and loses it again.
+        // The channel has no member when its first listener comes, then gets one, and loses it again.
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
         wakeups.follow(|| map(Some(&one)), of);
         assert!(has_topic(&hubs[0]));
@@ -192,12 +189,12 @@ mod tests {
         wakeups.follow(|| map(Some(&other)), |_| None);
         wakeups.follow(|| map(Some(&other)), of);
         assert!(has_topic(&hubs[1]));
-        // A later waiter listens to the same channel, which ends with the last of them.
+        // A later waiter joins the same channel, which ends with its last listener.
         let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));
         assert!(!has_topic(&hubs[1]));
-        // A channel without a home is forgotten with its last listener.
+        // A channel without a member is forgotten with its last listener.
         wakeups.follow(|| map(None), of);
         drop(wakeups.listen(CHANNEL, &waker, of));
         assert!(wakeups.homes.lock().astray.is_empty());

@@ -1,4 +1,4 @@
-//! One connection: a socket, the handshake on it, and replies read within a time.
+//! One connection: a socket, the handshake on it, and replies read by a deadline.
 //!
 //! The redis crate's own connection limits each *read*, so a server that drips bytes can hold a caller for
 //! ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed.
@@ -26,12 +26,11 @@ use crate::wire::{Timed, Wire, broken};
 
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::Config as TlsConfig;
-/// Without the feature nobody has any.
+/// Without the feature no value of this type exists.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub(crate) enum TlsConfig {}
 
-/// The options' certificates, if TLS is wanted.
 pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
     #[cfg(feature = "tls")]
     if is_tls {
@@ -48,7 +47,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// For a provider of credentials; errors show [`Display`](fmt::Display), which hides what may be secret.
+    /// For a provider of credentials. Errors show [`Display`](fmt::Display), which hides possible secrets.
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -75,7 +74,7 @@ impl fmt::Display for ServerPlace {
     }
 }
 
-/// Connects by `deadline`; but connecting to a Unix socket whose queue is full cannot be bounded.
+/// Connects by `deadline`; but nothing bounds a connect to a Unix socket whose queue is full.
 pub(super) fn connect(
     place: &ServerPlace,
     hosts: &Arc<Hosts>,
@@ -102,14 +101,13 @@ pub(super) fn connect(
     Ok(wire)
 }
 
-/// A connection used within this time is used again without a look at it.
+/// A connection used within this time is used again without a check.
 pub(crate) const TRUSTED: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
     stream: Arc<Wire>,
     replies: Replies,
     armed: Cell<Duration>,
-    /// When it was last known to be alive.
     pub(super) used: Moment,
     pub(crate) origin: Origin,
 }
@@ -133,7 +131,6 @@ impl Connection {
         self.stream.write_all(bytes, deadline).map_err(|error| broken("send", error))
     }
 
-    /// The next reply, whole by `deadline`.
     pub(crate) fn receive(&mut self, deadline: Moment) -> Result<Value> {
         let mut timed = Timed::new(&self.stream, deadline, &self.armed);
         let reply = self.replies.next(&mut timed);
@@ -141,10 +138,9 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip. Looks only after a
-    /// while: a connection in constant use shows its end by itself.
+    /// Whether the server has not hung up, as far as this machine knows. Trusts a connection in use.
     pub(crate) fn is_alive(&self) -> bool {
-        // An idle connection has nothing to read: its end, an error, or unasked bytes make it useless.
+        // An idle connection has nothing to read: an end, an error or unasked bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
@@ -179,7 +175,7 @@ pub(crate) fn unread(error: RedisError) -> Error {
     Error::new(kind, "read", words).with_source(error)
 }
 
-/// The item of the r2d2 pool. The thread that gets the slot connects, so that errors are typed and immediate;
+/// The item of the r2d2 pool. The thread that gets a slot connects, so that errors are typed and immediate;
 /// r2d2 would retry in the background and report a string.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
@@ -204,13 +200,13 @@ impl ManageConnection for ConnectionSlots {
     }
 }
 
-/// Requests over a connection that one thread has alone.
+/// Requests over a connection that one thread uses alone.
 pub(crate) struct Dialog<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) deadline: Moment,
     pub(super) asking: bool,
     pub(super) broken: bool,
-    /// Makes the connection that takes this one's place; before the first request only.
+    /// Makes a connection that replaces this one; only before the first request.
     pub(super) replace: Option<&'a dyn Fn(Moment) -> Result<Connection>>,
     pub(super) ledger: &'a Ledger,
 }
@@ -222,13 +218,14 @@ impl Dialog<'_> {
         replies.into_iter().map(|reply| reply.ok_or_else(no_reply)).collect()
     }
 
-    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request
-    /// up to the last answered one, `None` where the answer is missing.
+    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
+    /// request up to the last answered one, `None` where the answer is missing.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // The login had ended before the first request, so the server ran none; the next connection asks for
-        // the credentials of today. Later requests rely on the connection, as a WAIT does on a write over it.
+        // The login had ended before the first request, so the server ran none of them; a new connection
+        // fetches current credentials. Later requests rely on the connection, as WAIT relies on a write over
+        // it.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)
@@ -237,7 +234,7 @@ impl Dialog<'_> {
             replies.clear();
             self.exchange(commands, |reply| replies.push(Some(reply)))?;
         }
-        // The server ran nothing of a script that it did not know: sent once more with its body.
+        // The server ran nothing of an unknown script, so the script is sent once more, with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
             if place.as_ref().is_some_and(is_forgotten)
@@ -268,11 +265,11 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Reset once all replies are read: a late reply would be taken for the next request's.
+        // Reset when all replies are read: else the next request would take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {
-            // The last request was not sent whole; if it was the only one, it was not carried out.
+            // The last request was not sent whole, so a single request was not carried out.
             return Err(if commands.len() == 1 && !self.asking {
                 Failure::Refused(error)
             } else {
@@ -281,7 +278,7 @@ impl Dialog<'_> {
         }
         for command in commands {
             if self.asking {
-                // A refusal shows in the next reply.
+                // If the server refuses ASKING, the next reply shows it.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;

@@ -1,9 +1,9 @@
-//! Requests and their replies: which connection carries a request, and what is known when one fails.
+//! Requests and their replies: which connection carries a request, and what is known when a request fails.
 //!
-//! Scripts about locks go over the shared connection; a request that needs a connection alone gets one from
-//! the pool; renewals have their own.
+//! Scripts about locks use the shared connection; a request that needs a connection alone gets one from the
+//! pool; renewals have their own connection.
 //!
-//! Long because which connection carries a request, and what serves in its place, is one decision.
+//! Long because which connection carries a request, and which one serves in its place, is one decision.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,27 +27,27 @@ use crate::time::{Clock, Moment};
 
 /// For this time after a failed connect other threads get its error instead of trying themselves.
 const STORM_GATE: Duration = Duration::from_millis(50);
-/// The most requests in one write; a server answers as many within a few milliseconds.
+/// Maximum number of requests in one write; a server answers this many within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// Slots made in advance, so that a thread seldom waits for r2d2's. Making thousands takes seconds.
+/// Slots made in advance, so that a thread seldom waits for r2d2 to make one. Making thousands takes seconds.
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
     pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection except that for renewals has a slot here, the shared one for as long as it is open.
-    /// `None` when closed: the pool has a thread.
+    /// Every connection except the one for renewals has a slot here; the shared one keeps its slot while it
+    /// is open. `None` when closed, which ends the pool's thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared: Arc<SharedConnection>,
     ledger: Arc<Ledger>,
-    /// Renewals have their own connection: nothing that delays other requests may cost a lease.
+    /// A connection of their own: nothing that delays other requests may cost a lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
-    /// ASKING precedes each request: its key has moved here ahead of its slot.
+    /// ASKING precedes each request, because the requested key has moved here ahead of its slot.
     asking: bool,
-    /// The beginning of scripts that notify waiters otherwise than by PUBLISH.
+    /// The prefix of scripts that notify waiters by another command than PUBLISH.
     publishes: Option<Prefix>,
 }
 
@@ -59,7 +59,7 @@ struct Gate {
 }
 
 impl Connections {
-    /// No I/O: connects when there is something to send.
+    /// Does no I/O: the first request connects.
     pub(crate) fn new(
         address: Arc<RedisAddress>,
         pool_size: u32,
@@ -95,7 +95,6 @@ impl Connections {
         Connections { publishes, ..self }
     }
 
-    /// ASKING precedes each request, on a connection that the request has alone.
     pub(crate) fn asking(self) -> Connections {
         Connections { asking: true, ..self }
     }
@@ -118,7 +117,7 @@ impl Connections {
         self.asking
     }
 
-    /// Opens the first connection, so that wrong settings show now.
+    /// Opens the first connection, so that wrong settings fail now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
         let first = self.connect(deadline)?;
@@ -127,7 +126,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Sends one request and reads its reply. An error reply is `Ok`: the caller judges it.
+    /// Sends one request and reads its reply. An error reply is `Ok`; the caller judges it.
     pub(crate) fn call(&self, command: Command, deadline: Moment) -> Answer<Value> {
         let command = self.as_published(command);
         if self.asking {
@@ -155,8 +154,7 @@ impl Connections {
         sent.map_err(|(failure, _)| failure)
     }
 
-    /// The reply to a request. One of which the server ran nothing is sent once more, over another connection
-    /// if need be.
+    /// Waits for the reply; if the server ran nothing of the request, sends it once more, on any connection.
     fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
         let reply = self.shared.wait(sent)?;
         let Some(again) = command.again_after(&reply) else { return Ok(reply) };
@@ -164,11 +162,12 @@ impl Connections {
         self.shared.wait(&sent)
     }
 
-    /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that
-    /// connection. The request that `take` returns is sent over the same connection; its outcome is ignored.
+    /// Sends one request. The thread that reads the reply passes it to `take`, in order with the connection's
+    /// other replies. If `take` returns a request, it is sent over the same connection, and its outcome is
+    /// ignored.
     ///
-    /// `releasing`: a script that the server did not know is sent again with its body, after the hold that it
-    /// releases was notified that its release comes behind others. `None`: `take` gets the refusal.
+    /// `releasing`: a script that the server did not know is sent again with its body, after `releasing` has
+    /// told the hold that its release may now come behind other requests. `None`: `take` gets the refusal.
     pub(crate) fn post(
         &self,
         command: Command,
@@ -216,9 +215,9 @@ impl Connections {
     }
 
     pub(crate) fn hung_up(&self) -> bool {
-        // Both are called: each clears what it reports.
+        // Both parts are checked, because each check clears what it reports.
         let is_shared = self.shared.hung_up();
-        // A connection that is locked is in use, and the thread that uses it notices its end.
+        // A locked connection is in use, and the thread that uses it notices its end.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
             if is_hung_up {
@@ -269,15 +268,15 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Not gated: the watchdog must not be kept out by other threads' failures. Another open connection
-        // may serve instead, so connecting has half of the time.
+        // No gate here: other threads' failures must not keep the watchdog out. If another open connection
+        // may serve instead, connecting gets half of the time.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
-    /// first failure: requests sent by then without an answer are unknown, the others are refused.
+    /// Sends many requests on the connection for renewals, and reads their replies in order. Stops at the
+    /// first failure: requests sent by then without an answer are unknown, the others refused.
     pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {
         let commands: Vec<Command> = commands.into_iter().map(|command| self.as_published(command)).collect();
         let mut answers = Vec::with_capacity(commands.len());
@@ -303,9 +302,9 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over the shared connection if it is open, else `None`. A server at its limit of clients
-    /// still serves existing connections. One that ends meanwhile is not replaced; the caller keeps its own
-    /// connection's error.
+    /// Sends requests over the shared connection if it is open, else returns `None`. A server at its limit of
+    /// clients still serves existing connections. A shared connection that ends meanwhile is not replaced:
+    /// its requests fail with `why`, the error of the connection for renewals.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -317,7 +316,7 @@ impl Connections {
         }
         let deadline = self.limited(deadline);
         let send = |command: &Command| self.send(command, deadline, |_by| Err(why.copy()));
-        // All are sent before the first reply is waited for.
+        // All requests are sent before the first reply is awaited.
         let sent: Vec<_> = commands.iter().map(send).collect();
         let replies = commands.iter().zip(sent);
         Some(replies.map(|(command, sent)| self.reply(command, &*sent?, deadline)).collect())
@@ -340,7 +339,7 @@ impl Connections {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(shut_down()));
         }
-        // Taken out while in use: whatever ends the talk early, also a panic, ends the connection.
+        // Taken out while in use: any early end of `talk`, also a panic, drops the connection.
         let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
             Some(connection) => self.renewed(connection, || connect(Clock::System.halfway(deadline))),
             None => connect(deadline).map_err(Failure::Refused)?,
@@ -368,7 +367,7 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        // Read first: a demotion that is found out meanwhile concerns this connection too.
+        // Read before connecting: a demotion found meanwhile concerns the new connection too.
         let generation = self.ledger.generation();
         let mut connection =
             self.address.open(deadline.min(Clock::System.after(self.address.connect_timeout)))?;
@@ -391,14 +390,14 @@ impl Connections {
         })
     }
 
-    /// Ends idle connections; those in use end with their request.
+    /// Ends idle connections; a connection in use ends with its request.
     ///
     /// Waits for outstanding replies first: a release that was sent without waiting must arrive.
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = self.limited(deadline);
         self.shared.close(deadline);
-        // All at once: a slot that is given back is the next to be handed out.
+        // All slots are taken before any is returned: the pool would hand out the returned one again.
         let Some(pool) = self.pool.lock().take() else { return };
         let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);
@@ -408,7 +407,6 @@ impl Connections {
     }
 }
 
-/// The thread for r2d2's pools; one serves many.
 pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }

@@ -20,7 +20,7 @@ const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// For the version of a server without HELLO, which only the error's words need.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
-/// The contents of the handshake. Not `Debug`: it holds the password.
+/// Not `Debug`: holds the password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
@@ -29,25 +29,24 @@ pub(crate) struct Login {
     pub(crate) client_name: Option<String>,
     pub(crate) write_timeout: Duration,
     pub(crate) role: Role,
-    /// Grants wait for append-only files: the server must know WAITAOF.
+    /// Grants wait for append-only files, so the server must know WAITAOF.
     pub(crate) is_durable: bool,
     pub(crate) hosts: Arc<Hosts>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Takes writes.
     Primary,
-    /// A cluster's member that takes writes.
     ClusterPrimary,
-    /// A cluster's member of any role, to be asked who the others are.
+    /// A cluster's member of any role, asked for the slot map.
     ClusterMember,
 }
 
 /// Connects by `deadline`, logs in, and checks that the server can keep locks.
 ///
-/// Done on every connection: another server may have the address by now, or the same one is a replica. All
-/// commands leave in one write, so it costs one round trip. `begun` gets the socket before anything is sent.
+/// Done on every connection: the address may lead to another server by now, or the server may have become a
+/// replica. All commands leave in one write, so the handshake costs one round trip. `begun` gets the socket
+/// before anything is sent.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
@@ -74,7 +73,7 @@ pub(crate) fn open_at(
                 return Err(without_hello(connection, steps.len(), deadline));
             }
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
-            // The name only helps readers of CLIENT LIST, and not every user may set one.
+            // The name only helps readers of CLIENT LIST, and not every user may set it.
             (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
             (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
                 Err(refusal(&error, Expected::Nothing))
@@ -122,7 +121,7 @@ fn steps(login: &Login) -> Vec<(HandshakeStep, Command)> {
 }
 
 pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Command> {
-    // Without a password the server trusts the name, and ignores what is sent.
+    // For a user name alone the password is empty: a user without a password may send any.
     let is_known = username.is_some() || password.is_some();
     is_known.then(|| {
         username
@@ -132,7 +131,7 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     })
 }
 
-/// In the words of servers and of proxies.
+/// Knows the wordings of servers and of proxies.
 fn is_lacking(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default().to_lowercase();
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
@@ -175,7 +174,7 @@ fn version_in(info: &Value) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
 }
 
-/// Never repeats the server's words: one that does not know AUTH repeats the password.
+/// Never repeats the server's words: a server that does not know AUTH repeats the password in its error.
 pub(crate) fn auth_refused(error: &ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("max number of clients")) {
         return refusal(error, Expected::Nothing);
@@ -225,7 +224,7 @@ fn is_before(version: &str, least: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) < least,
-        // A server that does not say its role is judged by what it can do.
+        // A server that hides its version is judged by what it can do.
         _ => false,
     }
 }

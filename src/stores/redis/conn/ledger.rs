@@ -1,5 +1,5 @@
-//! The facts that a client's connections to one address show together: whether the server was demoted, and
-//! which scripts it knows.
+//! Facts that a client's connections to one address share: whether the server was demoted, and which scripts
+//! it knows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,22 +14,20 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// A server that refuses for a passing reason, as while it loads, is looked up anew after this.
+/// A server that has refused for a passing reason (loading, for example) for this time is looked up again.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     generation: u64,
     opened: Moment,
-    /// From the handshake's write to its first reply.
     pub(crate) round_trip: Duration,
     replace_at: Moment,
-    /// When the server ends it, as the provider of credentials says.
+    /// When the server ends the connection, as the provider of credentials says.
     pub(crate) ends: Option<Moment>,
-    /// Since when the server has refused for a passing reason.
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// Of this connection: the next one may lead to another server, or to this one after a restart.
+    /// Kept per connection: the next one may lead to another server, or to this one after a restart.
     known: KnownScripts,
 }
 
@@ -41,21 +39,20 @@ pub(crate) struct SentScript {
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Counts demotions that were noticed: connections of an earlier generation lead to a demoted server.
+    /// Counts noticed demotions; a connection of an earlier generation leads to a demoted server.
     generation: AtomicU64,
     /// How often a reply said that the server did not know a script.
     forgotten: AtomicU64,
     lifetime: Lifetime,
-    /// Of the last two handshakes, in microseconds, the last one first.
+    /// The round trips of the last two handshakes in microseconds, the latest first.
     round_trips: [AtomicU64; 2],
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-/// The least time before a connection's end at which it is replaced, unless that is more than half of its
-/// life.
+/// A connection is replaced a fifth of its life before its end, but at least this long before it; yet never in
+/// the first half of its life.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
-/// When to replace a connection: at this age at most, and before it ends.
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {
     let until_end = origin.ends.map_or(Duration::MAX, |ends| {
         let life = ends.since(origin.opened);
@@ -66,7 +63,6 @@ fn replaced_at(origin: &Origin, age: Duration) -> Moment {
 }
 
 impl Origin {
-    /// When to replace a connection that is used alone.
     pub(crate) fn replaced_at(&self) -> Moment {
         replaced_at(self, Lifetime::default().age)
     }
@@ -103,25 +99,22 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link) to the server. The shorter of the last two handshakes counts, since one may
-    /// have met a busy processor.
+    /// The [link](hosts::link), by the shorter of the last two round trips: the processor may have been busy.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
         hosts::link(Duration::from_micros(known))
     }
 
-    /// Has `act` called, by the thread that reads the reply, when the server turns out to be demoted.
+    /// Registers `act`. The thread whose reply shows a demotion calls it.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }
 
-    /// Whether a connection leads, as far as is known, to a useful server.
     pub(crate) fn is_fit(&self, origin: &Origin) -> bool {
         !origin.is_unfit && origin.generation >= self.generation()
     }
 
-    /// Whether a connection last used then should be replaced if another can be had.
     pub(crate) fn is_stale(&self, origin: &Origin, used: Moment, now: Moment) -> bool {
         self.lifetime.is_over(origin.replace_at, used, now)
     }
@@ -132,8 +125,8 @@ impl Ledger {
     }
 
     /// Notes what a reply says about the server. A demotion concerns all connections: the next request over
-    /// each looks the server up anew. Returns whether the demotion is news; the caller then calls
-    /// [`tell_demoted`](Self::tell_demoted), without a lock.
+    /// each connects anew. Returns whether this reply is the first to show the demotion; the caller then
+    /// calls [`tell_demoted`](Self::tell_demoted), holding no mutex.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
@@ -158,19 +151,19 @@ impl Ledger {
         self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Whether the server has run the script over this connection, and no sign since that it forgot any.
+    /// Whether the server has run the script over this connection, and has not forgotten any script since.
     pub(crate) fn knows(&self, origin: &Origin, sent: SentScript) -> bool {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. A refusal that comes before the look at the
-    /// script (`MOVED`, `LOADING`) says nothing. A server that forgot one script counts as having forgotten
-    /// all, for all connections.
+    /// Notes from a reply whether the server knows the script. A refusal that precedes the script's look-up
+    /// (`MOVED`, `LOADING`) says nothing. A server that forgot one script counts as having forgotten all of
+    /// them, for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
             Value::ServerError(_) if is_forgotten(reply) => {
-                // Of many such replies only the first is news.
+                // Only the first of many such replies raises the counter.
                 self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}

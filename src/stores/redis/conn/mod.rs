@@ -1,4 +1,4 @@
-//! Connections to one server: their users, how requests and replies go over them.
+//! Connections to one server.
 
 pub(crate) mod connection;
 pub(crate) mod connections;

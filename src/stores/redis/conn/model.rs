@@ -1,7 +1,8 @@
-//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under
+//! Model of a shared connection with the real reply parser, over a socket that is a queue of bytes, under
 //! shuttle's schedules. Run by `./check model`.
 //!
-//! Each request is a number; the server answers with it. So the reader of a reply sees whether it is its own.
+//! Each request is a number, and the server answers with the same number. Thus a reader sees whether a reply
+//! is its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -18,10 +19,9 @@ use crate::sync::{Mutex, check, move_time, spawn, thread, toss};
 use crate::time::{Clock, Moment};
 use crate::wire::{Pipe, Wire};
 
-/// How long a request may take.
 const LIMIT: Duration = Duration::from_millis(10);
 
-/// The server: answers `most` requests, then hangs up or falls silent.
+/// Answers `most` requests, then hangs up or falls silent.
 fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
     for _ in 0..most {
         if !pipe.answer(|number| format!(":{number}\r\n")) {
@@ -33,8 +33,8 @@ fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
     }
 }
 
-/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is
-/// ever used.
+/// A pool slot. shuttle cannot schedule r2d2's threads, so one pool, larger than ever needed, serves all
+/// runs.
 fn slot() -> PooledConnection<ConnectionSlots> {
     static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
         Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
@@ -42,15 +42,16 @@ fn slot() -> PooledConnection<ConnectionSlots> {
     POOL.get().unwrap()
 }
 
-/// A shared connection, and what its servers do.
+/// A shared connection, and its servers' behaviour.
 struct World {
     shared: SharedConnection,
-    /// How many requests the first connection's server answers, and what it does then; later ones answer all.
+    /// How many requests the first connection's server answers before it hangs up or falls silent; later
+    /// servers answer all.
     answers: usize,
     hangs_up: bool,
     pipes: Mutex<Vec<Pipe>>,
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// Outcomes of requests that nobody waits for.
+    /// Outcomes that `post` received.
     taken: AtomicUsize,
     /// Threads that have their outcome.
     ended: AtomicUsize,
@@ -80,7 +81,7 @@ impl World {
         Ok((slot(), Connection::new(Wire::Model(pipe))))
     }
 
-    /// One request of a thread that waits for the reply.
+    /// Sends one request and waits for the reply.
     fn ask(&self, number: u8, deadline: Moment) -> Answer<Value> {
         match self.shared.send(None, |to, _| to.push(number), deadline, None, |_by| self.connect()) {
             Ok(reply) => self.shared.wait(&reply),
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// One request whose outcome is given to the thread that reads it.
+    /// Sends one request whose reply the reading thread passes on.
     fn post(self: &Arc<World>, number: u8, deadline: Moment) {
         let world = Arc::clone(self);
         let take = Box::new(move |outcome| {
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Moves time past the limit, and on: a wait that began with what was left of it lasts a little longer.
+    /// Moves time past the limit, and on, because a wait that began later also ends later.
     fn pass_time(&self) {
         while self.ended.load(Ordering::SeqCst) < 3 {
             move_time(LIMIT);
@@ -125,8 +126,9 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one
-/// not, and with the watchdog, which looks after what nobody waits for.
+/// Runs the shared connection with a thread for each of `numbers`, each of which sends one request that it
+/// waits for and one that it does not, and with the watchdog, which reads the replies that no thread waits
+/// for.
 fn run(
     world: &Arc<World>,
     deadline: Moment,
@@ -172,7 +174,7 @@ fn every_caller_gets_its_own_reply() {
     });
 }
 
-/// Each request that was sent before the break fails, and may be repeated at once; nothing else does.
+/// Each request sent before the break fails, and may be repeated at once; no later request fails.
 #[test]
 fn a_break_fails_those_who_wait_and_no_later_request() {
     for answers in 0..3 {
@@ -196,7 +198,7 @@ fn a_break_fails_those_who_wait_and_no_later_request() {
     }
 }
 
-/// The server falls silent and the time comes at any point: every thread is notified, once.
+/// The server falls silent and the deadline passes at any point: every thread gets its outcome once.
 #[test]
 fn a_time_out_at_any_point_strands_nobody() {
     for answers in 0..3 {

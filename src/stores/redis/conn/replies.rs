@@ -1,7 +1,7 @@
-//! Replies as they come from a socket.
+//! Reading of replies from a socket.
 //!
-//! Scripts answer in few shapes, which are read here: the redis crate's parser takes a fifth of a client's
-//! time for a lock. That crate parses everything else, such as refusals.
+//! Scripts answer in few shapes, which are parsed here, since the redis crate's parser takes a fifth of a
+//! client's time for a lock. The redis crate parses everything else, such as refusals.
 
 use std::io::{self, Read};
 
@@ -13,7 +13,6 @@ const CHUNK: usize = 8 * 1024;
 pub(crate) struct Replies {
     bytes: Vec<u8>,
     used: usize,
-    /// How far the next reply has been scanned.
     seen: Seen,
     chunk: Box<[u8]>,
 }
@@ -26,7 +25,7 @@ enum Not {
     TooLong,
 }
 
-/// Ours are a few hundred bytes.
+/// Our replies have a few hundred bytes.
 const LONGEST: usize = 1024 * 1024;
 const LONGEST_NUMBER: usize = 20;
 pub(crate) const TOO_LONG: &str = "the server's reply is too long to be one of ours";
@@ -36,7 +35,6 @@ impl Replies {
         self.used == self.bytes.len()
     }
 
-    /// The next whole reply that has been read.
     pub(crate) fn ready(&mut self) -> RedisResult<Option<Value>> {
         let bytes = self.bytes.get(self.used..).unwrap_or_default();
         if self.seen == Seen::default() {
@@ -57,7 +55,7 @@ impl Replies {
         Ok(Some(value))
     }
 
-    /// The next reply; its bytes so far are kept if `from` fails.
+    /// The next reply. If `from` fails, the bytes read so far are kept.
     pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
         loop {
             if !self.is_empty()
@@ -78,8 +76,7 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A signal, as at the end of a child process, also ends a read with a time-out; to the reader that is
-        // a time-out.
+        // Treated as a time-out: a signal, as when a child ends, interrupts a read that has a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -94,13 +91,13 @@ impl Replies {
     }
 }
 
-/// How far an incomplete reply has been scanned, so that no byte is scanned again with each read.
+/// How far an incomplete reply has been scanned, so that no read scans a byte again.
 #[derive(PartialEq, Eq)]
 struct Seen {
     at: usize,
-    /// Parts still to come, the present one included.
+    /// Parts still to come, including the present one.
     left: u64,
-    /// No end of the present part's line was found before this index, where the next search begins.
+    /// The present part's line has no end before this index, where the next search begins.
     no_line: usize,
 }
 
@@ -111,7 +108,6 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Scans on; returns where the reply ends if it is whole.
     fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
         while self.left > 0 {
             match self.part(bytes) {
@@ -132,11 +128,11 @@ impl Seen {
         }
         let unseen = self.no_line.saturating_sub(self.at + 1);
         let Some(found) = end_of_line(after.get(unseen..).unwrap_or_default()) else {
-            self.no_line = bytes.len().saturating_sub(1); // its last byte may be the first of two
+            self.no_line = bytes.len().saturating_sub(1); // the last byte may be a CR without its LF
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // Limited to the length of a number, so that reading it again is cheap.
+        // Limited to the length of a number, so that parsing it again is cheap.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))
@@ -157,7 +153,7 @@ impl Seen {
             }
             b'*' | b'~' | b'>' => more = length()?,
             b'%' => more = length()?.saturating_mul(2),
-            // The value behind the attributes follows.
+            // The value behind the attributes is one more part.
             b'|' => more = length()?.saturating_mul(2).saturating_add(1),
             _ => {}
         }
@@ -179,7 +175,7 @@ fn too_long() -> RedisError {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// A first byte and the rest of its line. A line that cannot begin a reply is refused before its end.
+    /// A first byte and the rest of its line. A byte that begins no reply is refused before the line ends.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {
@@ -211,7 +207,7 @@ impl<'a> Cursor<'a> {
         let Some(length) = number(line).and_then(|length| usize::try_from(length).ok()) else {
             return Err(Not::Ours);
         };
-        // A claimed length is not trusted.
+        // The claimed length is not trusted with an allocation.
         let mut items = Vec::with_capacity(length.min(4));
         for _ in 0..length {
             items.push(self.single()?);
@@ -262,7 +258,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives out a fixed number of bytes at a time, and in between that nothing is there.
+    /// Gives a fixed number of bytes at a time, and between them reports that nothing has arrived.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {
@@ -303,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Looked through anew with each read, each of these would take minutes.
+    /// If each read scanned from the beginning, each of these would take minutes.
     #[test]
     fn a_slow_long_reply_costs_its_length() {
         const LENGTH: usize = 300_000;
@@ -317,7 +313,7 @@ mod tests {
             let mut from = Drip(text.as_bytes(), 1, true);
             let mut replies = Replies::default();
             let reply = loop {
-                from.2 = true; // there is something each time
+                from.2 = true; // bytes are available at each read
                 match replies.next(&mut from) {
                     Err(error) if error.is_timeout() => {}
                     other => break other,
@@ -365,7 +361,7 @@ mod fuzz {
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
     ];
 
-    /// All replies of these bytes, of which `at_a_time` come at a time, and why there are no more.
+    /// All replies in these bytes, fed `at_a_time`, and whether reading then failed.
     fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
         let mut replies = Replies::default();
         let mut found = Vec::new();
@@ -387,8 +383,8 @@ mod fuzz {
 
     #[test]
     fn replies_are_read_alike_however_they_come_in_pieces() {
-        // Replies of other shapes than ours go to the redis crate's parser, which allocates 10 kB for each,
-        // of which the least has three bytes.
+        // Other shapes than ours go to the redis crate's parser, which allocates 10 kB for each reply; the
+        // shortest reply has three bytes.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

@@ -1,22 +1,23 @@
-//! One connection that many threads share: each writes its own requests, and one waiting thread reads for
-//! all.
+//! One connection that many threads share: each writes its own requests, and one waiting thread reads for all
+//! of them.
 //!
 //! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no
-//! thread is reading, it reads, in order and for the owner of each reply, until its own has come; then it
-//! wakes another waiting thread to read on. So a lone thread writes and reads without meeting another.
-//! Requests that come during a write leave together in the next one. All replies of one read are taken
-//! together, and unsent requests are written before any thread is woken: the server works while threads wake.
+//! thread is reading, this one reads, in order and for the owner of each reply, until its own reply has come;
+//! then it wakes another waiting thread to read on. Thus a lone thread writes and reads without any
+//! hand-over. Requests that come during a write leave together in the next one. All replies of one read are
+//! taken together, and unsent requests are written before any thread is woken: the server works while threads
+//! wake.
 //!
-//! A server has one shared connection of this client, so requests about a lock arrive in order.
+//! A client has one shared connection to a server, so requests about a lock arrive in order.
 //!
-//! The invariant: a thread that stops reading first lets go of `reading` and then looks for a waiting thread;
-//! a thread that begins to wait first says so and then tries to get `reading`. So one sees the other, or the
-//! other can read.
+//! Invariant: a thread that stops reading first releases `reading` and then looks for a waiting thread; a
+//! thread that begins to wait first sets `is_waited_for` and then tries to lock `reading`. Thus either the
+//! first thread sees the second, or the second gets `reading`.
 //!
-//! When a connection ends, every thread that it owes a reply is notified before there is a new one (`end`,
-//! `open`): the notification decides under which owner numbers the lock may be asked for. A replaced
-//! connection owes nothing when the next one begins (`drain`), so requests about a lock keep their order. No
-//! thread waits for anything while it holds `out`.
+//! When a connection ends, every thread that is owed a reply is notified before there is a new connection
+//! (`end`, `open`): the notification decides under which owner numbers the thread may ask for the lock. A
+//! replaced connection owes nothing when the next one begins (`drain`), so requests about a lock keep their
+//! order. No thread waits for anything while it holds `out`.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
 
@@ -40,38 +41,36 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 use crate::wire::{Timed, Wire, await_any, broken};
 
-/// For a reply that no thread waits for. The reply may be an error of the server's.
+/// For a reply that no thread waits for; the reply may be an error reply.
 pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Held by the thread that opens a connection, so that no thread waits for `out` meanwhile.
+    /// Locked by the thread that opens a connection, so that no thread waits for `out` meanwhile.
     connecting: Mutex<()>,
     told: Condvar,
     reading: Mutex<Reading>,
     ledger: Arc<Ledger>,
 }
 
-/// The writing side, and the replies that are owed.
 struct Out {
     open: Option<Open>,
-    /// Counts connections: by it a reader notices that its own is an old one.
+    /// Counts connections, so that a reader notices that its own has been replaced.
     epoch: u64,
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
-    /// How many of the last in `awaited` are for requests that are still in `buffer`.
+    /// How many of the last replies in `awaited` are for requests that are still in `buffer`.
     unsent: usize,
-    /// A thread waits for replies, and will write what is left to it when some have come.
+    /// A thread is reading, and will write the unsent requests after it has read some replies.
     has_reader: bool,
-    /// How many threads are notifying the owners of replies that an ended connection owed.
+    /// How many threads are notifying owners whose replies were lost with a connection.
     notifying: usize,
-    /// When something was last sent.
     used: Moment,
     used_before: Moment,
-    /// The server has hung up, or nearly, and [`SharedConnection::hung_up`] has not reported it yet.
+    /// The connection broke without a time-out, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
-    /// A thread has the next connection, and waits until this one owes nothing.
+    /// A thread has a new connection, and waits until this one owes nothing.
     is_replaced: bool,
     closed: bool,
 }
@@ -79,7 +78,7 @@ struct Out {
 struct Open {
     stream: Arc<Wire>,
     origin: Origin,
-    /// Keeps the pool's slot.
+    /// Occupies the pool's slot.
     _slot: PooledConnection<ConnectionSlots>,
 }
 
@@ -88,37 +87,36 @@ struct Reading {
     stream: Option<Arc<Wire>>,
     armed: Cell<Duration>,
     epoch: u64,
-    /// The replies being given out; kept for its memory.
+    /// The replies being passed on; a field, so that its memory is reused.
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// From this many requests on their way on, more are left to the reader: enough to keep the server busy.
+/// With this many requests sent and unanswered, the reader writes new requests: the server is busy enough.
 const ENOUGH_SENT: usize = 2;
 
-/// More unsent requests than this are not left to the reader, which may be busy giving out replies.
+/// With this many unsent requests a sender writes them itself: the reader may be busy passing on replies.
 const MOST_LEFT: usize = 8;
 
-/// The most replies given out at a time: those behind them may be for requests that are not written yet.
+/// Maximum number of replies passed on at a time: the requests of later ones may not be written yet.
 const MOST_GIVEN: usize = 64;
 
-/// How often a reader looks for others' replies after its own has come.
+/// How often a reader tries to read others' replies after its own has come.
 const MAX_CHECKS: u32 = 4;
 
 pub(crate) struct Reply {
     state: Mutex<SharedState>,
     changed: Condvar,
     deadline: Moment,
-    /// The script that was asked for.
     script: Option<SentScript>,
 }
 
 struct SharedState {
     outcome: Option<Answer<Value>>,
-    /// Gets the outcome at once, instead of a waiting thread.
+    /// Receives the outcome at once, in place of a waiting thread.
     take: Option<ReplySink>,
-    /// A thread is waiting, or about to.
+    /// A thread waits for the outcome, or is about to.
     is_waited_for: bool,
-    /// No thread reads any more: the waiting thread should.
+    /// No thread is reading, so the waiting thread should.
     may_read: bool,
 }
 
@@ -138,7 +136,7 @@ impl Reply {
             None => {
                 state.outcome = Some(outcome);
                 let is_waited_for = state.is_waited_for;
-                drop(state); // or the waiter would wake to wait for it
+                drop(state); // unlocked first, or the waiter would wake only to wait for the mutex
                 if is_waited_for {
                     self.changed.notify_one();
                 }
@@ -185,9 +183,9 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` puts behind others. If there is no connection, `connect` opens one by
-    /// the deadline that it is given. Any thread that waits on this connection reads the reply, until
-    /// `deadline`. `pack` learns whether the server is sure to know `script`.
+    /// Sends one request, which `pack` appends to the buffer. If there is no connection, `connect` opens one
+    /// by the deadline that it gets. Any thread that waits on this connection reads the reply, until
+    /// `deadline`. `pack` learns whether the server surely knows `script`.
     pub(crate) fn send(
         &self,
         script: Option<&'static Script>,
@@ -202,8 +200,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), over an open connection; refused if none is open. Never waits, so the reading
-    /// thread may call it.
+    /// As [`send`](Self::send), but never waits: refused if no connection is open. For the reading thread.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -236,8 +233,8 @@ impl SharedConnection {
             _ => false,
         };
         let reply = Reply::new(deadline, take, script);
-        // While a thread waits for replies, requests are left to the reader, which writes them together when
-        // replies have come. The server could serve them no earlier.
+        // While a thread reads, requests are left to it; it writes them together after it has read replies.
+        // The server could not serve them earlier.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
@@ -249,7 +246,7 @@ impl SharedConnection {
         reply
     }
 
-    /// The writing side with a connection: the open one, or a new one from `connect`.
+    /// Locks the writing side, with the open connection or a new one from `connect`.
     fn open(
         &self,
         deadline: Moment,
@@ -275,7 +272,7 @@ impl SharedConnection {
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
         // Owners of lost replies are notified first: a release of unknown outcome retires its owner number,
-        // and requests over a new connection must find that done. Pairs with `end`.
+        // and requests over a new connection must find the number retired. Pairs with `end`.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -291,9 +288,9 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// The writing side with a connection in place of an old one. The old one serves on if no other can be
-    /// had in half of the time: a server that takes no new connections may still serve those that it has. The
-    /// caller has `connecting`.
+    /// Locks the writing side, with a new connection in place of an old one. The old one serves on if no
+    /// other can be opened in half of the time: a server that accepts no new connections may still serve its
+    /// existing ones. The caller holds `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -317,7 +314,7 @@ impl SharedConnection {
         let mut out = self.out.lock();
         out.is_replaced = false;
         if drained.is_none() || out.notifying > 0 {
-            // The next request replaces it.
+            // The next request replaces the connection.
             let words = "the connection that is to be replaced still owes replies";
             return Err(Error::new(ErrorKind::TimedOut, "request", words));
         }
@@ -325,8 +322,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Reads what an old connection still owes, and ends it. `None`: that took longer than until `deadline`.
-    /// Nothing is sent over it meanwhile. The caller has `connecting`.
+    /// Reads what an old connection still owes, and ends it. `None`: the replies did not come by `deadline`.
+    /// No request is sent over the connection meanwhile. The caller holds `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -346,7 +343,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Only replies that have arrived: this deadline is not that of their owners.
+                // Reads only replies that have arrived, since this deadline is not that of their owners.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -362,7 +359,6 @@ impl SharedConnection {
         }
     }
 
-    /// Writes what there is to write, and what others add meanwhile.
     fn write(&self, mut out: MutexGuard<'_, Out>, deadline: Moment) {
         out.is_writing = true;
         let epoch = out.epoch;
@@ -378,7 +374,7 @@ impl SharedConnection {
             }
             if let Err(error) = written {
                 let error = broken("send", error);
-                // A single request that was not sent whole was not carried out.
+                // The only request was not sent whole, so it was not carried out.
                 let alone = out.awaited.len() == 1;
                 let failure = if alone { Failure::Refused } else { Failure::Unknown };
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -387,13 +383,13 @@ impl SharedConnection {
             }
             bytes.clear();
             if out.buffer.is_empty() {
-                out.buffer = bytes; // its room is used again
+                out.buffer = bytes; // reuses the memory
             }
         }
         out.is_writing = false;
     }
 
-    /// Waits for a reply, and reads for all while no other thread does.
+    /// Waits for a reply; reads for all threads while no other thread does.
     pub(crate) fn wait(&self, reply: &Reply) -> Answer<Value> {
         loop {
             {
@@ -401,14 +397,14 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // Said before `reading` is tried. Pairs with `pass_on`.
+                // Set before `reading` is tried. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Replies for others that have come are given out now, so that those threads wake together.
+                // Passes on others' replies that have arrived, so that those threads wake together.
                 let mut looks = 0;
                 while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -418,7 +414,7 @@ impl SharedConnection {
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
-                // Another thread broke it off, and is about to notify.
+                // Another thread ended the connection, and is about to notify this one.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -437,20 +433,19 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: the connection was ended by a thread that is
-    /// about to notify.
+    /// Reads replies until `reply` has come. `None`: the connection ended, and the owner will be notified.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may look late for a reply that came in time.
+            // A thread that waits for several servers in turn may come late for a reply that arrived in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
             }
-            // Requests left to this reader are written before it waits.
+            // Requests left to this reader are written before it blocks.
             self.write_left(self.out.lock(), reply.deadline);
             if !self.read_some(reading, reply.deadline, false) {
                 return reply.state.lock().outcome.take();
@@ -458,8 +453,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the
-    /// failure. With `only_ready` waits for no bytes. Returns whether there may be more to read.
+    /// Reads a reply, and passes it and those that came with it to their owners; a failure goes to all
+    /// owners. With `only_ready` does not block. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
             let out = self.out.lock();
@@ -480,7 +475,7 @@ impl SharedConnection {
         let value = reading.replies.next(&mut timed).map_err(unread);
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
-            return false; // ended off meanwhile: everyone has been notified
+            return false; // ended meanwhile; every owner has been notified
         }
         match value {
             Ok(_) if out.awaited.len() <= out.unsent => {
@@ -488,20 +483,20 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // All replies at once, so that the next request sees how few are awaited.
+                // Takes all replies at once, so that the next request sees how few are awaited.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // A value that is no reply is read again, and then fails the remaining owners.
+                        // Bytes that are no reply are read again later, and then fail the remaining owners.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
                 let is_demoted = self.note(&mut out, &reading.giving);
-                // Before threads are woken, which takes longer.
+                // Written before threads are woken, which takes longer.
                 if has_more {
                     drop(out);
                 } else {
@@ -514,7 +509,7 @@ impl SharedConnection {
                     self.ledger.tell_demoted();
                 }
                 if has_more {
-                    // Else this reply would be taken for the next request's.
+                    // Otherwise the next request would take this reply for its own.
                     let out = self.out.lock();
                     if reading.epoch == out.epoch {
                         self.end(out, || Failure::Unknown(unasked()));
@@ -522,7 +517,7 @@ impl SharedConnection {
                 }
                 !has_more
             }
-            // The bytes of a reply that is not whole yet are kept.
+            // The bytes of an incomplete reply are kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -532,13 +527,13 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection, and notifies all owners of replies. Pairs with `open`, which waits for that.
+    /// Ends the connection and notifies the owners of awaited replies. Pairs with `open`, which waits.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
         out.notifying += 1;
         drop(out);
-        // The last ones were still to be written.
+        // The requests of the last `unsent` replies were never written.
         let sent = all.len().saturating_sub(unsent);
         for (at, reply) in all.into_iter().enumerate() {
             let failure = failure();
@@ -548,7 +543,7 @@ impl SharedConnection {
         self.told.notify_all();
     }
 
-    /// Notes what replies say about the server; returns whether that it was demoted is news.
+    /// Notes what replies say about the server; returns whether they are the first to show its demotion.
     fn note(&self, out: &mut Out, replies: &[(Arc<Reply>, Value)]) -> bool {
         let Some(open) = &mut out.open else { return false };
         let mut is_news = false;
@@ -561,7 +556,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if it still owes `reply`, whose time is over. If not, the connection is a new one.
+    /// Ends the connection if it still owes `reply`, which is overdue; otherwise it is a new connection.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -577,10 +572,10 @@ impl SharedConnection {
         }
     }
 
-    /// This thread stops reading: wakes a waiting thread to read on, and leaves nothing unwritten.
+    /// Stops reading: wakes a waiting thread to read on, and writes what is unsent.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on a thread that sends also writes; what was left before is written below. Pairs with
+        // From here on a thread that sends also writes; requests left before are written below. Pairs with
         // `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
@@ -603,7 +598,7 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Bounded: the caller has holds to renew. Replies that came in time may be read late.
+        // Bounded, since the caller has holds to renew. A late read of replies does no harm.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -625,17 +620,16 @@ impl SharedConnection {
     }
 
     /// Whether the connection was hung up since the last call. Does not wait: a thread that uses the
-    /// connection finds out, and the next call reports it.
+    /// connection notices the end, and the next call reports it.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();
         std::mem::take(&mut out.hung_up)
     }
 
-    /// Waits for all replies, until `deadline` at most, and ends the connection.
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // In two steps: a reply may cause another request, which is then waited for as well.
+        // In two steps: a reply may cause another request, whose reply is then awaited too.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };
@@ -649,14 +643,13 @@ impl SharedConnection {
 }
 
 impl Out {
-    /// Ends the connection and returns the owners of its replies.
     fn break_off(&mut self) -> VecDeque<Arc<Reply>> {
         if let Some(open) = self.open.take() {
             open.stream.shutdown();
         }
         self.buffer.clear();
         self.unsent = 0;
-        // A thread that is writing still notices, and leaves the rest alone. Pairs with `write`.
+        // A thread that is writing notices the end, and stops without touching the rest. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }
@@ -669,7 +662,6 @@ impl Out {
         Ok(!self.is_replaced && self.open.as_ref().is_some_and(|open| ledger.is_fit(&open.origin)))
     }
 
-    /// Whether the connection should be replaced if another can be had.
     fn is_stale(&self, now: Moment, ledger: &Ledger) -> bool {
         self.open.as_ref().is_some_and(|open| ledger.is_stale(&open.origin, self.used_before, now))
     }
@@ -684,7 +676,7 @@ impl Out {
         Ok(())
     }
 
-    /// Drops a connection that the server has closed while it was idle; nothing is lost by that.
+    /// Drops an idle connection that the server has closed; no request is lost.
     fn drop_if_dead(&mut self, now: Moment) {
         if now.since(self.used) >= TRUSTED {
             self.drop_if_hung_up();
@@ -695,7 +687,7 @@ impl Out {
     fn drop_if_hung_up(&mut self) {
         let is_idle = self.awaited.is_empty() && !self.is_writing;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
-            // Nothing was asked, so these bytes are the end, or not to be read.
+            // No reply is awaited, so these bytes are the end, or garbage.
             self.break_off();
             self.hung_up = true;
         }

@@ -1,12 +1,13 @@
-//! Kinds that are counted: semaphores, with and without leases, latches, and conditions.
+//! Counted kinds: semaphores, with and without leases, latches, and conditions.
 //!
-//! A number is in a string key, as Redisson keeps it. It cannot be set to what it shall be, as a hold count can,
-//! so each change is made under the id of its request and is not made again for [`REQUEST_LASTS`].
+//! The number is in a string key, as in Redisson. Unlike a hold count, the number cannot be set to an
+//! absolute value, so the server records each change under the id of its request and does not repeat it for
+//! [`REQUEST_LASTS`].
 //!
-//! A condition has its waiters, in order; those of them alive; those notified that have not noticed yet. Java's
-//! `newCondition` throws, so the keys are ours alone. Waiters join while they hold the lock, and those who
-//! notify hold it too, so none is notified before it waits; and a notification that its waiter does not live to
-//! notice, or leaves behind, goes to the next.
+//! A condition has three keys: its waiters in order, the living ones, and those notified that have not
+//! noticed yet. Java's `newCondition` throws, so only this crate uses the keys. Waiters join while they hold
+//! the lock, and a thread that notifies holds it too, so no waiter is notified before it waits. If a waiter
+//! dies or leaves without noticing its notification, the next waiter gets it.
 
 use std::time::Duration;
 
@@ -28,14 +29,12 @@ const NO_HOLDER: &str = "what is counted has no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
-    /// Permits that nobody owns. A request that took some is remembered, so that it can be repeated and
-    /// undone.
+    /// Permits without owners. The server records a request that acquired some, so that it can be repeated
+    /// and undone.
     Semaphore,
-    /// Permits with ids, each of which ends by itself.
     Permits,
-    /// Granted to everybody while the count is zero. A waiter that passes it takes nothing.
+    /// Granted to every waiter while the count is zero; a grant takes nothing.
     Latch,
-    /// The notifications of a condition.
     Condition,
 }
 
@@ -45,7 +44,6 @@ impl RedisKind for CountedKind {
         Some(match self {
             CountedKind::Semaphore | CountedKind::Permits => keys::permits_channel(key),
             CountedKind::Latch => keys::latch_channel(key),
-            // Each waiter has a channel of its own.
             CountedKind::Condition => format!("{}{}", condition_channels(key), claim.owner),
         })
     }
@@ -90,7 +88,7 @@ impl RedisKind for CountedKind {
                 command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
             }
             CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
-            // Nothing was taken that could be given back, so this only asks.
+            // A latch's grant took nothing to give back, so this only asks.
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => change(claim, "leave"),
         }
@@ -110,7 +108,7 @@ impl RedisKind for CountedKind {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
-            // A waiter that consumes its notification holds nothing by it.
+            // A waiter that consumes its notification holds nothing by that.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
     }
@@ -170,8 +168,8 @@ impl CountedKind {
         matches!(self, CountedKind::Semaphore | CountedKind::Permits)
     }
 
-    /// A question about the number, or a change of it. Only a kind whose permits have ids names their key: a
-    /// user's rights need not go further.
+    /// Reads or changes the number. Only the kind whose permits have ids names their key, so that users of
+    /// the other kinds need no right to it.
     fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {
         let (key, is_latch) = (claim.name.key(), *self == CountedKind::Latch);
         let (request, out) = (request_key(claim), keys::permits_out(key));
@@ -183,7 +181,7 @@ impl CountedKind {
     }
 }
 
-/// Has the server forget a request that was answered and will not be sent again.
+/// Deletes the record of a request that was answered and will not be repeated.
 fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }

@@ -1,12 +1,13 @@
-//! The fair lock: Redisson's queue and its times, kept so that neither a dead waiter nor a Java peer's
-//! arithmetic costs anybody else's place.
+//! The fair lock: Redisson's queue and timeouts, maintained so that neither a dead waiter nor Redisson's
+//! arithmetic costs another waiter its place.
 //!
-//! A waiter's time in `timeouts` is what Redisson goes by. Whenever one of its own gets the lock or gives up,
-//! Redisson takes as much off everybody's time as that one waits at most, so one of ours outlasts the time of
-//! the one before it by [`PLACE_LASTS`]: that cancels, however long Redisson's waits are, and one that died
-//! first or last costs seconds. `heartbeats` is ours alone: by it we see within [`PLACE_LASTS`] that one of
-//! ours is dead, and that one lives whom Redisson took for dead. Redisson's waiters have no heartbeat and
-//! keep the time that they gave themselves. All times are the server's.
+//! Redisson goes by a waiter's time in `timeouts`. Whenever one of Redisson's waiters gets the lock or gives
+//! up, Redisson subtracts that waiter's maximum wait from all times. The time of each of our waiters therefore
+//! ends [`PLACE_LASTS`] after that of its predecessor: this offsets the subtraction, however long Redisson's
+//! waits are, and a dead waiter, first or last in the queue, costs only seconds. Only we use `heartbeats`:
+//! within [`PLACE_LASTS`] a missing heartbeat shows that our waiter is dead, and a fresh one that it lives,
+//! even if Redisson took it for dead. Redisson's waiters have no heartbeat and keep their own times. All times
+//! are the server's.
 
 use std::time::Duration;
 
@@ -22,7 +23,6 @@ use crate::time::millis;
 pub(super) struct FairKind;
 
 impl RedisKind for FairKind {
-    /// Each waiter has a channel of its own.
     fn channel(&self, claim: &Claim) -> Option<String> {
         Some(format!("{}{}", channels(claim.name.key()), claim.owner))
     }

@@ -1,4 +1,4 @@
-//! A kind of lock on Redis: its requests, how to read their replies, and where its waiters listen.
+//! A kind of lock on Redis: its requests, the meaning of their replies, and the channels of its waiters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,11 @@ use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW};
 use crate::time::{Clock, Moment, millis};
 
-/// Whether a grant is given back: not that of a latch or of a condition's notification.
+/// Whether a grant is released later; false for a latch, and for a condition's notification.
 pub(crate) fn is_given_back(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-/// The expected type of the key, for a refusal's words.
 pub(crate) fn expected(kind: Kind) -> Expected {
     match kind {
         kind if kind.is_token() => Expected::Token,
@@ -31,12 +30,11 @@ pub(crate) fn expected(kind: Kind) -> Expected {
     }
 }
 
-/// Whether the scripts for several locks take and release this kind.
 pub(crate) fn is_batched(kind: Kind) -> bool {
     kind.has_queue()
 }
 
-/// Whether a grant may have to be on replicas. A re-entry makes no hold that a replica could forget.
+/// Whether a grant may need copies on replicas. A re-entry makes no new hold that a failover could lose.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
@@ -48,9 +46,8 @@ pub(crate) struct RedisServer {
     pub(crate) queue_rights: QueueRights,
 }
 
-/// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a
-/// release may say that the user may not. After a while the client uses queues again, until another reply
-/// says so.
+/// Whether the user may notify wait queues; shared by the members of a cluster. The reply to a release may
+/// say that the user may not. After a while the client tries queues again, until another reply says so.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueueRights {
     pub(crate) refused: Arc<Refused>,
@@ -83,7 +80,7 @@ pub(crate) trait RedisKind: Sync {
     /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    /// The channel that tells the client that it is next in the queue; `None`: there is no queue.
+    /// The channel that notifies the client that it is next in the wait queue; `None`: no wait queue.
     fn turn_channel(&self, _claim: &Claim) -> Option<String> {
         None
     }
@@ -93,51 +90,49 @@ pub(crate) trait RedisKind: Sync {
 
     fn removal(&self, claim: &Claim, left: u32) -> Command;
 
-    /// The end of the owner's hold and of its place in a queue.
+    /// Ends the owner's hold and its place in a queue.
     fn leaving(&self, claim: &Claim) -> Command {
         self.removal(claim, 0)
     }
 
-    /// `None`: this kind has no leases.
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    /// Sent after a release was answered: the server need not remember that release any more.
+    /// Sent after the answer to a release: the server may forget its record of that release.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
-    /// The end of the client's place in the queue; `None`: there is no queue.
+    /// Ends the client's place in the wait queue; `None`: no wait queue.
     fn leaving_queue(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
-    /// The check of a cached hold, or of one that hears of others. `own_listeners`: how many listeners for its
-    /// release are this client's. `None`: this kind is neither.
+    /// The check of a cached hold, or of a hold that listens for other clients. `own_listeners`: how many
+    /// listeners for its release are this client's. `None`: this kind has no such holds.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
 
-    /// Passes the lock on in one step; `None`: a lock of this kind is released, and asked for again.
+    /// Hands the lock over in one step; `None`: the lock is released, and the next owner asks for it.
     fn hand_off(&self, _from: &Claim, _to: &Claim) -> Option<Command> {
         None
     }
 
-    /// `own_listeners`: how many of the notified clients are this one. `rights` learns what the reply says
-    /// about the queue.
+    /// `own_listeners`: how many of the notified clients are this client. `rights` learns what the reply says
+    /// about the wait queue.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &QueueRights) -> Answer<Release> {
         rights.learn(reply);
         replies::released(reply, own_listeners)
     }
 
-    /// How many of the clients that a release notifies are this one; zero where the reply counts none.
+    /// How many of the clients that a release notifies are this one; zero if the reply does not count them.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
         let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    /// The claim's grant, for those that need copies.
     fn grant(&self, claim: &Claim) -> Grant {
         Grant {
             lock: Arc::clone(&claim.name),

@@ -1,4 +1,4 @@
-//! The kinds of lock on Redis, each in a module: its requests, and what their replies mean.
+//! The kinds of lock on Redis, one module each: its requests, and what their replies mean.
 
 mod counted;
 mod fair;

@@ -1,4 +1,4 @@
-//! The reentrant lock, with and without fences: one script per operation, keys as Redisson's.
+//! The reentrant lock, with and without fencing tokens: one script per operation, keys as in Redisson.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ impl RedisKind for MutexKind {
         let command =
             command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*queue_mode(claim, link));
         match &claim.note {
-            // The first grant writes the note, which stays until the hold ends.
+            // Only the first grant writes the note, which stays until the hold ends.
             Some(note) if count == 1 => saying(command, note),
             _ if count == 1 && claim.caches => command.arg("cached"),
             _ => command,
@@ -49,7 +49,7 @@ impl RedisKind for MutexKind {
         removal(claim, left, claim.has_more())
     }
 
-    /// Another claim of the owner may have said something of its hold.
+    /// Assumes that the hash may have a note, since another claim of the owner may have written one.
     fn leaving(&self, claim: &Claim) -> Command {
         removal(claim, 0, true)
     }
@@ -83,7 +83,6 @@ impl RedisKind for MutexKind {
     }
 }
 
-/// As `acquire.lua` takes it.
 pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     let word = match claim.queue_mode {
         QueueMode::Barges if claim.waits => "spin",
@@ -98,14 +97,13 @@ pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     if joins && link > 0 { format!("{word}{link}").into() } else { word.into() }
 }
 
-/// The request of a grant that also says, for people to read, when it ends at the latest, and where its owner
-/// is.
+/// Adds to an acquisition the note for people: when the hold ends at the latest, and where its owner runs.
 pub(super) fn saying(command: Command, note: &HoldNote) -> Command {
     let place = &note.place;
     command.arg(millis(note.max_hold)).arg(format!("{} {} {}", place.pid, place.host, place.thread))
 }
 
-/// The request of a release. `has_more`: the hash may say more of the owner than its count.
+/// The request of a release. `has_more`: the hash may hold more about the owner than its count.
 fn removal(claim: &Claim, left: u32, has_more: bool) -> Command {
     let lock = claim.name.key();
     let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));

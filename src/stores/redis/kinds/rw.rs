@@ -1,6 +1,5 @@
-//! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson
-//! distinguishes the living readers from the dead. Writers that are to come before readers are in a key that
-//! Redisson does not know.
+//! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson tells
+//! living readers from dead ones. Writers that go before readers are in a key that Redisson does not know.
 
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ impl RedisKind for RwKind {
         Some(keys::rw_channel(claim.name.key()))
     }
 
-    /// Writers stand in a queue. Readers enter together.
+    /// Only writers have a wait queue; readers are admitted together.
     fn turn_channel(&self, claim: &Claim) -> Option<String> {
         (self.0 == Mode::Write).then(|| keys::turn_channel(claim.name.key(), claim.owner.client()))
     }
@@ -108,12 +107,10 @@ impl RwKind {
     }
 }
 
-/// The key of the writers that come before readers, if the claim goes by that.
 fn waiting(claim: &Claim) -> Option<String> {
     claim.writers_first.then(|| keys::before(Part::RwWaiting, claim.name.key()))
 }
 
-/// The beginning of the markers of an owner's read holds; 1, 2, … follow.
 fn markers(name: &LockName, owner: Owner) -> String {
     keys::rw_markers(name.key(), owner)
 }

@@ -64,7 +64,7 @@ impl RedisKind for TokenKind {
         })
     }
 
-    /// Looks first: a key that is no token lock is not ours to delete.
+    /// Reads the key first: a key that is no token lock must not be deleted.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         if let (Value::Nil, _) = look(call, name).map_err(Failure::of_reading)? {
             return Ok(false);
@@ -74,7 +74,6 @@ impl RedisKind for TokenKind {
     }
 }
 
-/// The key's value, and its expiry as PTTL says it.
 fn look(call: &RedisCall<'_>, name: &LockName) -> Answer<(Value, Value)> {
     let commands = ["GET", "PTTL"].map(|command| Command::new(command).arg(name.key()));
     let replies = call.server.connections.dialog(call.deadline, |dialog| dialog.say(&commands))?;

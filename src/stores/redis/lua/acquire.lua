@@ -31,9 +31,9 @@ local ttl_ms = redis.call('pttl', lock)
 
 -- Makes the owner hold the free lock once; returns the error if that failed.
 local function take(lock, owner, lease_ms, max_ms, place)
-  -- Raises what would fail half-way: a missing right to PEXPIRE here, missing memory by the HSET.
+  -- Raises errors that would otherwise come half-way: a missing right to PEXPIRE here, missing memory by the HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7: these two write nothing to an absent key, but raise the same, the first if memory is out.
+    -- Before Redis 7: on an absent key these two commands write nothing, but raise both errors, the first if memory is out.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then

@@ -19,7 +19,7 @@ for at = 1, locks do
   local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
   if is_held or or_none ~= '1' and reserved_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
-      redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written
+      redis.call('hexists', lock, '') -- a key that is no lock raises here, before anything is written
     end
     free = at - 1
     break
@@ -29,7 +29,7 @@ if free < locks and or_none == '1' then
   free = 0
 end
 
--- The first failure; what comes after it is not done.
+-- The first failure; after it `ask` does nothing.
 local failed
 local function ask(...)
   if failed then

@@ -47,7 +47,7 @@ if not held then
     why = 'reserved'
   end
   if wait_ms then
-    -- Once: the mark goes with the first recall that its holder heard.
+    -- Sent once: the mark is removed after the first recall that the holder's client heard.
     if is_cached and why == 'ours' and recall(lock, holder) then
       redis.pcall('hdel', lock, 'leasehold:cached')
     end
@@ -68,7 +68,7 @@ if not held then
       end
       queue_mode = 'wait'
     end
-    -- A client keeps its place. One that was notified and finds the lock taken comes before all others.
+    -- A client keeps its place. A notified client that finds the lock taken gets a place before all others.
     local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
       local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
@@ -83,7 +83,7 @@ if not held then
         return {'busy', wait_ms}
       end
       is_first = is_first or queue_mode == 'next'
-      -- The first removes the dead when it asks again. If the first is dead, any client does.
+      -- The first client removes dead ones when it asks again. If the first is dead, any client does.
       if is_stale or is_first and queue_mode ~= 'wait' then
         is_first = drop_dead(queue, time[1]) == client
       end
@@ -95,7 +95,7 @@ if not held then
   end
 end
 
--- The fence first: a counter that cannot be used refuses before anything of the lock is written.
+-- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
 local fence = counter and next_fence(counter)
 
 if held then
@@ -113,7 +113,7 @@ if stood or is_next then
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  -- A notified client has left the queue, but a request that was on its way brings it back.
+  -- The notification removed the client from the queue, but an earlier request may have put it back.
   if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
     notify_next(lock, false)
   end
@@ -122,5 +122,5 @@ if stood or is_next then
     return {'granted', fence or '', behind + 1}
   end
 end
--- A table takes the server as long to return as a command to run.
+-- Returning a table costs the server as much as running a command.
 return fence and {'granted', fence} or 'granted'

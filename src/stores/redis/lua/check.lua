@@ -3,7 +3,7 @@
 -- KEYS[1] lock      the lock's key
 -- KEYS[2] counter   the lock's fence counter; left out if no fence is wanted
 --
--- Returns {'free', fence}    fence '0': none was given out
+-- Returns {'free', fence}    fence '0': none was issued
 --         {'busy', ttl_ms}   -1: for ever
 local lock, counter = KEYS[1], KEYS[2]
 

@@ -16,7 +16,7 @@ if redis.call('hexists', lock, owner) == 0 then
   return {'lost'}
 end
 local is_recalled = redis.call('hexists', lock, 'leasehold:cached') == 0
--- Nobody listens to a sharded channel on a server that knows none.
+-- A server without sharded channels has no listeners on them.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
 return {(others > 0 or is_recalled) and 'wanted' or 'stays'}

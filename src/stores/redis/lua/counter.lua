@@ -2,7 +2,7 @@
 --
 -- KEYS[1] counter    the number
 -- KEYS[2] request    the result of the request, as long as it is remembered
--- KEYS[3] out        of an expirable semaphore, the permits that are out; left out otherwise
+-- KEYS[3] out        the acquired permits of an expirable semaphore; left out otherwise
 -- ARGV[1] what       'ask', 'set_up', 'add', 'add_if_set_up', 'set_to', 'drain', 'count_down' or 'delete'
 -- ARGV[2] amount     what to set up or to add, or how many there shall be with those that are out
 -- ARGV[3] lease_ms   when what is set up ends by itself; 0: never
@@ -19,7 +19,7 @@ local latch, channel = ARGV[5] == '1', ARGV[6]
 local value = redis.call('get', counter)
 local count = value and tonumber(value)
 if value and not count then
-  -- A lock by token, say: not ours to set up, and not to be deleted.
+  -- The key holds something else, such as a token lock, which must be neither changed nor deleted.
   return {err = 'WRONGTYPE the key holds no number'}
 end
 if what == 'ask' then
@@ -55,13 +55,13 @@ else
   payload = latch and count and 0 or nil
 end
 
--- Up to this a number of Lua's is exact.
+-- Lua's numbers are exact up to this.
 local most = 2 ^ 53 - 1
 if math.abs(count or 0) > most or math.abs(result) > most then
   return {err = 'ERR the number is, or would be, not below 2^53'}
 end
 
--- Remembered first: were that refused, nothing is done.
+-- The result is recorded first: if this is refused, nothing was changed.
 redis.call('set', request, result, 'PX', lasts_ms)
 if what == 'set_up' and not is_set_up and (amount > 0 or not latch) then
   if lease_ms == '0' then
@@ -78,13 +78,13 @@ elseif what == 'drain' and count then
 elseif what == 'delete' or what == 'count_down' and count and count <= 1 then
   redis.call('del', counter)
   if out then
-    -- Else those that are out would come back into what is set up next.
+    -- Otherwise the acquired permits would come back into a semaphore that is set up later.
     redis.call('del', out)
   end
 elseif what == 'count_down' and count then
   redis.call('decr', counter)
 end
--- A negative number would raise in Redisson's reading thread; of a semaphore's, zero wakes nobody.
+-- A negative number would make Redisson's reading thread fail; a semaphore's zero wakes no waiter.
 if payload and (latch or payload > 0) then
   redis.pcall('publish', channel, payload)
 end

@@ -2,9 +2,9 @@
 -- place alive. Repeating it changes nothing but the fence.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
--- KEYS[2] queue        who waits, first come first
+-- KEYS[2] queue        the waiters, in order of arrival
 -- KEYS[3] timeouts     until when each of them counts as alive for Redisson
--- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
+-- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
 -- KEYS[5] counter      the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner        who wants it
 -- ARGV[2] count        the hold count that the owner shall have
@@ -16,7 +16,7 @@
 -- ARGV[8] place        where its owner is, to be read by people
 --
 -- Returns {'granted'} or {'granted', fence}   the owner has it with that count
---         {'busy', ttl_ms}                    others have it or come first; ttl_ms: not sooner, -1: who knows
+--         {'busy', ttl_ms}                    others have it or come first; ttl_ms: the lock is not free before, -1: unknown
 --         {'lost'}                            count above 1, but the owner has nothing
 local lock, queue, timeouts, heartbeats, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -28,13 +28,12 @@ local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   local fence = counter and next_fence(counter, time)
-  -- It may also wait, under this number, if its own wait was answered while it was not there. The commands
-  -- that may be refused come before the hold changes.
+  -- The owner may also be in the queue, if it asked again after a lost answer. The commands that may be refused
+  -- come before the hold changes.
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
-  -- too.
+  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}
@@ -49,12 +48,12 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- A waiter that is first and dead goes. One without a time, too: Redisson would wait for it for ever.
+-- Removes dead waiters from the head, and a waiter without a time, for which Redisson would wait for ever.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
 while first do
-  -- Redisson's waiters take time off one of ours: that is no reason, it lives.
+  -- Redisson shortens our waiters' times, so a fresh heartbeat counts before the time.
   first_until = score(heartbeats, first) or score(timeouts, first) or 0
   if first == owner or first_until > now_ms then
     break
@@ -66,16 +65,16 @@ while first do
   first = redis.call('lindex', queue, 0)
 end
 
--- Redisson takes whoever is first out of the queue when its time is over, also one of ours that lives: that
--- comes back as the first.
+-- Redisson removes the first waiter when its time is over, even a living one of ours, which then comes back as
+-- the first.
 local own_until = score(heartbeats, owner) or 0
 local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
 local comes_back = not at and own_until > now_ms
 if ttl_ms == -2 and (not first or first == owner or comes_back) then
-  -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
+  -- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
   local fence = counter and next_fence(counter, time)
-  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is
-  -- out, the second if the user may not PEXPIRE or the lease is no number.
+  -- On an absent key these two commands write nothing, but raise errors that would otherwise come half-way: the
+  -- first if memory is out, the second if the user may not PEXPIRE or the lease is no number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   if max_ms then
@@ -89,11 +88,11 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
     redis.call('del', lock)
     return expiring
   end
-  -- It has the lock: what cannot be cleared up now ends by itself.
+  -- The owner has the lock: anything that cannot be cleaned up now expires.
   if first == owner then
     redis.pcall('lpop', queue)
   end
-  -- Redisson may have taken it out of the queue and left its heartbeat.
+  -- Redisson may have removed the owner from the queue, but not its heartbeat.
   if first == owner or own_until > 0 then
     redis.pcall('zrem', timeouts, owner)
     redis.pcall('zrem', heartbeats, owner)
@@ -102,9 +101,9 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
 end
 
 if waits == '1' then
-  -- Each time that one of its own gets the lock or gives up, Redisson takes that one's whole wait off the
-  -- times of those behind it. So ours outlasts the time of whoever of Redisson's is before it, and moves on
-  -- with the clock.
+  -- Whenever one of its waiters gets the lock or gives up, Redisson subtracts that waiter's whole wait from the
+  -- times of those behind it. Thus the time of each of our waiters ends after that of the Redisson waiter before
+  -- it, and advances with the clock.
   local length = redis.call('llen', queue)
   local ahead = comes_back and 0 or at or length
   local before = ahead > 0 and redis.call('lindex', queue, ahead - 1)
@@ -116,18 +115,17 @@ if waits == '1' then
       -- The waiter before is ours: its timeout, moved on by the time since it last asked.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
     elseif not at or own_until == 0 then
-      -- It is new, or has not asked for so long that what it had does not count any more.
+      -- The waiter is new, or has not asked for so long that its old time no longer counts.
       until_ms = math.max(until_ms, their_ms + alive_ms)
     else
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
-  -- Redisson gives the queue and the times no end. The last that asks here may be killed, and nobody may ask
-  -- again. A day is longer than anybody waits who does not ask; and both outlast the time of the last of ours
-  -- in the queue.
+  -- Redisson gives the queue and the times no expiry, but the last waiter may be killed, and no other may come.
+  -- A day is longer than any waiter waits without asking; and both keys outlast the time of our last waiter.
   local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
-  redis.call('pexpire', queue, lasts_ms) -- raises, if the user may not, before there is a key without an end
-  -- The times first: were they refused, nobody stands in the queue without one.
+  redis.call('pexpire', queue, lasts_ms) -- a missing right raises here, before there is a key without an expiry
+  -- The times first: if they are refused, no waiter is in the queue without a time.
   redis.call('zadd', timeouts, until_ms, owner)
   redis.call('pexpire', timeouts, lasts_ms)
   redis.call('zadd', heartbeats, now_ms + alive_ms, owner)
@@ -136,7 +134,7 @@ if waits == '1' then
     redis.call('rpush', queue, owner)
   end
   if comes_back then
-    -- The others go behind it, one by one.
+    -- Moves the other waiters behind it, one by one.
     for _ = 1, length do
       redis.call('rpush', queue, redis.call('lpop', queue))
     end

@@ -1,9 +1,9 @@
 -- Marks a fair lock so that the next waiter recalls it (see `fair_acquire.lua`), and returns whether any wait already.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:cached -> '': nobody has recalled it
--- KEYS[2] queue        who waits, first come first
+-- KEYS[2] queue        the waiters, in order of arrival
 -- KEYS[3] timeouts     until when each of them counts as alive for Redisson
--- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
+-- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
 -- ARGV[1] owner        who holds it
 --
 -- Returns as `hear.lua`
@@ -22,6 +22,6 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, 15)) do
   local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
   is_wanted = is_wanted or tonumber(until_ms or 0) > now_ms
 end
--- The hash has an end and an owner. Where memory is out, only these looks see who waits.
+-- The hash has an expiry and an owner already. If memory is out, there is no mark, and only these checks see waiters.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

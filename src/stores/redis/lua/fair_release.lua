@@ -1,12 +1,12 @@
 -- Sets an owner's hold count of a fair lock to `left`; 0: frees it and notifies the first waiter.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count
--- KEYS[2] queue        who waits, first come first
+-- KEYS[2] queue        the waiters, in order of arrival
 -- KEYS[3] timeouts     until when each of them counts as alive for Redisson
--- KEYS[4] heartbeats   until when each waiter that keeps its place alive does: Redisson's do not
+-- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
 -- ARGV[1] owner        who releases
 -- ARGV[2] left         the hold count that shall remain
--- ARGV[3] lease_ms     how long it runs if it has lost its end
+-- ARGV[3] lease_ms     the lease to set if the key has lost its expiry
 -- ARGV[4] way          'release'; 'leave': the owner's place in the queue goes too; 'force': whoever holds it
 -- ARGV[5] channels     each waiter listens on this and its owner id
 --
@@ -23,7 +23,7 @@ if way == 'force' and redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
 end
 local is_held = redis.call('hexists', lock, owner) == 1
 if is_held and left ~= '0' then
-  -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
+  -- Sets the expiry to its present value, which lets the count pass when the server is out of memory.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = lease_ms
@@ -47,10 +47,11 @@ else
   redis.call('hdel', lock, owner)
 end
 
--- Not asked for again once it is gone: in a cluster, while its slot moves, that would end the script here.
+-- PTTL is not called for a key that this script has deleted: in a cluster, while the slot moves, that would end
+-- the script here.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- A dead waiter that is first goes. So does one without a time: Redisson would wait for it for ever.
+  -- Removes dead waiters from the head, and a waiter without a time, for which Redisson would wait for ever.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)

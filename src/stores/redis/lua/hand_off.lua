@@ -20,8 +20,8 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- Expiry first: PEXPIRE passes when the server is out of memory, and so does what follows it. Not shortened before the
--- counter, which may refuse: the old owner would then hold the lock for less time than it counts on.
+-- Expiry first: PEXPIRE passes when the server is out of memory, and so does what follows it. The expiry is not shortened
+-- before the counter is used, which may fail: the old owner would then hold the lock for less time than it counts on.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)
@@ -33,7 +33,7 @@ else
     redis.call('pexpire', lock, lease_ms)
   end
 end
--- New before old: the hash is never empty, so the key never goes.
+-- The new owner is added before the old one is removed, since an empty hash would delete the key.
 redis.call('hset', lock, to, 1)
 redis.call('hdel', lock, from)
 if max_ms == '' then
@@ -45,5 +45,5 @@ elseif max_ms then
   redis.call('hdel', lock, 'leasehold:cached')
   redis.call('hset', lock, 'leasehold:about', about)
 end
--- A table takes the server as long to return as a command to run.
+-- Returning a table costs the server as much as running a command.
 return fence and {'granted', fence} or 'granted'

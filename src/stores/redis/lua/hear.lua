@@ -23,9 +23,9 @@ local is_wanted = false
 for at = 1, #queue, 2 do
   is_wanted = is_wanted or queue[at] ~= owner:sub(1, 36) and not is_dead(queue[at + 1], time[1])
 end
--- Nobody listens to a sharded channel on a server that knows none. If the user may not ask, nobody is seen.
+-- A server without sharded channels has no listeners on them. If the user may not ask, no listener is seen.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 is_wanted = is_wanted or (plain[2] or own) + (sharded[2] or 0) > own
--- The hash has an end and an owner. Where memory is out, only these looks see who waits.
+-- The hash has an expiry and an owner already. If memory is out, there is no mark, and only these checks see waiters.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

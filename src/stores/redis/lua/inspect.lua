@@ -1,7 +1,7 @@
--- Tells what is known of a lock.
+-- Shows the state of a lock.
 --
 -- KEYS[1] lock    the lock's hash: owner -> hold count
--- ARGV[1] owner   whose hold count to tell
+-- ARGV[1] owner   whose hold count is shown
 --
 -- Returns {'free'}                          nobody holds it
 --         {'held', ttl_ms, count, holder}   ttl -1: for ever; count '0': the owner does not hold it;

@@ -1,7 +1,7 @@
 -- Prefix of scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in it.
 --
--- A client in the queue asks at least every 1.2 s. One that has not asked for 5 s counts as dead, and joins anew if it
--- comes back. A second ahead of the clock is no sign of death: the clock of the primary before was ahead.
+-- A client in the queue asks at least every 1.2 s. A client that has not asked for 5 s counts as dead, and joins again if
+-- it comes back. A time ahead of the clock is no sign of death: the former primary's clock was ahead.
 --
 -- Defines `is_dead`: whether the client with this score is dead; `place_score`: the score of a place; `drop_dead`: removes
 -- the dead among the first thousand, and returns who is first then

@@ -2,7 +2,7 @@
 --
 -- ARGV[1] cursor       where the page begins
 -- ARGV[2] pattern      only keys of this form
--- ARGV[3] count        so many places of the server's table make a page
+-- ARGV[3] count        how many slots of the server's table a page scans
 --
 -- The keys are not among KEYS: SCAN names them. A key that the user may not read, or that this node does not serve, counts as a
 -- lock, and the request that looks at it gets the error.
@@ -16,14 +16,14 @@ if page.err then
 end
 
 local call, find = redis.pcall, string.find
--- As clients write it: a UUID, a colon and a number. The longest has 57 bytes, the shortest 38.
+-- An owner as clients write it: a UUID, a colon and a number. The longest has 57 bytes, the shortest 38.
 local owner = '%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x+:%-?%d'
 
 local function is_kept_back(reply)
   return not find(reply.err, '^WRONGTYPE')
 end
 
--- All fields of a lock are owners, or say how they hold it; so a few fields of a hash tell.
+-- Each field of a lock is an owner, or says how one holds it, so a few fields of a hash show whether it is a lock.
 local function is_held(key)
   local some = call('hscan', key, 0, 'count', 10)
   if some.err then
@@ -38,7 +38,7 @@ local function is_held(key)
   return false
 end
 
--- A token, or the number of a semaphore of which permits with leases are out.
+-- Whether the value is a token, or the number of an expirable semaphore with acquired permits.
 local function is_token_or_lent(key, value)
   if #value > 37 then
     return find(value, owner)

@@ -21,16 +21,16 @@ local ids = {unpack(ARGV, 6)}
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 local units = #ids
 
-redis.call('get', permits) -- what holds no permits raises here, before anything is written
+redis.call('get', permits) -- a key of another type raises here, before anything is written
 local ttl_ms = redis.call('pttl', permits)
 if ttl_ms > 0 then
-  -- Before there is a key that would have no end: the user may not set one.
+  -- Raises if the user may not set an expiry, before there is a key without one.
   redis.call('pexpire', out, ttl_ms)
 end
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_out = redis.call('zscore', out, ids[1])
--- Those whose leases are over come back; not those that are asked for again.
+-- Permits whose leases have ended come back, except those that this request asks for.
 local wanted = {}
 for _, id in ipairs(ids) do
   wanted[id] = true
@@ -43,9 +43,9 @@ for _, id in ipairs(over) do
   end
 end
 if #back > 0 then
-  -- Removes nothing, but is refused, if it is, before anything is written.
+  -- Removes nothing; if the command is refused, then before anything is written.
   redis.call('zrem', out, '')
-  -- A semaphore that was deleted is not brought back by permits that were taken from it.
+  -- Permits that come back must not recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, #back) or 0
   redis.call('zrem', out, unpack(back))
   if count > 0 then
@@ -63,11 +63,11 @@ if not is_out then
       return {'none'}
     end
     local first, ends_ms = redis.call('zrange', out, 0, 0, 'WITHSCORES'), -1
-    -- Redisson's number for never.
+    -- Redisson writes this number for a lease without end.
     if first[2] and tonumber(first[2]) < 922337203685477 then
       ends_ms = math.max(tonumber(first[2]) - now_ms, 0)
     end
-    -- A client with a reservation may be gone: then the first in the queue asks.
+    -- The client with the reservation may be gone, so the first in the queue asks when the reservation ends.
     local left_ms = number < units and -1 or reserved_left_ms(tag)
     if left_ms >= 0 then
       ends_ms = left_ms
@@ -82,7 +82,7 @@ if not is_out then
     return is_first and {'queued', ends_ms, 'soon', 'first'} or {'queued', -1, 'soon'}
   end
 end
--- The count first: were that refused, there would be no key yet.
+-- The count first: if this is refused, there is no new key yet.
 local left = not is_out and redis.call('decrby', permits, units)
 for _, id in ipairs(ids) do
   local added = redis.pcall('zadd', out, 'GT', now_ms + lease_ms, id)

@@ -1,5 +1,5 @@
--- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose
--- leases are over come back first.
+-- Releases permits by their ids, all or none; or reads or sets how long one is still held. Permits whose leases
+-- have ended come back first.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
@@ -39,7 +39,7 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number first: if it is no number, nothing is given back. A deleted semaphore is not brought back.
+  -- The number first: if the value is no number, nothing is released. A deleted semaphore must not be recreated.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   for id in pairs(seen) do
@@ -61,5 +61,5 @@ elseif what == 'lease' then
 elseif not until_ms then
   return {'none'}
 end
--- Redisson's number for never.
+-- Redisson writes this number for a lease without end.
 return {'count', until_ms < 922337203685477 and until_ms - now_ms or -1}

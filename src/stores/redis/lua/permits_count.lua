@@ -1,4 +1,4 @@
--- Tells how many permits can be had, are out, or both, after those whose leases are over have come back.
+-- Counts the permits that are free, acquired, or both, after those whose leases have ended have come back.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
@@ -10,14 +10,14 @@
 local permits, out = KEYS[1], KEYS[2]
 local channel, which = ARGV[1], ARGV[2]
 
-redis.call('get', permits) -- what holds no permits raises here, before anything is written
+redis.call('get', permits) -- a key of another type raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- Removes nothing, but is refused, if it is, before anything is written.
+-- Removes nothing; if the command is refused, then before anything is written.
 redis.call('zremrangebyscore', out, 1, 0)
 local back = redis.call('zcount', out, 0, now_ms)
 if back > 0 then
-  -- A semaphore that was deleted is not brought back by permits that were taken from it.
+  -- Permits that come back must not recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   if count > 0 then

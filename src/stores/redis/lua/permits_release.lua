@@ -11,7 +11,7 @@
 local permits, out = KEYS[1], KEYS[2]
 local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 
-redis.call('get', permits) -- what holds no permits raises here, before anything is written
+redis.call('get', permits) -- a key of another type raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Removes nothing, but lets the count pass when the server is out of memory; and a replica, or a right that is
@@ -27,7 +27,7 @@ for _, id in ipairs(ids) do
     good = good + (tonumber(until_ms) > now_ms and 1 or 0)
   end
 end
--- A semaphore that was deleted is not brought back by permits that were taken from it.
+-- Permits that come back must not recreate a deleted semaphore.
 local count = #back > 0 and redis.call('get', permits) and redis.call('incrby', permits, #back)
 if #back > 0 then
   redis.call('zrem', out, unpack(back))
@@ -35,7 +35,7 @@ end
 if count then
   local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
   local receivers = count > 0 and redis.pcall('publish', channel, count)
-  -- While there were permits, nobody had to wait.
+  -- As long as there were permits, no client waited.
   if is_notified then
     listeners = -3
   elseif type(receivers) == 'number' and count <= #back then

@@ -1,4 +1,4 @@
--- Has permits be out for `lease_ms` from now, at least.
+-- Extends permits so that they end `lease_ms` from now at the earliest.
 --
 -- KEYS[1] out        id -> when its lease ends
 -- ARGV[1] lease_ms   how long they shall be out, at least

@@ -1,4 +1,4 @@
--- Prefix of scripts that acquire permits for a client, or have it stand in the queue for them (see `permits_queue.lua`).
+-- Prefix of scripts that acquire permits for a client, or queue it for them (see `permits_queue.lua`).
 --
 -- Defines `may_take`: whether `left` covers the permits reserved for others; `reserved_left_ms`: for how long the first of
 -- those is reserved, or -1; `stand_for_permits`: whether the client is the first in the queue, or nil if it is not in it;
@@ -21,7 +21,7 @@ local function stand_for_permits(tag, client, argument, waited_ms, count)
   redis.pcall('zrem', 'leasehold_lock_next:' .. tag, client)
   local is_first = stand(tag, client, link, waited_ms)
   if count > 0 then
-    -- Too few for this client. Those behind it may want fewer; those before it were notified already.
+    -- There are too few for this client. Clients behind it may want fewer; those before it were notified already.
     local place = redis.pcall('zrank', 'leasehold_lock_queue:' .. tag, client)
     notify_for_permits(tag, count, type(place) == 'number' and place + 1 or 0)
   end

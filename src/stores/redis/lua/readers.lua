@@ -23,7 +23,7 @@ local function begin_readers(tag)
   if redis.pcall('exists', readers) ~= 1 then
     return false
   end
-  -- A reader that might enter and did not is not waited for again, unless it has asked since.
+  -- A reader that was admitted and did not come is not waited for again, unless it has asked since.
   local last = redis.pcall('zscore', readers, 'phase')
   if type(last) == 'string' then
     redis.pcall('zremrangebyscore', readers, 10, last)
@@ -53,7 +53,7 @@ local function expects_readers(tag)
   end
   local link = tonumber(redis.pcall('zscore', readers, 'link')) or 0
   local left_ms = phase + 20 * 2 ^ math.min(link, 6) - now_ms()
-  -- The phase is one of them.
+  -- The entry `phase` is one of those counted.
   local expected = left_ms > 0 and redis.pcall('zcount', readers, 10, phase)
   return type(expected) == 'number' and expected > 1 and left_ms or nil
 end

@@ -3,7 +3,7 @@
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
--- ARGV[3] lease_ms   how long it runs if it has lost its end
+-- ARGV[3] lease_ms   the lease to set if the key has lost its expiry
 -- ARGV[4] said       '1': the hash may have our notes beside the owner
 -- ARGV[5] channel    where waiters listen
 --
@@ -17,8 +17,8 @@
 local lock = KEYS[1]
 local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
--- A hash has one owner: the key goes with it and our notes. If the owner is not there, nothing is removed, but a replica
--- refuses all the same: an answer of a replica is no loss.
+-- The hash has one owner: removing it and our notes deletes the key. If the owner is missing, HDEL removes nothing, but
+-- makes a replica refuse the script: a replica's answer proves no loss.
 local is_freed = left == '0' and redis.call('hdel', lock, owner) == 1
 -- Most locks have an empty queue, and need none of the functions that `release_rest.lua` uses (see `acquire.lua`).
 local first
@@ -31,7 +31,7 @@ if is_freed then
   if not first[1] and not first.err then
     local listeners = redis.pcall('publish', channel, '0')
     if listeners == 0 then
-      return 'freed' -- a table takes the server as long to return as a command to run
+      return 'freed' -- returning a table costs the server as much as running a command
     end
     return {'freed', type(listeners) == 'number' and listeners or -1}
   end

@@ -12,7 +12,7 @@ local replies, is_unnotified = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
-  -- A missing right raises at the first, before anything was freed; a key that is no lock is not held.
+  -- At the first lock a missing right raises, before anything is freed; a key that is no lock counts as not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
     -- Our notes go with the owner, whichever request wrote them: a hash of notes alone would keep all others out.

@@ -10,7 +10,7 @@ if is_freed then
   listeners = type(listeners) == 'number' and listeners or -1
   return {'freed', listeners, is_unnotified and 'denied' or nil}
 elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
-  -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.
+  -- Sets the expiry to its present value, which lets the count pass when the server is out of memory.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = tonumber(lease_ms)

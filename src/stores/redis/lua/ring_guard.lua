@@ -1,11 +1,11 @@
--- Begins a script that is to run only under a ring's mark. Its own arguments are the last three; what follows
--- does not see them. The mark's key is among them: a ring's node is no member of a cluster, and what follows
--- finds its own keys where they always are.
+-- Prefix of scripts that run only under a ring's mark. Its arguments are the last three, which the script
+-- behind it does not see. The mark's key is one of them, not one of KEYS, so that the script behind it finds
+-- its keys in their usual places; a ring's node is no member of a cluster, which would refuse this.
 --
 -- KEYS[#KEYS] counter      the lock's fence counter, if a fence is wanted
 -- ARGV[last - 2] earlier   the last fence that an earlier home gave out: later ones are larger; '0': none
 -- ARGV[last - 1] bearer    where the node keeps the mark of the newest ring that it has heard of
--- ARGV[last] mark          the mark that the caller goes by
+-- ARGV[last] mark          the mark under which the caller asks
 --
 -- Returns {'other', mark}   the node bears another mark; '': none. Nothing was done
 local last = #ARGV

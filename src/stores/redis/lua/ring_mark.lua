@@ -1,4 +1,4 @@
--- Puts one mark in the place of another.
+-- Replaces the mark that a ring's node stores.
 --
 -- KEYS[1] bearer     where the node keeps the mark of the newest ring that it has heard of
 -- ARGV[1] expected   the mark that is to be replaced; '': none

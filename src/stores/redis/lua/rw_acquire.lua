@@ -1,7 +1,7 @@
 -- Takes one half of a read-write lock for one owner, once. Repeating it changes nothing but the fence.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- KEYS[2] marker     of this read hold: it counts as alive as long as this key; unused by writers
+-- KEYS[2] marker     this read hold is alive while this key exists; unused by writers
 -- KEYS[3] waiting    writers that wait and come before readers -> until when each counts as alive; the lock itself: the
 --                    owner does not go by that
 -- KEYS[4] counter    the lock's fence counter; left out if no fence is wanted
@@ -41,11 +41,11 @@ local function is_ours()
   return #fields > 0
 end
 
--- Recalls each holder once that wants to hear of waiters. Redisson counts the fields of the hash, so they are elsewhere:
+-- Recalls, once, each holder that listens for waiters. Redisson counts the fields of the hash, so they are elsewhere:
 -- `leasehold_rwlock_hearers:{name}`, a sorted set, holder's field -> until when, in ms; negative: already recalled.
 local function recall_hearers()
   local hearers = 'leasehold_rwlock_hearers:' .. tag
-  -- Those already recalled come first. At most a hundred at a time.
+  -- Reads at most a hundred; holders already recalled have lower scores.
   local fields = redis.pcall('zrange', hearers, -100, -1, 'WITHSCORES')
   for at = 1, #fields, 2 do
     if tonumber(fields[at + 1]) > 0 then
@@ -103,11 +103,11 @@ if not held then
     local time = redis.call('time')
     local clock_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     if half == 'write' then
-      -- For `alive_ms`, renewed by each attempt in vain.
+      -- The writer counts as waiting for `alive_ms`, renewed by each failed attempt.
       redis.call('zrem', waiting, owner)
       redis.call('zremrangebyscore', waiting, 0, clock_ms)
       if ttl_ms ~= -2 and alive_ms > 0 then
-        -- Were memory out, it would wait all the same, and readers would not stand back.
+        -- If memory is out, the writer waits all the same, but readers do not let it go first.
         redis.pcall('zadd', waiting, clock_ms + alive_ms, owner)
         if redis.pcall('pexpire', waiting, alive_ms * 2) ~= 1 then
           redis.pcall('zrem', waiting, owner)
@@ -162,23 +162,22 @@ if not held then
   end
 end
 
--- The fence first: a counter that cannot be used refuses before anything of the lock is written.
+-- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
 local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
-  -- too.
+  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
 end
 if half == 'read' then
-  -- The marker before the hold: a reader without one is nobody to Redisson.
+  -- The marker before the hold: Redisson ignores a reader without a marker.
   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
 end
 if ttl_ms ~= -2 then
   redis.call('hset', lock, field, count)
 else
-  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is
-  -- out, the second if the user may not PEXPIRE or the lease is no number.
+  -- On an absent key these two commands write nothing, but raise errors that would otherwise come half-way: the
+  -- first if memory is out, the second if the user may not PEXPIRE or the lease is no number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   redis.call('hset', lock, 'mode', half, field, count)

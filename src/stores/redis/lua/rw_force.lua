@@ -1,4 +1,4 @@
--- Frees a read-write lock that is in this half's hands, whoever holds it, and tells the waiters.
+-- Frees a read-write lock of which this half is held, whoever holds it, and notifies the waiters.
 --
 -- KEYS[1] lock      the lock's hash
 -- ARGV[1] half      'read' or 'write'

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] field      the holder's, in the hash
--- ARGV[2] lasts_ms   it is recalled within this time from now on
+-- ARGV[2] lasts_ms   for how long from now waiters recall it
 --
 -- Returns {'wanted'}   one did
 --         {'stays'}    none did

@@ -28,7 +28,7 @@ end
 local own = half == 'write' and owner .. suffix or owner
 local count = redis.call('hget', lock, own) or '0'
 if half == 'read' then
-  -- A reader whose markers have run out stays in the hash until another lets go of it, but reads no more.
+  -- A reader whose markers have expired stays in the hash until another release removes it, but holds nothing.
   local is_alive = false
   for level = 1, tonumber(count) do
     is_alive = is_alive or redis.call('exists', markers .. level) == 1

@@ -20,7 +20,7 @@ if redis.pcall('get', 'leasehold_lock_next:' .. tag) == client then
 elseif removed == 1 then
   notify_next(lock, false)
 end
--- Readers may have waited for this writer. 1 wakes all of Redisson's too.
+-- Readers may have waited for this writer. 1 also wakes all of Redisson's waiters.
 if removed == 1 and redis.pcall('exists', 'leasehold_rwlock_readers:' .. tag) == 1 then
   redis.pcall('publish', channel, '1')
 end

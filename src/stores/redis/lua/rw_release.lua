@@ -5,7 +5,7 @@
 -- ARGV[1] half       'read' or 'write'
 -- ARGV[2] owner      who releases
 -- ARGV[3] left       the hold count that shall remain
--- ARGV[4] lease_ms   how long it runs if it has lost its end
+-- ARGV[4] lease_ms   the lease to set if the key has lost its expiry
 -- ARGV[5] base       markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
 -- ARGV[6] waiting    writers that wait and come before readers -> until when each counts as alive; '': none do
 -- ARGV[7] channel    where waiters listen
@@ -44,7 +44,7 @@ end
 local function marker(reader, level)
   return base .. ':' .. reader .. ':rwlock_timeout:' .. level
 end
--- To its own TTL: changes nothing, but lets what follows pass when the server is out of memory.
+-- Sets the expiry to its present value, which lets what follows pass when the server is out of memory.
 local ttl_ms = redis.call('pttl', lock)
 if ttl_ms == -1 then
   ttl_ms = lease_ms
@@ -59,7 +59,7 @@ if half == 'read' then
     redis.call('del', marker(owner, level))
   end
   if left ~= '0' and rest_ms > 0 then
-    -- The hold runs for as long as before: the newest marker that stays gets the time of those that go.
+    -- The hold lasts as long as before: the newest remaining marker gets the time of the removed ones.
     redis.call('set', marker(owner, left), '1', 'PX', rest_ms)
   end
 end
@@ -72,7 +72,7 @@ if half == 'read' and redis.call('hget', lock, 'mode') == 'write' then
   redis.call('hdel', lock, field)
   return {'freed', 0}
 end
--- Readers whose markers have run out are dead; what the others have is how long the lock runs.
+-- Readers whose markers have expired are dead; the lock lasts as long as the longest marker of the others.
 local longest_ms = 0
 local fields = redis.call('hkeys', lock)
 for _, reader in ipairs(fields) do
@@ -82,11 +82,11 @@ for _, reader in ipairs(fields) do
     end
   end
 end
--- The owner goes when all has been asked, and the rest by the same command: a right that is missing leaves no hash
--- without an owner, which would keep all others out.
+-- The owner is removed after all reads, and the rest of the hash by HDEL as well: a missing right to another command
+-- would leave a hash without an owner, which would block all others.
 if longest_ms > 0 then
   if half == 'write' then
-    -- The writer goes on reading, and no longer than it asked for.
+    -- The writer keeps its read hold, for no longer than it requested.
     redis.call('hset', lock, 'mode', 'read')
   end
   redis.call('hdel', lock, field)
@@ -108,13 +108,13 @@ if half == 'write' then
       notify_next(lock, true)
     end
   end
-  -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of
-  -- Redisson's that sleep; 0 is kept for one that is about to.
+  -- Other readers may enter now; if the writer still reads, Redisson does not notify them. 1 wakes all of
+  -- Redisson's waiters that sleep; 0 is kept for one that is about to.
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
 elseif is_free then
   local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
-  -- Readers that waited for a writer who is gone.
+  -- Wakes readers that waited for a writer that is gone.
   if do_some_wait and not is_reserved and redis.pcall('del', readers) ~= 0 then
     redis.pcall('publish', channel, '1')
   end

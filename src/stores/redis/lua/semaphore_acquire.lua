@@ -31,7 +31,7 @@ if number < units or not may_take(tag, client, queue_mode, number - units) then
   if not count then
     return {'none'}
   end
-  -- A client with a reservation may be gone: then the first in the queue asks.
+  -- The client with the reservation may be gone, so the first in the queue asks when the reservation ends.
   local left_ms = number < units and -1 or reserved_left_ms(tag)
   local is_first = stand_for_permits(tag, client, queue_mode, waited_ms, number)
   if is_first == nil then

@@ -39,7 +39,7 @@ local listeners = count > 0 and redis.pcall('publish', channel, count)
 if is_notified then
   return {'freed', -3}
 end
--- While there were permits, nobody had to wait.
+-- As long as there were permits, no client waited.
 if type(listeners) == 'number' and count <= tonumber(units) then
   return {'freed', listeners}
 end

@@ -4,12 +4,12 @@
 --                      thread', or leasehold:cached (see `check_cached.lua`), which Redisson does not look at; read-write lock:
 --                      see `rw_acquire.lua`; what is counted and token locks: a string
 -- KEYS[2] counter      the lock's fence counter
--- KEYS[3] queue        who waits for a fair lock, first come first
+-- KEYS[3] queue        the waiters for a fair lock, in order of arrival
 -- KEYS[4] timeouts     until when each of them counts as alive for Redisson
--- KEYS[5] heartbeats   until when each waiter that keeps its place alive does
+-- KEYS[5] heartbeats   until when each waiter of this crate counts as alive
 -- KEYS[6] out          permits with leases: id -> when it ends
 -- ARGV[1] base         markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
--- ARGV[2] most         of waiters and permits so many are shown
+-- ARGV[2] most         how many waiters and permits are shown at most
 --         channels     the others: where those who wait for it listen, by kind
 --
 -- The wait queue (see `wait_queue.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS:
@@ -33,9 +33,9 @@ local value, holders, waiters, permits = '', {}, {}, {}
 local back, lent, writers_wait = 0, 0, 0
 
 -- The key may hold any value of other programs, which must cost neither the server its time nor the client its connection.
--- So the script shows at most this, and of a hash with more fields only their number.
+-- The script therefore shows at most this, and of a hash with more fields only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
--- Over all holders. A holder whose levels are not looked at has no known end.
+-- For all holders together. A holder whose levels are not read has no known end.
 local looks_left = 2000
 if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   local mode = redis.call('hget', object, 'mode')
@@ -61,7 +61,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   if mode == 'read' then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
-    -- As `rw_acquire.lua` sees it.
+    -- The same rule as in `rw_acquire.lua`.
     local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. base, 0, 0, 'WITHSCORES')
     if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
       writers_wait = writers_wait + 2

@@ -1,24 +1,24 @@
--- Takes a notification that one who waits for a condition was given; else keeps its place alive.
+-- Consumes the notification of a condition's waiter; if there is none, keeps the waiter's place alive.
 --
--- KEYS[1] queue        who waits, first come first
+-- KEYS[1] queue        the waiters, in order of arrival
 -- KEYS[2] heartbeats   until when each of them counts as alive
 -- KEYS[3] notified     who was notified and has not noticed -> until when it counts as alive
 -- ARGV[1] waiter       who asks
 -- ARGV[2] alive_ms     how long a place lasts without being asked for again
 -- ARGV[3] channels     each waiter listens on this and its id
 --
--- Returns {'granted'}     it was notified; or it does not wait any more, having been taken for dead
+-- Returns {'granted'}     the waiter was notified, or was removed as dead
 --         {'busy', -1}    it waits
 local queue, heartbeats, notified = KEYS[1], KEYS[2], KEYS[3]
 local waiter, alive_ms, channels = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- A key that holds something else, and a user who may not PEXPIRE, raise here, before anything is written.
+-- A key of another type, or a user without the right to PEXPIRE, raises here, before anything is written.
 redis.call('llen', queue)
 redis.call('zscore', heartbeats, waiter)
 redis.call('pexpire', notified, alive_ms * 10)
--- A notification to a dead waiter goes to the next that lives.
+-- A dead waiter's notification passes to the next living one.
 for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
   redis.call('zrem', notified, dead)
   local next = redis.call('lpop', queue)
@@ -32,7 +32,7 @@ for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
     redis.pcall('publish', channels .. next, '0')
   end
 end
--- Whatever comes of it: what was passed on may have made a key.
+-- Always set, since passing a notification on may have created a key.
 for _, key in ipairs(KEYS) do
   redis.call('pexpire', key, alive_ms * 10)
 end

@@ -1,6 +1,6 @@
--- Joins those who wait for a condition, leaves them, or notifies them.
+-- Adds a waiter to a condition, removes one, or notifies some.
 --
--- KEYS[1] queue        who waits, first come first
+-- KEYS[1] queue        the waiters, in order of arrival
 -- KEYS[2] heartbeats   until when each of them counts as alive
 -- KEYS[3] notified     who was notified and has not noticed -> until when it counts as alive
 -- ARGV[1] what         'enlist', 'leave', 'one' or 'all'
@@ -19,7 +19,7 @@ local function keep_ends()
     redis.call('pexpire', key, alive_ms * 10)
   end
 end
--- A key that holds something else, and a user who may not PEXPIRE, raise here, before anything is written.
+-- A key of another type, or a user without the right to PEXPIRE, raises here, before anything is written.
 redis.call('llen', queue)
 redis.call('zscore', heartbeats, waiter)
 redis.call('zscore', notified, waiter)
@@ -33,7 +33,7 @@ if what == 'enlist' then
 elseif what == 'leave' then
   redis.call('lrem', queue, 0, waiter)
   redis.call('zrem', heartbeats, waiter)
-  -- A notification that was not noticed is the next one's.
+  -- A notification that the waiter had not noticed passes to the next one.
   most = redis.call('zrem', notified, waiter)
 elseif what == 'one' then
   most = 1

@@ -11,10 +11,10 @@
 -- command on them goes by pcall. If memory is out, the user has no right, or a key holds something else, the script does
 -- what it would do without a queue.
 --
--- Defines `notify_next`; `popped`: what the caller has popped from the queue already. It returns whether it passed a free
--- lock on to the first client in the queue that listens, then whether a missing right kept it from that. A client that hangs
--- listens too: so a notified client leaves the queue, and in a short queue the next one gets 'standby', to ask soon. A lock
--- that is taken only has 'standby' sent
+-- Defines `notify_next`; `popped`: what the caller has popped from the queue already. The function returns whether it
+-- passed a free lock on to the first client in the queue that listens, then whether a missing right prevented that. A
+-- client that hangs listens too: so a notified client leaves the queue, and in a short queue the next one gets 'standby',
+-- to ask soon. For a lock that is taken, the function only sends 'standby'
 local function is_denied(reply)
   -- The words of 6.2 and 7.0, and of later versions and Valkey. Other errors may pass, such as a slot that moves.
   return type(reply) == 'table' and reply.err ~= nil and

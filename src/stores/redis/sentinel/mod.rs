@@ -1,14 +1,14 @@
-//! The master of a name, as Sentinels know it.
+//! The master of a name, according to the Sentinels.
 //!
-//! For the first connection all are asked, for each later one more than half, or until one names a newer
-//! master (docs/decisions/0034). An answer counts only if it is no older than what was seen before: each
-//! switch has a number that goes up (the configuration epoch), and during one, one Sentinel knows of it
-//! before another, or is cut off and never does. As soon as any thread learns of a newer master, all
-//! connections to another are ended: an old master that was paused or cut off goes on taking writes for some
-//! ten seconds.
+//! The first connection asks all Sentinels; each later one asks until more than half have answered, or one
+//! names a newer master (docs/decisions/0034). An answer counts only if it is no older than the newest one
+//! seen: each switch has a number that grows (the configuration epoch), and during a switch some Sentinels
+//! learn of it before others, or are cut off and never do. As soon as any thread learns of a newer master,
+//! the client ends all connections to others: an old master that was paused or cut off goes on accepting
+//! writes for some ten seconds.
 //!
-//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done:
-//! writes that the old master receives from then on never reach the new one.
+//! When a Sentinel announces which replica it will promote, the client writes nothing until the promotion is
+//! done: writes that the old master receives from then on never reach the new one.
 
 pub(crate) mod monitor;
 
@@ -29,23 +29,22 @@ use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// Between two looks for a master that can be used.
 const PAUSE: Duration = Duration::from_millis(25);
-/// One try to reach the master takes a third of the time that is left, but not less than this: the master
-/// that was named may be dead, and another is named meanwhile.
+/// Minimum time for one try to reach the master; a try takes a third of the remaining time. The named master
+/// may be dead, and the Sentinels may name another meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// With a usable answer, each further Sentinel gets at most this part of the rest of the time: one eighth.
+/// Once there is a usable answer, each further Sentinel gets at most one eighth of the remaining time.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether
-/// that is done. If nothing is received for this time, it has given up.
+/// A Sentinel announces the replica a tenth of a second before it promotes it, and checks every second
+/// whether the promotion is done. Without a further message for this time, the Sentinel has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
-/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for this time,
-/// they have been set up anew, and count from the beginning.
+/// If all reachable Sentinels, more than half, have named a master of a lower epoch for this time, the
+/// Sentinels were set up anew, and their epochs began again.
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
     name: String,
-    /// The Sentinels' addresses; those whose last ask failed are at the end.
+    /// The Sentinels' addresses; those that failed last are at the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
     first_access: Arc<Access>,
@@ -55,7 +54,7 @@ pub(crate) struct Sentinels {
     changed: Condvar,
 }
 
-/// The user of the Sentinels themselves, and TLS for them and the master.
+/// The login at the Sentinels themselves, and TLS for them and the master.
 struct Access {
     username: Option<String>,
     password: Option<String>,
@@ -73,11 +72,11 @@ impl Access {
 #[derive(Default)]
 struct KnownMaster {
     master: Option<Master>,
-    /// Connections to masters, with where they go.
+    /// Connections to masters, each with the node that it leads to.
     open: Vec<(SentinelNode, Weak<Wire>)>,
-    /// Since when more than half of the Sentinels have named none but older masters.
+    /// Since when more than half of the Sentinels have named only older masters.
     older_since: Option<Moment>,
-    /// Until then another server may be about to become the master.
+    /// Until this time a Sentinel may be promoting another server.
     promoting_until: Option<Moment>,
 }
 
@@ -127,14 +126,14 @@ impl Sentinels {
         self.places.lock().clone()
     }
 
-    /// A server's place, with the certificates of when this was made.
+    /// A server's place, with the certificates that were configured at the start.
     pub(crate) fn secured(&self, place: &ServerPlace) -> ServerPlace {
         place.secured(self.first_access.tls.as_ref())
     }
 
-    /// A connection to the master. `connect` makes it, within the moment that it is given, and passes the
-    /// socket on before anything is sent. While the master is down, or the Sentinels do not agree on its
-    /// successor, this tries again until `deadline`.
+    /// A connection to the master. `connect` opens it by the given deadline, and passes the socket on before
+    /// anything is sent. While the master is down, or the Sentinels disagree on its successor, this tries
+    /// again until `deadline`.
     pub(crate) fn open(
         &self,
         deadline: Moment,
@@ -150,8 +149,7 @@ impl Sentinels {
             let SentinelNode { host, port } = &master.node;
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before anything is said: a switch also ends a connection that a hung master leaves
-            // unanswered.
+            // Registered before anything is sent, so that a switch also ends a connection to a hung master.
             let place = ServerPlace::Tcp { host: Host::named(host), port: *port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
@@ -185,18 +183,17 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks the Sentinels in turn until one names a newer master than is known, or more than half have
-    /// answered and the newest answer is the known one: one alone may have missed a switch that this client
-    /// has not heard of yet either. Otherwise all are asked, and the newest answer counts, also if fewer than
-    /// half gave one. While nothing is known, all are asked.
+    /// Asks the Sentinels in turn until one names a newer master than the known one, or more than half have
+    /// answered and the newest answer is the known master; one alone may have missed a switch that this
+    /// client does not know of either. Otherwise asks all, and the newest answer counts, even if fewer than
+    /// half answered. While no master is known, asks all.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // The rest of the time is shared by the Sentinels not asked yet and the master. With a usable
-            // answer the others are not waited for long.
+            // Shared by the Sentinels not yet asked and the master; after a usable answer they get less.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
@@ -209,13 +206,13 @@ impl Sentinels {
                 }
                 Err(error) => {
                     self.ask_last(place);
-                    // An error that only a person can mend says more than that another Sentinel is down.
+                    // An error that only a person can mend says more than a Sentinel that is down.
                     if failure.as_ref().is_none_or(Error::is_retryable) {
                         failure = Some(error);
                     }
                 }
             }
-            // Read again each time: another thread may have learned of a switch.
+            // Read again each time, since another thread may have learned of a switch.
             let known = self.known.lock().master.as_ref().map(|known| known.epoch);
             if let (Some(known), Some(newest)) = (known, &newest) {
                 would_do = newest.epoch >= known;
@@ -254,8 +251,7 @@ impl Sentinels {
         self.read_answer(&mut connection, deadline).map_err(|error| of_sentinel(place, error))
     }
 
-    /// A connection to a Sentinel. The replies to `commands`, which go with the first bytes, are for the
-    /// caller.
+    /// A connection to a Sentinel. `commands` leave with the login; the caller reads their replies.
     pub(crate) fn greet(
         &self,
         place: &ServerPlace,
@@ -283,8 +279,8 @@ impl Sentinels {
         })
     }
 
-    /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as
-    /// is the epoch; both are asked in one write, which a Sentinel answers as it is at one moment.
+    /// Asks for the master's address and epoch. The Sentinel that makes the switch changes both as soon as it
+    /// has seen the promotion. Both questions are in one write, which a Sentinel answers at one moment.
     pub(crate) fn send_question(&self, connection: &mut Connection, deadline: Moment) -> Result<()> {
         let mut bytes = Vec::new();
         for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
@@ -321,7 +317,7 @@ impl Sentinels {
         Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
     }
 
-    /// The next reply; unasked messages of the Sentinel come in between.
+    /// The next reply; the Sentinel's messages may come before it.
     fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
         loop {
             match connection.receive(deadline)? {
@@ -331,8 +327,7 @@ impl Sentinels {
         }
     }
 
-    /// A message: of a switch that has been made, one learns by asking; that one begins must be known at
-    /// once.
+    /// Takes a message. A finished switch shows in answers too; a beginning promotion is noted at once.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
         // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
@@ -347,8 +342,7 @@ impl Sentinels {
         }
     }
 
-    /// Takes note of a master that somebody named, unless a newer one is known: then `false`. Ends the
-    /// connections to any other.
+    /// Notes a master, and ends connections to any other; `false` if a newer master is known.
     fn learn(&self, master: &Master) -> bool {
         let mut known = self.known.lock();
         if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {
@@ -358,7 +352,7 @@ impl Sentinels {
         true
     }
 
-    /// Takes in the answers of all Sentinels that could be asked, given at one time.
+    /// Takes the answers of all reachable Sentinels, given at one time.
     pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
         let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
         if self.learn(newest) {
@@ -384,7 +378,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Has the connection ended as soon as its master is known to be one no longer; that may be now.
+    /// Registers the connection: it is ended as soon as another master is known, perhaps at once.
     fn register(&self, node: &SentinelNode, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
@@ -427,12 +421,12 @@ fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
     Error::new(error.kind(), "connect", words).with_source(error)
 }
 
-/// Messages of Sentinels when they make another server the master: first the one that does it says whom it
-/// will promote, then that it has, then all that they know.
+/// Messages of Sentinels during a switch: the leading Sentinel announces the replica, then its promotion,
+/// then every Sentinel reports the switch.
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 
-// Connections within the process are Unix sockets here.
+// The tests use pairs of Unix sockets as connections.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -447,7 +441,6 @@ mod tests {
         Sentinels::new("m", places, &ServerOptions::default()).unwrap()
     }
 
-    /// A password that was changed while the client runs.
     #[test]
     fn a_sentinels_password_comes_from_the_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -473,7 +466,7 @@ mod tests {
         };
         assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
         std::fs::write(&file, "new\n").unwrap();
-        // After a pause, since the old password has just been refused.
+        // After a pause, because the old password was refused just before.
         let deadline = Clock::System.after(Duration::from_secs(60));
         while greet().is_err() {
             assert!(Clock::System.now() < deadline);
@@ -484,7 +477,6 @@ mod tests {
         Master { epoch, node: SentinelNode { host: host.to_owned(), port: 1 } }
     }
 
-    /// A connection, and the server's end of it.
     fn connection() -> (Arc<Wire>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -506,7 +498,7 @@ mod tests {
         assert!(!sentinels.learn(&master(4, "a")));
         sentinels.register(&master(5, "b").node, &to_b);
         assert!(is_open(&b));
-        // A connection begun before the switch was known, and registered after.
+        // A connection that began before the switch was known, and is registered after it.
         let (late, server) = connection();
         sentinels.register(&master(4, "a").node, &late);
         assert!(!is_open(&server));
@@ -538,7 +530,7 @@ mod tests {
         sentinels.await_promotion(soon()).unwrap();
     }
 
-    /// A Sentinel that names a master at this host, always.
+    /// A Sentinel that always names a master at this host.
     fn naming(host: &str, port: u16) -> (RedisAddress, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = listener.local_addr().unwrap().port();
@@ -581,13 +573,13 @@ mod tests {
         let older = [master(0, "b"), master(0, "b")];
         let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.clone();
         sentinels.learn_from_all(&older, at(0));
-        sentinels.learn_from_all(&older[..1], at(5)); // not more than half: from the beginning
+        sentinels.learn_from_all(&older[..1], at(5)); // not more than half: the time begins again
         sentinels.learn_from_all(&older, at(6));
         sentinels.learn_from_all(&older, at(15));
         assert_eq!(host(), "a");
         sentinels.learn_from_all(&older, at(17));
         assert_eq!(host(), "b");
-        // The one Sentinel that knows of a newer master is right.
+        // One Sentinel that knows of a newer master suffices.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
     }

@@ -1,8 +1,8 @@
-//! The thread that looks out for another master.
+//! The thread that notices a new master.
 //!
-//! It keeps a connection to each Sentinel, over which it is notified of switches at once, and asks them all
-//! each second in case the message is lost. Its news goes to `Sentinels`, which ends the connections to the
-//! old master.
+//! The monitor keeps a connection to each Sentinel, receives messages of switches over it, and asks each
+//! Sentinel once a second in case a message is lost. `Sentinels` gets the news, and ends the connections to
+//! the old master.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::time::{Clock, Moment};
 use crate::wire::{Wire, await_any};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long one Sentinel may keep the others waiting.
+/// Maximum time that one Sentinel may hold up the others.
 const MOST: Duration = Duration::from_secs(1);
-/// Before a Sentinel that failed is connected to again: at least, at most.
+/// The shortest and the longest pause before connecting again to a Sentinel that failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
 
 pub(crate) struct SentinelMonitor {
@@ -32,7 +32,7 @@ pub(crate) struct SentinelMonitor {
 struct MonitorShared {
     sentinels: Arc<Sentinels>,
     service: Service,
-    /// The connections to Sentinels, for ending them; `None`: the monitor was closed.
+    /// The connections to Sentinels, to be shut down by `close`; `None`: closed.
     open: Mutex<Option<Vec<Weak<Wire>>>>,
 }
 
@@ -63,7 +63,7 @@ impl SentinelMonitor {
 }
 
 impl Drop for SentinelMonitor {
-    /// For a store that was never put to use: else it was closed.
+    /// Needed for a store that was dropped without `close`.
     fn drop(&mut self) {
         self.close();
     }
@@ -81,7 +81,7 @@ impl MonitorShared {
             if streams.is_empty() {
                 return next;
             }
-            // On closing they end, which ends this too.
+            // `close` shuts the streams down, which ends this wait.
             await_any(streams.into_iter(), next.since(Clock::System.now()));
             Clock::System.now()
         });
@@ -97,7 +97,7 @@ impl MonitorShared {
             .filter_map(|post| post.talk(|connection| self.sentinels.read_answer(connection, deadline)))
             .collect();
         self.sentinels.learn_from_all(&said, Clock::System.now());
-        // Last, since it may take long.
+        // Connects last, since this may take long.
         for post in posts.iter_mut() {
             let now = Clock::System.now();
             if post.connection.is_none() && now >= post.next && !self.service.is_stopped() {
@@ -107,22 +107,22 @@ impl MonitorShared {
         }
     }
 
-    /// RESP3, in which messages and replies come over one connection.
+    /// Connects with RESP3, in which messages and replies share one connection.
     fn connect(&self, place: &ServerPlace, deadline: Moment) -> Result<Connection> {
         let mut commands = vec![Command::new("HELLO").arg(3_u32)];
         commands.extend(CHANNELS.map(|channel| Command::new("SUBSCRIBE").arg(channel)));
-        // Known before anything is said: closing does not wait for a Sentinel that says nothing.
+        // Registered before anything is sent, so that `close` does not wait for a silent Sentinel.
         let mut connection =
             self.sentinels.greet(place, &commands, deadline, |stream| self.register(stream))?;
         accepted(connection.receive(deadline)?).map_err(|error| refusal(&error, Expected::Nothing))?;
         for _ in CHANNELS {
-            // Confirmed, or refused: without a subscription the Sentinel is asked each second.
+            // Confirmed or refused: without a subscription the monitor still asks the Sentinel each second.
             let _either: Value = connection.receive(deadline)?;
         }
         Ok(connection)
     }
 
-    /// Has the connection ended on closing; that may be now.
+    /// Registers the connection to be shut down by `close`; shuts it down now if that has run.
     fn register(&self, stream: &Arc<Wire>) {
         match &mut *self.open.lock() {
             None => stream.shutdown(),
@@ -135,7 +135,6 @@ impl MonitorShared {
 }
 
 impl Post {
-    /// Uses the connection, if there is one; a failure ends it.
     fn talk<T>(&mut self, talk: impl FnOnce(&mut Connection) -> Result<T>) -> Option<T> {
         let result = talk(self.connection.as_mut()?).ok();
         if result.is_none() {

@@ -25,7 +25,7 @@ use crate::time::Clock;
 const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$7\r\n\
                         cluster\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
 
-/// A member that answers each script with what `says` gives for it; nothing: no answer.
+/// A member that answers each script with what `says` returns for it; `None`: no answer.
 struct RingMember {
     port: u16,
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ struct Shared {
     ended: AtomicBool,
     /// The slots of each member, as this member answers CLUSTER SLOTS: first, last, port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// The first words of what came, less what a connection begins with.
+    /// The key, or the first word, of each command received, without the commands that open a connection.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -152,7 +152,7 @@ fn a_redirection_is_followed_once() {
         assert_eq!(here.asked(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
         assert_eq!(there.asked(), expected);
-        // A renewal in a batch follows the redirection too.
+        // A renewal in a batch follows the redirect too.
         there.shared.asked.lock().clear();
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
@@ -175,7 +175,7 @@ fn circular_redirections_end_with_nothing_done() {
     store.close();
 }
 
-/// The next owner, who reads this, goes on waiting.
+/// The next owner, which reads this error, goes on waiting.
 #[test]
 fn a_hand_off_sent_on_to_a_dead_member_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -193,8 +193,8 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
 }
 
-/// A read-write lock's script finds some of its keys by itself, and may have changed others when it comes to
-/// one that has moved.
+/// The script of a read-write lock finds some of its keys itself, and may have changed others before it comes
+/// to one that has moved.
 #[test]
 fn only_a_reading_half_script_is_certain() {
     let here = RingMember::start(|_| {
@@ -217,8 +217,8 @@ fn only_a_reading_half_script_is_certain() {
     store.close();
 }
 
-/// Without this an attempt of the same owner could find its old field at the new member, be granted, and lose
-/// the lock to the late release.
+/// If requests did not follow the release, an attempt of the same owner could find its old field at the new
+/// member, be granted, and lose the lock to the late release.
 #[test]
 fn questions_follow_an_unread_release() {
     let there = RingMember::start(|_| granted());
@@ -228,7 +228,7 @@ fn questions_follow_an_unread_release() {
     let (done, outcome) = bounded(1);
     store.release_later(&me, soon(), Sink::new(move |answer| done.send(answer).unwrap()));
     eventually(|| here.asked() == ["lk"]);
-    // Another lock's request finds out that all slots are elsewhere.
+    // A request about another lock finds out that all slots are elsewhere.
     *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
     store.doubt();
     assert!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()).is_ok());
@@ -236,8 +236,8 @@ fn questions_follow_an_unread_release() {
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     eventually(|| here.asked() == ["lk", "lk"]);
     assert_eq!(there.asked(), ["other"]);
-    // The connection ended, so the release of unknown outcome can no longer arrive: the lock is asked for
-    // at its new member.
+    // The connection has ended, so the release of unknown outcome can no longer arrive, and the lock is asked
+    // for at its new member.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
     assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(there.asked(), ["other", "lk"]);
@@ -328,7 +328,7 @@ fn a_hanging_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // Bounded by the deadline: the redirections would never end by themselves.
+        // Bounded by the deadline: the redirects alone would never end.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
         store.close();
     }
@@ -351,7 +351,7 @@ fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
         store.close();
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
-    // Allowed are the host of the URL, at any port, and the hosts of the list.
+    // Allowed hosts are the URL's, at any port, and those of the list.
     let there = RingMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {

@@ -1,4 +1,4 @@
-//! Knowledge left when a connection, a server or a whole pool fails.
+//! What clients know and do when a connection, a server or a whole pool fails.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, gran
 use crate::sync::Mutex;
 use crate::time::Clock;
 
-/// Longer than the command time-out of a fake server's clients by what a busy machine needs; sooner than
-/// [`soon`].
+/// Longer than the command time-out of a fake server's clients, with a margin for a busy machine; shorter
+/// than [`soon`].
 const MOST: Duration = Duration::from_secs(5);
 
 fn refused(options: &ServerOptions) -> Error {
@@ -36,7 +36,7 @@ fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
     }
 }
 
-/// Runs one attempt on a server that behaves so, within the command time-out.
+/// Runs one attempt, within the command time-out, on a server that answers with `act`.
 fn attempt_on(act: fn() -> Act) -> (Answer<Attempt>, Fake) {
     let fake = Fake::start(move |_| act());
     let store = open(&fake.options());
@@ -131,7 +131,7 @@ fn of_a_batch_the_answered_part_is_known() {
 
 #[test]
 fn renewals_go_through_while_all_other_connections_hang() {
-    // A renewal's last word is its lease, an attempt's its queue mode.
+    // The last word of a renewal is its lease, that of an attempt its queue mode.
     let fake = Fake::start(|command| {
         if command.ends_with(" 30000") { Act::Say("*1\r\n$7\r\nrenewed\r\n") } else { Act::Nothing }
     });
@@ -161,7 +161,7 @@ fn a_gone_server_is_not_stormed() {
     granted(store.attempt(&me, 1, soon()));
     let server = server.restart(|| {
         let before = Clock::System.now();
-        // The first attempt may only find that its old connection has ended.
+        // The first attempt may only find out that its old connection has ended.
         drop(store.attempt(&me, 1, soon()));
         let error = store.attempt(&me, 1, soon()).refused();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -197,7 +197,7 @@ fn a_gone_server_is_not_stormed() {
         drop(store.attempt(&me, 1, soon()));
         attempts += 1;
     }
-    // Fewer than ten in each tenth of a second.
+    // At most ten in each tenth of a second.
     let most = 10 * spent().as_millis().div_ceil(100);
     assert!(u128::from(fake.connects() as u64) < most, "{attempts} attempts, {} connects", fake.connects());
     store.close();
@@ -283,14 +283,15 @@ fn an_unawaited_release_carries_an_unknown_script() {
         granted(store.attempt(&me, 1, soon()));
         assert!(is_freed());
     }
-    // A renewal gets NOSCRIPT on its own connection. The next release must then send its whole script too.
+    // A renewal gets NOSCRIPT on its own connection. The next release, on another one, must then send its
+    // body too.
     granted(store.attempt(&me, 1, soon()));
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());
     server.run(&["SCRIPT", "FLUSH"]);
     assert!(renewed());
     assert!(is_freed());
-    // A new connection may lead to another server, or to the same after a restart.
+    // A new connection may lead to another server, or to the same one after a restart.
     granted(store.attempt(&me, 1, soon()));
     server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     server.run(&["SCRIPT", "FLUSH"]);
@@ -299,7 +300,7 @@ fn an_unawaited_release_carries_an_unknown_script() {
     store.close();
 }
 
-/// It ran nothing. The second connection logs in anew.
+/// The server ran nothing; the second connection logs in again.
 #[test]
 fn a_request_after_the_end_of_its_login_is_sent_again() {
     type Ask = fn(&RedisStore, &Claim) -> bool;
@@ -357,7 +358,7 @@ fn a_refused_script_counts_as_unknown() {
     for _ in 0..2 {
         drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).wait());
     }
-    // EVALSHA would be refused too, and a name learned here would not be sent again.
+    // EVALSHA would be refused too, and the script must not count as known.
     assert_eq!(*sent.lock(), ["eval", "eval"]);
     store.close();
 }
@@ -390,7 +391,7 @@ fn renewals_go_on_while_calls_have_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // A dialog takes one of the pool's two connections. No shared connection is open that a renewal could
+    // The two dialogs take both of the pool's connections. No shared connection is open that a renewal could
     // use.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
@@ -433,7 +434,7 @@ fn after_closing_nothing_is_sent() {
 
 #[test]
 fn connecting_says_at_once_what_is_wrong() {
-    // No server of locks has this port.
+    // No Redis server listens on this port.
     let error = refused(&ServerOptions {
         url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
         ..ServerOptions::default()
@@ -470,8 +471,8 @@ fn connecting_says_at_once_what_is_wrong() {
 fn a_full_server_is_busy() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
-        // The answer shows that this client is connected, so the next is one too many. The harness's own
-        // may still be leaving.
+        // The answer shows that this client is connected, so the next one exceeds the limit. The harness's
+        // own connection may still be closing.
         let only = || {
             let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
             only.write_all(b"PING\r\n").unwrap();
@@ -525,7 +526,7 @@ fn tcp_works_as_a_unix_socket_does() {
     store.close();
 }
 
-/// A service may stand for a master and its replicas: each connection leads to another of them.
+/// Behind a service for a master and its replicas, each connection may lead to another server.
 #[test]
 fn one_connection_to_a_replica_condemns_no_other() {
     const REPLICA: Act = Act::Say(

@@ -10,16 +10,15 @@ use redis::{Parser, Value};
 
 use crate::config::ServerOptions;
 
-/// The action for one command.
 pub(super) enum Act {
     Say(&'static str),
-    /// One byte now and then.
+    /// One byte at a time, slowly.
     Drip(&'static str),
-    /// This, and then bytes without an end.
+    /// This text, then bytes without end.
     Flood(&'static str),
     Nothing,
     HangUp,
-    /// This, and then no more.
+    /// This text, then a hang-up.
     Last(&'static str),
 }
 
@@ -41,8 +40,8 @@ struct State {
 }
 
 impl Fake {
-    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format's number
-    /// are answered well before.
+    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format number
+    /// are answered as a good server would.
     pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
         Fake::start_raw(move |command| match command {
             "hello" => GREETING,
@@ -81,12 +80,12 @@ impl Fake {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    /// How many bytes of floods were taken.
+    /// How many bytes of floods the client took.
     pub(super) fn flooded(&self) -> usize {
         self.state.flooded.load(Ordering::SeqCst)
     }
 
-    /// How many commands came, HELLO and the probe among them.
+    /// How many commands came, including HELLO and the probe.
     pub(super) fn commands(&self) -> usize {
         self.state.commands.load(Ordering::SeqCst)
     }

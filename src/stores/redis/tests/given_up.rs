@@ -1,4 +1,4 @@
-//! Connections that are given up, and those that are not.
+//! Connections that the client replaces, and those that it keeps.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::sync::Waker;
 use crate::time::Clock;
 use crate::{LockClient, OwnedGuard};
 
-/// A place that leads to one server and then to another, as a proxy or a name does.
+/// A path that leads first to one server and then to another, as a proxy or a name may.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -84,8 +84,8 @@ fn every_connection_leaves_a_demoted_server() {
     eventually(|| listeners(&old) > 0);
     place.now_leads_to(&new);
     old.run(&["REPLICAOF", "127.0.0.1", "1"]);
-    // The attempt uses the connection that was open. The renewal's connection must be replaced too,
-    // although nothing was refused over it.
+    // The attempt uses the open connection and is refused. The renewal's connection must be replaced too,
+    // although no request over it was refused.
     eventually(|| matches!(store.attempt(&held, 1, soon()), Ok(Attempt::Granted { .. })));
     assert!(
         store.renew(std::slice::from_ref(&held), soon()).remove(0).done(),
@@ -150,7 +150,7 @@ fn a_full_server_costs_no_hold() {
     store.close();
 }
 
-/// A proxy that is full, or a policy that drops what would open one.
+/// A proxy at its limit, or a policy that drops new connections.
 #[test]
 fn an_old_connection_serves_without_a_new_one() {
     static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! A server of the tests' own, and a way to look at it that does not pass through the code under test.
+//! A server for one test, and a way to inspect it that bypasses the code under test.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -21,14 +21,14 @@ use crate::stores::redis::RedisStore;
 use crate::stores::redis::about::format_key;
 use crate::time::{Clock, Moment};
 
-/// A private server on a Unix socket in a folder of its own; stopped when dropped.
+/// A server on a Unix socket in its own folder; stopped on drop.
 pub(super) struct Server {
     process: Child,
     folder: tempfile::TempDir,
 }
 
 impl Server {
-    /// Kills the server, does `meanwhile`, and starts it again, empty, on the same socket.
+    /// Kills the server, runs `meanwhile`, and starts the server again, empty, on the same socket.
     pub(super) fn restart(mut self, meanwhile: impl FnOnce()) -> Server {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -46,8 +46,8 @@ impl Server {
         server
     }
 
-    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take
-    /// the port first: then the server ends, and another port is tried.
+    /// Starts a server that also listens on a port, given in `port_setting`. If another process takes the
+    /// port first, the server ends, and another port is tried.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,7 +103,7 @@ impl Server {
         redis::from_redis_value(self.run(command)).unwrap()
     }
 
-    /// Keys in the server but the format's number, sorted.
+    /// The keys on the server except the format number, sorted.
     pub(super) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::from_redis_value(self.run(&["KEYS", "*"])).unwrap();
         keys.retain(|key| *key != format_key());
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// `LEASEHOLD_TEST_SERVER` names another server than the `redis-server` of the PATH.
+/// `LEASEHOLD_TEST_SERVER` names a program to use instead of the PATH's `redis-server`.
 fn launch(folder: &tempfile::TempDir, settings: &[&str]) -> Child {
     let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
     Command::new(program)
@@ -135,7 +135,7 @@ pub(super) fn open(options: &ServerOptions) -> RedisStore {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap()
 }
 
-/// Waits for something that the server does in its own time, which on a busy machine is long.
+/// Waits for something that the server does in its own time, which is long on a busy machine.
 pub(super) fn eventually(mut happened: impl FnMut() -> bool) {
     let (_never, nothing) = bounded::<()>(0);
     let deadline = Clock::System.after(Duration::from_secs(60));
@@ -162,7 +162,7 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
     Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
 }
 
-/// The result that a test expects of an answer.
+/// Unwraps the result that a test expects of an answer.
 pub(super) trait Said<T> {
     fn done(self) -> T;
     fn refused(self) -> crate::Error;
@@ -184,7 +184,7 @@ impl<T: std::fmt::Debug> Said<T> for Answer<T> {
     }
 }
 
-/// Whether an attempt was granted, and with which fence.
+/// Expects a grant; returns its fencing token.
 pub(super) fn granted(answer: Answer<Attempt>) -> Option<FencingToken> {
     match answer.done() {
         Attempt::Granted { fence, .. } => fence,
@@ -192,7 +192,7 @@ pub(super) fn granted(answer: Answer<Attempt>) -> Option<FencingToken> {
     }
 }
 
-/// Passes on the observer's notifications of wake-ups: `true` when they are up.
+/// An observer that passes on whether notifications are up.
 pub(super) struct Wakeups(Sender<bool>);
 
 impl Wakeups {

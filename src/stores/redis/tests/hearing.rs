@@ -1,4 +1,4 @@
-//! Holds that hear of others: the marks, and who is recalled and seen.
+//! Holds that listen for other clients: their marks, and which clients send a recall or are seen.
 
 use crate::seam::capabilities::{CachedCheck, HoldCaching};
 use crate::seam::{Claim, Inspect, Kind, QueueMode, Release, Store};
@@ -6,7 +6,7 @@ use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, soon};
 use crate::stores::redis::tests::kinds::Messages;
 
-/// The answers that a check may give where nobody waits: of a first check, or not.
+/// The first answer of a check while no client waits, by the kinds of the hold and of a waiter.
 const CALM: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),
@@ -52,7 +52,7 @@ fn each_kinds_waiters_recall_a_holder_that_hears() {
     }
 }
 
-/// A waiter that is in no queue, as one that spins, has taken the mark.
+/// A waiter outside the queue, for example one that spins, has taken the mark.
 #[test]
 fn a_mark_removed_by_a_recall_is_set_again() {
     let server = Server::start(&[]);
@@ -69,7 +69,7 @@ fn a_mark_removed_by_a_recall_is_set_again() {
     store.close();
 }
 
-/// A check that comes after the release, or after the next grant.
+/// The check arrives after the release, or after the next grant.
 #[test]
 fn a_check_after_the_release_marks_no_later_hold() {
     for (held, _, _) in CALM {

@@ -1,5 +1,4 @@
-//! Effects of the scripts of the other kinds on the keys: fair and read-write locks, permits, latches,
-//! conditions.
+//! How the scripts of the other kinds change keys: fair and read-write locks, permits, latches, conditions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -74,22 +73,22 @@ pub(super) fn now_ms(server: &Server) -> i64 {
     time[0].parse::<i64>().unwrap() * 1_000 + time[1].parse::<i64>().unwrap() / 1_000
 }
 
-/// Whether the leases of all permits that are out are over.
+/// Whether the leases of all acquired permits have ended.
 pub(super) fn are_over(server: &Server) -> bool {
     server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
 }
 
-/// Milliseconds until the time that a waiter has in `key`, by the server's clock.
+/// Milliseconds until the time of a waiter in `key`, by the server's clock.
 pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
     server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
 }
 
-/// Has a waiter of ours be as one that died long ago.
+/// Makes a waiter of ours look dead for long.
 pub(super) fn dies(server: &Server, claim: &Claim) {
     server.run(&["ZADD", HEARTBEATS, "1", &claim.owner.to_string()]);
 }
 
-/// The messages on channels that begin with `channel`, while it lives.
+/// Collects the messages on channels that begin with a prefix.
 pub(super) struct Messages(UnixStream, Parser);
 
 impl Messages {
@@ -103,7 +102,7 @@ impl Messages {
         Messages(socket, parser)
     }
 
-    /// The messages since the last call, as channel and payload: all that was published before.
+    /// The channel and payload of each message published since the last call.
     pub(super) fn take(&mut self) -> Vec<(String, String)> {
         self.0.write_all(&redis::cmd("PING").get_packed_command()).unwrap();
         let mut taken = Vec::new();
@@ -145,7 +144,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
     }
     assert!((6_000..=12_000).contains(&server.number(&["PTTL", HEARTBEATS])));
 
-    // Each question renews the waiter's heartbeat for the full time.
+    // Each attempt renews the waiter's heartbeat for the full time.
     server.run(&["ZADD", HEARTBEATS, &(now_ms(&server) + 1_000).to_string(), &first.owner.to_string()]);
     busy(&store, &first);
     assert!((5_000..=6_000).contains(&time_left(&server, HEARTBEATS, first.owner)));
@@ -155,7 +154,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
     let told =
         |waiter: &Claim| vec![(format!("redisson_lock__channel:{{k}}:{}", waiter.owner), "0".to_owned())];
     assert_eq!(messages.take(), told(&first));
-    // The lock is reserved for the first waiter, so the second is told to wait.
+    // The lock is reserved for the first waiter, so the second must wait.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
     assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. }));
     assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
@@ -177,13 +176,13 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
         busy(&store, waiter);
     }
     dies(&server, &dead);
-    // An entry of the queue without an expiry is skipped too.
+    // A waiter in the queue without a time is skipped too.
     server.run(&["LPUSH", QUEUE, "nobody:1"]);
     let mut messages = Messages::of(&server, "redisson_lock__channel:{k}:");
     freed(&store, &holder);
     assert_eq!(messages.take()[0].0, format!("redisson_lock__channel:{{k}}:{}", first.owner));
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&[&first, &second]));
-    // An attempt removes dead waiters too, and notifies the next.
+    // An attempt also removes dead waiters, and notifies the next one.
     dies(&server, &first);
     let (third, _) = (of(Kind::Fair), ());
     busy(&store, &third);
@@ -192,7 +191,7 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]).len(), 2, "{key}");
     }
-    // Redisson's waiters have no heartbeat, and live as long as they say.
+    // Redisson's waiters have no heartbeat, and live until their own time.
     server.run(&["FLUSHALL"]);
     server.run(&["RPUSH", QUEUE, "java:1"]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", "java:1"]);
@@ -203,7 +202,7 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
     store.close();
 }
 
-/// Redisson's waiters' times went hours ahead, or back to before now, as others came, gave up and were
+/// Regression: waiters' times went hours ahead, or back before now, as other waiters came, gave up and were
 /// served.
 #[test]
 fn the_times_of_fair_waiters_do_not_drift() {
@@ -221,7 +220,7 @@ fn the_times_of_fair_waiters_do_not_drift() {
         busy(&store, &dead);
         cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
-            // A Redisson waiter is served, which moves everybody's expiry forward by one wait.
+            // A Redisson waiter is served, which takes one wait off all times.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
@@ -237,7 +236,7 @@ fn the_times_of_fair_waiters_do_not_drift() {
     store.close();
 }
 
-/// Has one of Redisson's wait for as long, as it would: behind the last waiter.
+/// Adds a Redisson waiter with this wait, as Redisson does: behind the last waiter.
 fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     let now = now_ms(server);
     let left = match list(server, &["LRANGE", QUEUE, "-1", "-1"]).first() {
@@ -248,7 +247,7 @@ fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     server.run(&["RPUSH", QUEUE, who]);
 }
 
-/// As when Redisson's first waiter is granted the lock or gives up: its wait is taken off all expiries.
+/// Removes Redisson's first waiter, as when it is granted the lock or gives up: takes its wait off all times.
 fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
     assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
     server.run(&["LPOP", QUEUE]);
@@ -272,7 +271,7 @@ fn a_fair_place_outlasts_redissons_before_it() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // Unchanged however often waiters ask, and whichever of ours leaves.
+        // The times stay the same however often waiters ask, and whichever of ours leaves.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -328,18 +327,18 @@ fn a_waiter_redisson_skipped_returns_first() {
     busy(&store, &first);
     in_order(&[&first, &dead, &last], 3);
     assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
-    // An expired entry is no reason to skip our waiter while its heartbeat is fresh.
+    // An expired time is no reason to skip our waiter while its heartbeat is fresh.
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free, so the first waiter is granted it although Redisson passed that waiter over.
+    // The lock is free, so the first waiter is granted it although Redisson took it out of the queue.
     is_passed_over(&first);
     granted(store.attempt(&first, 1, soon()));
     in_order(&[&dead, &last], 2);
     for key in [TIMEOUTS, HEARTBEATS] {
         assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
     }
-    // A waiter without a fresh heartbeat was rightly passed over.
+    // A waiter without a fresh heartbeat was rightly taken out.
     is_passed_over(&dead);
     dies(&server, &dead);
     busy(&store, &dead);
@@ -356,7 +355,7 @@ fn a_fair_lock_is_re_entered_kept_and_forced() {
     granted(store.attempt(&holder, 1, soon()));
     granted(store.attempt(&for_ms(&holder, 5), 2, soon()));
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
-    // The holder may be in the queue too, if it asked again after a lost answer.
+    // The holder may also be in the queue, if it asked again after a lost answer.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
@@ -424,7 +423,8 @@ fn read_holds_have_markers_that_are_raised_and_never_cut() {
     store.close();
 }
 
-/// Redisson's nested read takes the writer's time along; its watchdog cuts a longer one to its own.
+/// Redisson's nested read keeps the writer's longer time, too; but Redisson's watchdog cuts a longer time to its
+/// own lease.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     let server = Server::start(&[]);
@@ -441,7 +441,7 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     assert!(ttl() > 59_000, "{}", ttl());
     assert!(renewed(&store, &for_ms(&writer, 30_000)));
     assert!(ttl() > 59_000, "{}", ttl());
-    // A re-entry does not add the two leases up.
+    // A re-entry must not add up the two leases.
     granted(store.attempt(&writer, 2, soon()));
     assert!(ttl() <= 60_000, "{}", ttl());
     store.close();
@@ -472,7 +472,7 @@ fn a_waiting_writer_blocks_willing_readers() {
     let heedless = of(Kind::Read);
     granted(store.attempt(&heedless, 1, soon()));
     freed(&store, &heedless);
-    // A waiting writer that died no longer counts.
+    // A waiting writer that has died no longer counts.
     server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
     granted(store.attempt(&late, 1, soon()));
     freed(&store, &late);
@@ -480,7 +480,7 @@ fn a_waiting_writer_blocks_willing_readers() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
     server.run(&["DEL", WRITERS]);
 
-    // A granted writer no longer counts as waiting. When it ends, readers go behind the waiting writers.
+    // A granted writer no longer counts as waiting. When it releases, readers go behind the waiting writers.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
@@ -509,7 +509,7 @@ fn a_waiting_writer_blocks_willing_readers() {
     server.run(&["DEL", "redisson_lock_token:{k}"]);
     assert_eq!(server.keys(), [""; 0]);
 
-    // Without memory on the server a waiter still waits.
+    // A waiter still waits if the server is out of memory.
     granted(store.attempt(&reader, 1, soon()));
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
@@ -596,7 +596,7 @@ fn counters_tell_what_redisson_tells() {
     told("redisson_countdownlatch__channel__{k}", "0");
     server.run(&["SET", "k", "0"]);
     granted(store.attempt(&of(Kind::Latch), 1, soon()));
-    // A latch at 0, as Redisson leaves it; this crate deletes such a key.
+    // Redisson leaves a latch's key at 0; this crate deletes the key.
     set_up(&store, Kind::Latch, 1);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
     server.run(&["DEL", "k"]);
@@ -630,11 +630,10 @@ fn an_unnoticed_notification_goes_to_the_next() {
     };
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
     assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
-    // A notified waiter that leaves without having noticed passes the notification on.
+    // A notified waiter that leaves without noticing passes the notification on.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
-    // A notified waiter that dies without having noticed: the next waiter's question passes the
-    // notification on.
+    // A notified waiter dies without noticing: the next waiter's attempt passes the notification on.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
     let last = of(Kind::Signal);
     count(&store, &last, &Counting::Enlist);
@@ -645,7 +644,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
     }
     granted(store.attempt(&waiters[3], 1, soon()));
     busy(&store, &last);
-    // Asking renews a place and leaving removes it. A client without a place gets none by asking.
+    // An attempt renews a place, and leaving removes it. An attempt without a place makes none.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);
@@ -667,8 +666,7 @@ fn passed_on_notifications_expire() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // Both waiters were notified, and one of them died: after the other has noticed, the key holds the
-    // dead one alone.
+    // Both waiters were notified, and one died: once the other has noticed, the key has only the dead one.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     granted(store.attempt(&waiters[1], 1, soon()));
@@ -710,7 +708,8 @@ fn foreign_keys_are_refused_before_any_write() {
     store.close();
 }
 
-/// Redisson gives them none. One that is killed while it waits, as the last that ever does, leaves them.
+/// Redisson gives these keys no expiry. A waiter that is killed, and is the last ever, would leave them for
+/// good.
 #[test]
 fn a_fair_queue_with_ours_ends() {
     let server = Server::start(&[]);
@@ -722,7 +721,7 @@ fn a_fair_queue_with_ours_ends() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // As after very many Redisson waiters, each of which adds its wait to the expiry of the one before.
+    // As after very many Redisson waiters, each of which adds its wait to the time of the one before.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);
@@ -730,7 +729,7 @@ fn a_fair_queue_with_ours_ends() {
     store.close();
 }
 
-// ---- a lock that ends at another time
+// ---- changing the end of a lease
 
 #[test]
 fn only_the_owner_moves_a_locks_end() {

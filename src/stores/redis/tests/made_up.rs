@@ -1,11 +1,11 @@
-//! Made-up replies of a Redis server, for the tests of what reads them: see `crate::fuzz`.
+//! Random replies of a Redis server, for fuzz tests of the decoders: see `crate::fuzz`.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis::Value;
 
-/// Replies of a Redis server, of any shape; `texts` are likely in them.
+/// Replies of any shape, in which `texts` are likely.
 pub(crate) fn replies(texts: &'static [&'static str]) -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         4 => select(texts).prop_map(|text| text.as_bytes().to_vec()),
@@ -27,7 +27,7 @@ pub(crate) fn replies(texts: &'static [&'static str]) -> impl Strategy<Value = V
     })
 }
 
-/// How many bytes a reply has, about.
+/// The approximate number of bytes of a reply.
 pub(crate) fn weight(reply: &Value) -> usize {
     8 + match reply {
         Value::BulkString(bytes) => bytes.len(),

@@ -1,4 +1,4 @@
-//! The store against real servers, and against bad ones.
+//! The store against real servers and misbehaving ones.
 
 mod cluster;
 mod connections;

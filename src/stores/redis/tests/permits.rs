@@ -1,4 +1,4 @@
-//! Effects of the scripts on permits, with leases and without.
+//! How the scripts change permits, with and without leases.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // A clean-up undoes the change once, however often it is repeated; the late request is then not
-    // granted any more.
+    // A clean-up undoes the change once, however often it is repeated; after that the late request is not
+    // granted.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
@@ -38,7 +38,7 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     busy(&store, &never);
     assert_eq!(permits(), 3);
     assert!(server.number(&["PTTL", &command(&never)]) > 590_000);
-    // The watchdog repeats a release long after the grant's record was forgotten.
+    // The watchdog may repeat a release long after the record of the grant was deleted.
     let you = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&you, 1, soon()));
     server.run(&["DEL", &command(&you)]);
@@ -46,7 +46,7 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
         assert!(matches!(cleaned_up(&store, &you), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
-    // Redisson's reading thread would fail of a number below zero.
+    // Redisson's reading thread would fail on a negative number.
     assert_eq!(messages.payloads(), ["3"]);
     let debt = of(Kind::Semaphore);
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
@@ -89,8 +89,8 @@ fn records_of_requests_expire() {
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     freed(&store, &permit);
-    // An answered release is never repeated, so its record goes. Other changes may be repeated until their
-    // owner confirms them.
+    // An answered release is never repeated, so its record is deleted. Other changes may be repeated until
+    // their owner confirms them.
     eventually(|| commands().len() == 3);
     assert!(commands().iter().all(|key| (1..=600_000).contains(&server.number(&["PTTL", key]))));
     for claim in [&setting_up, &adding, &kept] {
@@ -166,7 +166,7 @@ fn permits_with_leases_go_and_come_back_once() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // The permit has expired, which no request has noticed yet: it is neither renewed nor released, but
+    // The permit has expired, but no request has noticed: it can be neither renewed nor released, and is
     // available.
     granted(store.attempt(&for_ms(&you, 20), 1, soon()));
     eventually(|| are_over(&server));
@@ -183,13 +183,13 @@ fn permits_with_leases_go_and_come_back_once() {
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // An owner that asks again for its expired permit gets it back: no permit is counted twice.
+    // An owner that asks again for its expired permit gets it back, and the permit is counted once.
     let me = Claim { units: 1, ..me };
     granted(store.attempt(&for_ms(&me, 1), 1, soon()));
     eventually(|| are_over(&server));
     granted(store.attempt(&me, 1, soon()));
     assert_eq!((permits(), server.number(&["ZCARD", OUT])), (2, 1));
-    // The records of permits live as long as the semaphore's key.
+    // The records of permits expire with the semaphore's key.
     server.run(&["PEXPIRE", "k", "60000"]);
     granted(store.attempt(&you, 1, soon()));
     assert!((1..=60_000).contains(&server.number(&["PTTL", OUT])));
@@ -216,7 +216,7 @@ fn old_permits_do_not_enter_a_new_semaphore() {
 fn releases_do_not_revive_a_semaphore() {
     let server = Server::start(&[]);
     let store = server.store();
-    // The semaphore's key is deleted, by Redisson or an operator, while permits are out.
+    // Redisson or an operator deletes the semaphore's key while permits are out.
     set_up(&store, Kind::Permits, 3);
     let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
     granted(store.attempt(&unlocked, 1, soon()));
@@ -294,7 +294,7 @@ fn permits_are_asked_about_and_given_back_by_their_ids() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // A value that is no number is not changed.
+    // A value that is not a number stays unchanged.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
@@ -323,7 +323,7 @@ fn an_answered_permit_release_leaves_no_record() {
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
-    // The release is refused, so the record of its grant must stay until the release is repeated.
+    // The release is refused, so the record of the grant must stay until the release is repeated.
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     server.run(&["SET", "k", "no number"]);
@@ -337,7 +337,7 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // The same just before the client ends.
+    // The same again, just before the client shuts down.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

@@ -24,10 +24,10 @@ use crate::sync::Mutex;
 const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
 const FREED: &str = "*1\r\n$5\r\nfreed\r\n";
 
-/// The first words of the commands that are still to come, with their answers.
+/// The expected commands, by their first words, with the answer to each.
 type Script = Arc<Mutex<VecDeque<(&'static str, &'static str)>>>;
 
-/// Hangs up at any other command.
+/// A fake server that hangs up at any other command.
 fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Script) {
     let script: Script = Arc::new(Mutex::new(answers.iter().copied().collect()));
     let to_come = Arc::clone(&script);
@@ -42,7 +42,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Scri
     (fake, store, script)
 }
 
-/// Not the write before a WAIT.
+/// Excludes the write that precedes WAIT.
 fn is_grant(command: &str) -> bool {
     !command.contains("writes a lock's expiry again")
 }
@@ -87,7 +87,7 @@ fn a_group_of_which_one_is_gone_is_in_doubt() {
     store.close();
 }
 
-/// By a failover during the WAIT, or a slot that moves between the grant and its round.
+/// Causes: a failover during WAIT, or a slot that moves between the grant and its round.
 #[test]
 fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
     let moved = "-MOVED 5 127.0.0.1:1\r\n";
@@ -109,7 +109,7 @@ fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
     }
 }
 
-/// Such a connection leads to a server that was promoted since, or WAIT would count from an older write.
+/// Otherwise the connection may lead to a server promoted since, or WAIT would count from an older write.
 #[test]
 fn an_acknowledgement_counts_after_its_server_showed_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
@@ -127,7 +127,7 @@ fn an_acknowledgement_counts_after_its_server_showed_the_grant() {
     }
 }
 
-/// A server on which WAIT is answered when the test says so.
+/// A server that answers WAIT when the test says so.
 fn waiting() -> (Fake, RedisStore, Receiver<()>, Sender<&'static str>) {
     let ((came, waits), (answer, answers)) = (unbounded(), unbounded());
     let fake = Fake::start(move |command| match command.split(' ').next() {
@@ -184,7 +184,7 @@ fn a_grant_outlasts_another_callers_expired_round() {
         await_gathered(&acks, 2);
         answer.send(":1\r\n").unwrap();
         granted(first.join().unwrap());
-        // One of the two sends a WAIT for both, which is not acknowledged. Then the other sends its own.
+        // One thread sends a WAIT for both, which is not acknowledged; then the other sends its own.
         waits.recv_timeout(LONG).unwrap();
         answer.send(":0\r\n").unwrap();
         waits.recv_timeout(LONG).unwrap();
@@ -205,7 +205,7 @@ impl Observer for ReplicaEvents {
     }
 }
 
-/// Replies to ROLE: no replica, one that has acknowledged nothing yet, one that has.
+/// Replies to ROLE: no replica; a replica that has acknowledged nothing yet; one that has.
 const ALONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n0\r\n";
 const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";
@@ -234,7 +234,7 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     confirm().done();
     confirm().done();
     assert_eq!((told.recv_timeout(LONG), *waits.lock()), (Ok(false), 0));
-    // A replica connects, but still loads.
+    // A replica connects, but is still loading.
     *role.lock() = (LOADS, ":0\r\n");
     confirm().done();
     assert_eq!(*waits.lock(), 1);

@@ -1,4 +1,4 @@
-//! A server's refusals: missing rights, no memory, a replica. Nothing may be left half-done.
+//! Refusals of the server: missing rights, no memory, a replica. No script may be left half executed.
 
 use redis::Value;
 
@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, QueueMode, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 
-/// The rights that the page on permissions names for plain and fenced locks.
+/// The rights that the page on permissions lists for plain and fenced locks.
 const MUTEX: &[&str] = &[
     "~app:*",
     "resetchannels",
@@ -78,8 +78,7 @@ fn a_missing_right_leaves_no_endless_key() {
     }
 }
 
-/// The writes of a script before it was refused stay: so they have an end, or are taken back. Then the waiter
-/// is killed.
+/// The writes before a script's refusal stay, so they must expire or be undone. Then the waiter is killed.
 #[test]
 fn a_missing_right_leaves_no_endless_waiter() {
     let rights = [
@@ -110,8 +109,7 @@ fn a_missing_right_leaves_no_endless_waiter() {
         let store = open(&user(&server, &rules));
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
             server.run(&["FLUSHALL"]);
-            // Another client holds the lock: for the fair lock that is Redisson, a user with rights of its
-            // own.
+            // Another client holds the lock; for the fair lock that is Redisson, as a user with other rights.
             let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
             server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
             server.run(&["PEXPIRE", "app:a", "30000"]);
@@ -130,7 +128,7 @@ fn a_missing_right_leaves_no_endless_waiter() {
     }
 }
 
-/// A semaphore that ends by itself takes with it what is out of it; its count and what is out always agree.
+/// When the semaphore expires, so do its acquired permits; their number and its count always agree.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = [
@@ -167,7 +165,7 @@ fn a_missing_right_loses_no_permit() {
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
             assert!(ttl != -1, "{step} without {right}: what is out has no end");
         };
-        // One permit is expired; another client has the other.
+        // One permit has expired; another client has the other.
         let taken = |id: &str, until: &str| {
             server.run(&["DECRBY", "app:a", "1"]);
             server.run(&["ZADD", "{app:a}:timeout", until, id]);
@@ -193,8 +191,8 @@ fn a_missing_right_loses_no_permit() {
     }
 }
 
-/// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would
-/// release it.
+/// The lock is granted, so a failed clean-up must not become a refusal, after which no owner would release
+/// the lock.
 #[test]
 fn a_fair_grant_survives_a_failed_clean_up() {
     let server = Server::start(&[]);
@@ -249,7 +247,7 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
     store.close();
 }
 
-/// A replica that lags says that we hold nothing; it is not believed.
+/// A lagging replica says that the owner holds nothing; the client must not believe this.
 #[test]
 fn a_replica_refuses_and_says_nothing_about_loss() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! A node of a ring, and the mark that it goes by.
+//! A node of a ring, and the mark that it stores.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn a_moved_names_fences_go_on() {
     let fenced = claim(Kind::Fenced, "lk", 30_000);
     let look = || store.probe_under("1", &fenced, soon()).done();
     assert_eq!(look(), Marked::Under(Probe::Free { fence: 0 }));
-    // Far beyond the clock's time: the node from which the name moved had given this token.
+    // Far ahead of the clock: the node from which the name moved gave this token.
     let earlier = 5_000_000_000_000_000;
     match store.attempt_under("1", &fenced, earlier, soon()).done() {
         Marked::Under(Attempt::Granted { fence, .. }) => {

@@ -1,4 +1,4 @@
-//! Effects of the mutex's scripts on the keys.
+//! How the mutex's scripts change keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::script::Prefix;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
 
-/// The value of the key, and its time to live.
+/// The fields of the key, and its time to live.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
     let fields = redis::from_redis_value(server.run(&["HGETALL", key])).unwrap();
     (fields, server.number(&["PTTL", key]))
@@ -124,7 +124,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
         let mut fence = granted(store.attempt(&from, 1, soon()));
         for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
-            // The counter of tokens is lost, and yet must not begin anew.
+            // The token counter is lost, but its numbers must still grow.
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {
@@ -134,7 +134,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
             assert_eq!(fields, held(&to, 1));
             assert!(ttls.contains(&ttl), "{ttl}");
             assert!(next.is_some() == (kind == Kind::Fenced) && (next.is_none() || next > fence), "{next:?}");
-            // Repeated, as after an answer that was lost.
+            // Repeated, as after a lost answer.
             assert!(matches!(
                 store.hand_off(&from, &to, soon()).unwrap().wait().done(),
                 Handoff::Granted { .. }
@@ -207,13 +207,13 @@ fn fences_grow_whatever_happens_to_the_counter() {
     let third = next();
     assert!(third > second);
 
-    // Ahead of the clock: counted on, to the last digit, beyond what a Lua number can distinguish.
+    // A counter ahead of the clock is incremented exactly, even beyond what a Lua number can distinguish.
     for ahead in [third + 1_000_000_000, (1 << 53) + 1, (1 << 62) + 7] {
         server.run(&["SET", counter, &ahead.to_string()]);
         assert_eq!(next(), ahead + 1);
         assert_eq!(next(), ahead + 2);
     }
-    // Java's attempts count it up by one; ours go on from there.
+    // Redisson's attempts increment the counter; ours continue from there.
     server.run(&["INCR", counter]);
     assert_eq!(next(), (1 << 62) + 7 + 4);
     let again = Claim { wants_fence: false, ..me.clone() };
@@ -346,7 +346,7 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
     store.close();
 }
 
-/// The server's commands that taking a lock runs, and those that releasing it runs.
+/// The server commands that acquiring a lock runs, and those that releasing runs.
 fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>; 2] {
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let connections =
@@ -390,7 +390,7 @@ fn each_publish_mode_publishes_by_its_commands() {
     }
 }
 
-/// Its request was on its way while the lock was lost and taken by another.
+/// The release was on its way while the lock was lost, and then granted to another owner.
 #[test]
 fn a_former_holders_late_release_changes_nothing() {
     let server = Server::start(&[]);
@@ -414,8 +414,8 @@ fn a_former_holders_late_release_changes_nothing() {
     store.close();
 }
 
-/// Two claims in doubt under one number: what one of them said of the hold goes with the owner, whichever of
-/// them is cleaned up first, and such a hash that was left before keeps nobody out.
+/// Two claims of unknown outcome have one owner number. The notes of either go with the owner, whichever is
+/// cleaned up first; a hash with notes alone, left from before, blocks no client.
 #[test]
 fn no_lock_is_left_without_an_owner() {
     let server = Server::start(&[]);

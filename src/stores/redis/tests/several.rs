@@ -13,7 +13,7 @@ use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::stores::redis::tests::kinds::Messages;
 
-/// Plain ones and, where the name begins with `f`, fenced ones.
+/// Plain locks, and fenced ones for names that begin with `f`.
 fn wishes(keys: &[&str]) -> Vec<Claim> {
     let wish = |key: &&str| {
         let wants_fence = key.rsplit(':').next().unwrap().starts_with('f');
@@ -169,7 +169,6 @@ fn every_grant_waits_for_required_replicas() {
     let options = ServerOptions { replicas, ..server.options() };
     let (store, careless) = (open(&options), server.store());
     let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
-    // The server has no replica.
     assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::Busy);
     let ahead = store.begin_attempt(&me, 1, soon()).wait();
     assert_eq!(ahead.refused().kind(), ErrorKind::Busy);
@@ -197,7 +196,7 @@ fn group_fences_grow_despite_lost_counters() {
         let kept = server.text(&["GET", "redisson_lock_token:{f1}"]);
         assert_eq!(kept, fences[0].map(|fence| fence.get().to_string()), "the next one is to be above it");
         store.begin_releases(&all, soon()).wait().done();
-        // Waiters that stand in no wait queue, such as Redisson's.
+        // Waiters outside the wait queue, such as Redisson's, get these messages.
         assert_eq!(messages.payloads(), ["0", "0"]);
         if round == 1 {
             server.run(&["DEL", "redisson_lock_token:{f1}", "redisson_lock_token:{f2}"]);
@@ -210,7 +209,7 @@ fn group_fences_grow_despite_lost_counters() {
     store.close();
 }
 
-/// The field beside the owner would be a lock that nobody holds.
+/// The field beside the owner would remain as a lock without a holder.
 #[test]
 fn clean_ups_remove_several_cached_locks() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Wake-ups.
+//! Notifications.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ fn subscribers(server: &Server) -> i64 {
     count
 }
 
-/// Waits until the subscription stands and its own wake-up is through.
+/// Waits until the subscription stands, and takes the wake-up that it causes.
 fn stands(listening: &Subscription, woken: &Waker) {
     eventually(|| listening.is_up());
     eventually(|| woken.take());
@@ -101,7 +101,7 @@ fn a_subscription_lingers_and_then_ends() {
     let first = listen(&store, &waker);
     stands(&first, &woken);
     drop(first);
-    // A listener that returns in time finds the subscription in place, and has missed nothing.
+    // A listener that returns in time finds the subscription still there, and has missed nothing.
     let again = listen(&store, &waker);
     assert!(again.is_up());
     drop(again);
@@ -122,8 +122,8 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
     assert_eq!(subscribers(&server), 1);
     drop(second);
     eventually(|| subscribers(&server) == 0);
-    // In quick succession each listener gets a working subscription, whatever the previous one still has
-    // under way.
+    // Listeners in quick succession each get a working subscription, whatever their predecessor left under
+    // way.
     for _ in 0..100 {
         let listening = listen(&store, &waker);
         eventually(|| listening.is_up());
@@ -186,10 +186,10 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
         }
         assert!(!listening.is_up());
     }
-    // Waiters of a refused channel are woken, so that they can listen to another one.
+    // Waiters of a refused channel are woken, so that they can listen to another channel.
     eventually(|| woken.take());
     assert!(told.try_recv().is_err());
-    // The next listener after the permission was given gets the subscription.
+    // The first listener after the right is granted gets the subscription.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);
@@ -201,7 +201,7 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
     store.close();
 }
 
-/// The user gets the right while a waiter listens, who asks again before long.
+/// The user gets the right while a waiter listens; the client subscribes again before long.
 #[test]
 fn a_refused_subscription_is_asked_for_again() {
     let server = Server::start(&[]);
@@ -211,7 +211,7 @@ fn a_refused_subscription_is_asked_for_again() {
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
-    // A user that is reset, as `rules` do, loses its connections; this command only adds rights.
+    // Resetting a user, as `rules` does, ends its connections; this command only adds rights.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
@@ -219,7 +219,7 @@ fn a_refused_subscription_is_asked_for_again() {
         assert!(remembered > Duration::from_secs(60), "each try may be a line in the server's log");
     }
     channels().lock().refused_until(Clock::System.now());
-    // Any word from the server has the reading thread look.
+    // Any message from the server makes the reading thread check what is due.
     let other = Waker::default();
     let _second = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
     eventually(|| listening.is_up());
@@ -227,7 +227,7 @@ fn a_refused_subscription_is_asked_for_again() {
     store.close();
 }
 
-/// The answer of a member that does not have the channel's slot, as while slots move.
+/// A member without the channel's slot answers so while slots move.
 #[test]
 fn a_redirected_subscription_is_no_refusal() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -284,7 +284,7 @@ fn foreign_messages_do_no_harm() {
     store.close();
 }
 
-/// Nobody but a stranger sends one, and it is not kept to see how long it gets.
+/// Only a stranger sends such a message; the client does not buffer it.
 #[test]
 fn an_overlong_message_costs_a_reconnect() {
     let server = Server::start(&[]);
@@ -319,7 +319,7 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
 
 const SHORT: Duration = Duration::from_millis(40);
 
-/// A subscriber on a server that answers so, which gives a connection up after such a silence.
+/// A subscriber on this server, which gives a connection up after `silence`.
 fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
     Subscriber::of(
@@ -344,7 +344,7 @@ fn a_link_without_a_sign_of_life_is_given_up() {
     subscriber.close();
 }
 
-/// Bytes that never become a reply are none.
+/// Bytes that never complete a reply are no sign of life.
 #[test]
 fn a_dripping_server_counts_as_silent() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
@@ -358,7 +358,7 @@ fn a_dripping_server_counts_as_silent() {
 
 #[test]
 fn a_reply_beyond_the_limit_is_not_buffered() {
-    /// A reply, and what the system keeps of both ends.
+    /// Room for a reply, and for the socket buffers of both ends.
     const MOST: usize = 3 * 1024 * 1024;
     for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
         let fake = Fake::start(move |_| Act::Flood(begins));
@@ -380,7 +380,7 @@ fn a_refused_ping_is_a_sign_of_life_too() {
     let subscriber = impatient(&fake, Duration::from_secs(1));
     let (waker, _woken) = waker();
     let listening = subscriber.listen(CHANNEL, &waker).unwrap();
-    // A greeting, a subscription, and three PINGs that were refused.
+    // The greeting, a subscription, and three refused PINGs.
     eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
@@ -396,8 +396,8 @@ fn a_server_that_hangs_up_every_time_is_not_stormed() {
     let begun = Clock::System.now();
     let spent = || Clock::System.now().since(begun);
     eventually(|| fake.connects() >= 2 && spent() >= Duration::from_millis(400));
-    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time: the n-th after 20 · (2ⁿ⁻¹ - 1) ms at the
-    // earliest.
+    // Pauses of 20 ms, 40 ms, 80 ms, …, each up to doubled: the n-th connect is after 20 · (2ⁿ⁻¹ - 1) ms at
+    // the earliest.
     let connects = fake.connects();
     let most = 2 + (spent().as_millis() / 20 + 1).ilog2();
     assert!(connects as u32 <= most, "{connects} in {:?}", spent());
@@ -413,17 +413,17 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     eventually(|| fake.commands() == 1);
     let before = Clock::System.now();
     subscriber.close();
-    // The connect would take three seconds.
+    // Connecting would take three seconds.
     assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
 
-/// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child
-/// process ends; that is no reason to reconnect.
+/// A read with a time-out fails with EINTR when the process is stopped and continued, and sometimes when a
+/// child ends; neither may cause a reconnect.
 #[test]
 fn the_subscription_survives_a_short_stop_of_the_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
-        // The test stops its process, so it needs one of its own: other tests measure time.
+        // The test stops its process, so it needs a process of its own: other tests measure time.
         let this = std::thread::current();
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         let ended =
@@ -451,7 +451,7 @@ fn the_subscription_survives_a_short_stop_of_the_process() {
     store.close();
 }
 
-/// A process that kept the lock among its own threads would leave the other next to nothing.
+/// If a process handed the lock only among its own threads, the other process would starve.
 #[test]
 fn two_clients_of_four_threads_each_share_a_lock() {
     let server = Server::start(&[]);
@@ -470,7 +470,7 @@ fn two_clients_of_four_threads_each_share_a_lock() {
                 });
             }
         }
-        // Enough cycles for many time slices, each of which takes a few milliseconds at most.
+        // Enough cycles for many time slices of a few milliseconds.
         eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });
@@ -485,7 +485,7 @@ fn many_subscriptions_follow_a_full_socket() {
     all_of_many_stand(&server.options());
 }
 
-/// Megabytes of subscriptions. The reading thread's own looks come too late to help.
+/// Megabytes of subscriptions. The reading thread's own checks come too late to help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
     let subscriber = Subscriber::of(
@@ -503,7 +503,7 @@ pub(super) fn all_of_many_stand(options: &ServerOptions) {
     subscriber.close();
 }
 
-/// One who goes on listening, as for recalls, is not left out for what an earlier connection may not.
+/// A listener that stays, for recalls, must not stay refused because an earlier connection lacked the right.
 #[test]
 fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     let server = Server::start(&[]);

@@ -11,7 +11,7 @@ use crate::seam::{Kind, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 
-/// A server with a certificate for `localhost` by an authority of its own.
+/// A server with a certificate for `localhost`, issued by the test's own authority.
 struct Secured {
     server: Server,
     folder: tempfile::TempDir,
@@ -135,14 +135,14 @@ fn locks_and_wake_ups_work_over_tls() {
         assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
     }
     eventually(|| listening.message_count() == before + 20 && waker.take());
-    // More than one TLS record, in both directions.
+    // More than one TLS record in both directions.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     assert!(store.renew(&claims, soon()).into_iter().all(|answer| !answer.done()));
     let channel = "redisson_lock__channel:{lk}";
     assert_eq!(secured.server.number(&["PUBLISH", channel, &"x".repeat(200_000)]), 1);
     eventually(|| listening.message_count() == before + 21);
 
-    // Idle, and closed by the server meanwhile.
+    // An idle connection, which the server closes in the second round.
     let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
     for kill in [false, true] {
         if kill {

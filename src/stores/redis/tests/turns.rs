@@ -1,4 +1,4 @@
-//! The turns of readers and writers, and the line for permits: effects of the scripts, and their messages.
+//! Readers, writers and permits in their wait queues: how scripts change keys, and the messages they send.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::stores::redis::tests::kinds::{Messages, again, busy, count, freed, li
 const LINE: &str = "leasehold_lock_queue:{k}";
 const NEXT: &str = "leasehold_lock_next:{k}";
 const READERS: &str = "leasehold_rwlock_readers:{k}";
-/// Longer than readers let a writer wait.
+/// Longer than readers make a writer wait.
 const LONG_MS: u64 = 100;
 
-/// A waiter of a client of its own, which has waited for so long.
+/// A waiter of a new client that has waited for this long.
 fn waits(kind: Kind, waited_ms: u64) -> Claim {
     Claim { queue_mode: QueueMode::Waits, waited: Duration::from_millis(waited_ms), ..of(kind) }
 }
@@ -23,7 +23,7 @@ fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
     Claim { queue_mode, ..claim.clone() }
 }
 
-/// Whether the client stands in the line as the first.
+/// Whether the client is first in the wait queue.
 fn stands(store: &RedisStore, claim: &Claim) -> bool {
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InWaitQueue { watches, .. } => watches,
@@ -39,12 +39,12 @@ fn message(to: &Claim, word: &str) -> (String, String) {
     (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
 }
 
-/// A reservation for a writer lasts for longer than this machine may be busy.
+/// Extends a writer's reservation, so that it outlasts delays of a busy machine.
 fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// The same of readers that are expected.
+/// Extends the time in which readers are expected.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }
@@ -69,7 +69,7 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     granted(store.attempt(&late, 1, soon()));
     assert_eq!(messages.payloads(), ["1"], "readers are told that it waits no more");
 
-    // A writer that died, or hangs, holds nobody back once it is silent.
+    // A writer that died or hangs blocks no client once it is silent.
     let silent = waits(Kind::Write, LONG_MS);
     assert!(stands(&store, &silent));
     assert_eq!(busy(&store, &again(&late)), None);
@@ -130,7 +130,7 @@ fn a_reader_that_does_not_come_is_awaited_once() {
     granted(store.attempt(&by(&writer, QueueMode::Barges), 1, soon()));
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // Without a reservation, the end of the last reader notifies the next waiter.
+    // Without a reservation the end of the last reader notifies the next waiter.
     server.run(&["DEL", NEXT]);
     let late = waits(Kind::Read, 0);
     granted(store.attempt(&late, 1, soon()));
@@ -183,7 +183,7 @@ fn a_release_of_permits_notifies_as_many_clients() {
     granted(store.attempt(&by(&second, QueueMode::IsNext), 1, soon()));
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Ask), Some(0));
     assert_eq!(messages.take(), []);
-    // Permits that are added are released ones.
+    // Added permits notify waiters like released ones.
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(1));
     assert_eq!(messages.take().first(), Some(&message(&third, "next")));
     store.close();

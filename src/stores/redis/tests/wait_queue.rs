@@ -1,4 +1,4 @@
-//! The line of the clients that wait for a lock: effects of its scripts on the keys, and their messages.
+//! The wait queue: how its scripts change keys, and the messages they send.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::time::Clock;
 const LINE: &str = "leasehold_lock_queue:{k}";
 const NEXT: &str = "leasehold_lock_next:{k}";
 
-/// A waiter of a client of its own.
+/// A waiter of a new client.
 fn waiter() -> Claim {
     Claim { queue_mode: QueueMode::Waits, ..claim(Kind::Mutex, "k", 30_000) }
 }
@@ -29,7 +29,8 @@ fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
     Claim { queue_mode, ..claim.clone() }
 }
 
-/// Places are told apart by tenths of a millisecond: the next is behind all that were taken before.
+/// Waits for a new tenth of a millisecond, by which places are ordered, so that the next place is behind all
+/// earlier ones.
 fn begin_place() {
     let begun = Clock::System.now();
     while Clock::System.now().since(begun) < Duration::from_micros(150) {
@@ -49,8 +50,8 @@ fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
     matches!(store.attempt(claim, 1, soon()).done(), Attempt::Busy { .. })
 }
 
-/// The outcome of an attempt while the lock is kept for a client. An attempt that a busy machine makes later
-/// is undone, and made again.
+/// The outcome of an attempt while the lock is reserved for a client. If a busy machine makes the attempt too
+/// late, it is undone and repeated.
 fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) -> Attempt {
     for _ in 0..1_000 {
         server.run(&["COPY", LINE, "line before", "REPLACE"]);
@@ -74,7 +75,6 @@ fn release(store: &RedisStore, claim: &Claim) -> Others {
     }
 }
 
-/// The clients in the wait queue, the first one first.
 fn line(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.run(&["ZRANGE", LINE, "0", "-1"])).unwrap()
 }
@@ -105,13 +105,13 @@ fn a_release_notifies_and_reserves_for_the_first() {
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     let mut releases = Messages::of(&server, "redisson_lock__channel:{k}");
     assert_eq!(release(&store, &holder), Others::Next);
-    // On a busy machine the reservation may be over.
+    // On a busy machine the reservation may have ended.
     assert!(server.text(&["GET", NEXT]).is_none_or(|next| next == client(&first)));
     assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
     assert_eq!(line(&server), [client(&second)], "out of the line when told");
 
-    // The reservation holds against everybody who waits, but not against a try.
+    // The reservation holds against every waiter, but not against a try.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -135,7 +135,7 @@ fn a_reservation_lasts_longer_on_a_slow_link() {
         let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
         store.server.connections.call(ask, soon()).unwrap()
     };
-    // A busy machine reads the rest of a reservation late: each round shows at most what was left.
+    // A busy machine reads the reservation's remaining time late, so each round shows a lower bound.
     let left = (0..20).map(|_| {
         let (holder, near, far) = (waiter(), waiter(), waiter());
         granted(store.attempt(&holder, 1, soon()));
@@ -165,7 +165,7 @@ fn a_try_takes_a_reserved_lock() {
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
     granted(store.attempt(&trying, 1, soon()));
-    // The notified client found the lock taken: its place is before those that came since.
+    // The notified client found the lock taken: its place is before those of clients that came later.
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));
@@ -177,7 +177,7 @@ fn a_try_takes_a_reserved_lock() {
 fn a_lock_is_kept_for_nobody_for_long() {
     let server = Server::start(&[]);
     let store = server.store();
-    // A promoted replica whose clock is behind could keep such a reservation.
+    // A promoted replica whose clock is behind could hold such a reservation.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
     granted(store.attempt(&waiter(), 1, soon()));
     server.run(&["DEL", "k"]);
@@ -194,7 +194,7 @@ fn every_grant_leaves_the_wait_queue() {
     granted(store.attempt(&holder, 1, soon()));
     queued(&store, &first);
     queued(&store, &second);
-    server.run(&["DEL", "k"]); // data lost, or a lease that ended
+    server.run(&["DEL", "k"]); // as after lost data, or an expired lease
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     granted(store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()));
     assert_eq!(line(&server), [client(&second)]);
@@ -202,8 +202,8 @@ fn every_grant_leaves_the_wait_queue() {
     store.close();
 }
 
-/// Places in the wait queue of clients that joined and last asked so many seconds ago. All take them at the
-/// same moment, whatever the machine does.
+/// Gives clients places in the wait queue, as if they had joined and last asked so many seconds ago. One
+/// script sets all places at one moment, however busy the machine is.
 fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     let script = "local now = redis.call('time')[1]
         for i = 1, #ARGV, 3 do
@@ -218,7 +218,7 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     server.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// They died just now: no time says so yet.
+/// The clients died just now, so their times do not show it yet.
 #[test]
 fn a_release_skips_a_thousand_deaf_clients() {
     let server = Server::start(&[]);
@@ -228,7 +228,7 @@ fn a_release_skips_a_thousand_deaf_clients() {
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
     stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
     queued(&store, &alive);
-    queued(&store, &waiter()); // dead, and the first behind the one that is told
+    queued(&store, &waiter()); // dead, and the first behind the notified client
     queued(&store, &behind);
     let mut messages = Messages::of(&server, &message(&alive, "").0);
     let mut standbys = Messages::of(&server, &message(&behind, "").0);
@@ -239,7 +239,7 @@ fn a_release_skips_a_thousand_deaf_clients() {
     store.close();
 }
 
-/// Whether they listen or not: a host that lost its power leaves a subscription.
+/// Whether silent clients listen or not: a host that lost power leaves its subscription.
 #[test]
 fn silent_clients_leave_the_wait_queue() {
     let server = Server::start(&[]);
@@ -253,17 +253,17 @@ fn silent_clients_leave_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // Behind the dead entries. Clients that joined within one second are ordered by the second of their
-    // last question.
+    // Behind the dead entries. Clients that joined within the same second are ordered by the second of their
+    // last request.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
-    // Clients are in the order in which they joined; asking again keeps the place and its time.
+    // Clients are in the order in which they joined; a further request keeps the place and its time.
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
-    // The first clears up behind itself too.
+    // The first client also removes dead clients behind it.
     server.run(&["ZREM", LINE, &lives]);
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
@@ -271,7 +271,8 @@ fn silent_clients_leave_the_wait_queue() {
     store.close();
 }
 
-/// By its clock it asked five seconds from now: it is not taken for dead, although the clock is behind.
+/// The clock went back, so the client's last request seems to be five seconds in the future: this is no sign
+/// of death.
 #[test]
 fn a_clock_set_back_removes_no_waiter() {
     let server = Server::start(&[]);
@@ -379,20 +380,20 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // The notified client is gone: the lock is free, and goes to the next.
+    // The notified client has gone: the lock is free, and passes to the next.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", LINE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
-    // The lock is held when the notified client leaves: nobody is told that it is free.
+    // The lock is held when the notified client leaves: no client is notified that it is free.
     granted(store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()));
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // The client notified as the next stays the next when another leaves.
+    // The notified client stays the next one when another client leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
@@ -400,7 +401,7 @@ fn a_leaving_client_passes_its_reservation_on() {
     store.close();
 }
 
-/// Redisson's ids, and those of versions of this crate that know no wait queue, are UUIDs of version 4.
+/// The ids of Redisson's clients, and of versions of this crate without a wait queue, are UUIDs of version 4.
 #[test]
 fn waiters_listen_to_a_foreign_holders_releases() {
     let server = Server::start(&[]);
@@ -452,7 +453,7 @@ fn the_first_waiter_recalls_a_cached_lock() {
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
     assert_eq!(look(), CachedCheck::Lost);
-    // Also to one of which something else is to be told.
+    // The same for an owner with a note.
     server.run(&["HSET", "k", "leasehold:cached", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };
@@ -477,7 +478,8 @@ fn a_forced_release_recalls_a_cached_lock() {
     store.close();
 }
 
-/// Of those that wait each asks, also one that may not stand in the wait queue; one that only tries does not.
+/// Every client that waits sends a recall, even one that may not join the wait queue; a client that only
+/// tries sends none.
 #[test]
 fn every_waiter_recalls_a_cached_lock() {
     let server = Server::start(&[]);
@@ -513,7 +515,7 @@ fn group_requests_respect_the_wait_queue() {
     let batches = store.capabilities().batches.unwrap();
     let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
-    // As one who only tries takes one lock: see above.
+    // Like a single lock in the test above, when a client only tries.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     assert_eq!(batches.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);
@@ -526,8 +528,7 @@ fn group_requests_respect_the_wait_queue() {
     store.close();
 }
 
-/// Nothing of the wait queue can make a request fail: memory out, rights missing, a key that holds something
-/// else.
+/// No trouble with the wait queue makes a request fail: no memory, missing rights, a key with another type.
 #[test]
 fn locks_work_without_a_wait_queue() {
     let no_rights: &[&str] = &["~k", "&redisson_*", "+@all"];
@@ -545,8 +546,8 @@ fn locks_work_without_a_wait_queue() {
             assert!(is_busy(&store, &waits), "{what}");
             assert_eq!(server.keys(), ["k"], "{what}");
         }
-        // Another client, which may, stands in the wait queue; this one's release cannot tell it, and leaves
-        // it there.
+        // Another client, with the right, is in the wait queue; this client's release cannot notify it, and
+        // leaves it there.
         queued(&others, &waits);
         let mut messages = Messages::of(&server, "redisson_lock__channel:{k}");
         freed(&store, &holder);
@@ -574,8 +575,8 @@ fn locks_work_without_a_wait_queue() {
     store.close();
 }
 
-/// Its user has the rights that versions before the wait queue needed without fences, or lacks the time
-/// alone.
+/// The user has only the rights that versions before the wait queue needed without fences, or lacks only
+/// TIME.
 #[test]
 fn a_waiter_without_time_is_busy() {
     let before_lines: &[&str] = &["~k", "&redisson_*", "+eval", "+evalsha", "+hexists", "+hset", "+hdel"];
@@ -598,8 +599,8 @@ fn as_user(server: &Server, rules: &[&str]) -> crate::config::ServerOptions {
     crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() }
 }
 
-/// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has
-/// asked the wait queue for nothing.
+/// The report comes with any request that releases: awaited or not, alone or with others. The grant did not
+/// touch the wait queue.
 #[test]
 fn a_release_reports_missing_queue_rights() {
     type Way = fn(&RedisStore, &Claim);
@@ -641,12 +642,13 @@ fn a_release_reports_missing_queue_rights() {
             let store = open(&options);
             let holder = by(&waiter(), QueueMode::Barges);
             granted(store.attempt(&holder, 1, soon()));
-            // A wait queue without anybody does not show that only the message is refused.
+            // An empty wait queue would not show that only the message is refused.
             server.run(&["ZADD", LINE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules:?}");
-            // Once the refusal is forgotten, the store uses the wait queue again; the next release is refused.
+            // Once the refusal is forgotten, the store uses the wait queue again; the next release is
+            // refused.
             store.server.queue_rights.refused.forget();
             granted(store.attempt(&holder, 1, soon()));
             assert!(!store.is_refused(), "{way}");
@@ -657,7 +659,7 @@ fn a_release_reports_missing_queue_rights() {
     }
 }
 
-/// A key that holds something else is in nobody's way but this lock's.
+/// A key of another type affects this lock only.
 #[test]
 fn a_missing_queue_shows_no_missing_right() {
     let server = Server::start(&[]);
@@ -670,7 +672,7 @@ fn a_missing_queue_shows_no_missing_right() {
     store.close();
 }
 
-/// Its poll was on its way when it was told: that brings it back into the wait queue.
+/// The client's poll was on its way when the client was notified, and put it back into the wait queue.
 #[test]
 fn a_notified_grant_leaves_the_wait_queue() {
     let server = Server::start(&[]);

@@ -34,7 +34,6 @@ fn pool() -> Pool<ConnectionSlots> {
     Pool::builder().max_size(4).test_on_check_out(false).build(ConnectionSlots).unwrap()
 }
 
-/// A connection, and the server's end of it.
 fn connection(pool: &Pool<ConnectionSlots>) -> (Connected, Peer) {
     let (ours, theirs) = pair();
     ((pool.get().unwrap(), Connection::new(ours)), theirs)
@@ -52,7 +51,7 @@ fn question(to: &mut Vec<u8>, _is_known: bool) {
     to.extend(b"ask");
 }
 
-/// Sends on the connection that there is.
+/// Sends a request over the open connection.
 fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
     shared.send(None, question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
 }
@@ -64,7 +63,7 @@ fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>
     (reply.unwrap(), server)
 }
 
-/// A shared connection that somebody is connecting for: says when, and goes on at a signal.
+/// Opens a connection for the shared one: reports that connecting has begun, and goes on at a signal.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = |_by| {
         begun.send(()).unwrap();
@@ -105,7 +104,7 @@ fn an_unasked_message_is_no_reply() {
 fn a_hang_up_of_the_server_is_reported_once() {
     let (shared, pool) = (SharedConnection::new(), pool());
     assert!(!shared.hung_up(), "there is no connection yet");
-    // A connection that nobody uses at the moment.
+    // An idle connection.
     let (reply, mut server) = first(&shared, &pool);
     assert!(!shared.hung_up(), "a reply is awaited");
     server.write_all(b":1\r\n").unwrap();
@@ -140,7 +139,7 @@ fn a_reply_to_what_was_not_sent_is_no_reply() {
         out.buffer.extend_from_slice(b"ask");
         out.awaited.push_back(Reply::new(soon(), None, None));
         out.unsent = 1;
-        out.is_writing = true; // by a thread that has not come to it
+        out.is_writing = true; // a thread that has not come to it yet
     }
     server.write_all(b":1\r\n").unwrap();
     let mut reading = shared.reading.lock();
@@ -163,7 +162,7 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
         let connecting = || connecting(&shared, &begun, &may_go_on);
         std::thread::Builder::new().spawn_scoped(scope, connecting).unwrap();
         has_begun.recv().unwrap();
-        // Neither the watchdog nor the client's end waits for the connect.
+        // Neither the watchdog nor the client's shutdown waits for the connect.
         let others = || {
             shared.poll_completions();
             shared.close(soon());
@@ -193,7 +192,7 @@ fn all_hear_of_an_end_before_a_new_connection() {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
         drop(server);
         is_told.recv().unwrap();
-        // The owner of a release of unknown outcome does not know of it yet: a request sent now could be
+        // The owner of the release does not know yet that its outcome is unknown. A request sent now could be
         // taken for a newer one.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
@@ -225,7 +224,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
     let (one, old) = first(&shared, &pool);
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
-        // More bytes than the socket buffers, while nobody reads them.
+        // More bytes than the socket buffers, which the server does not read.
         let (connected, has_connected) = bounded::<()>(1);
         let (shared, much) = (&shared, &much);
         let stuck = move || {
@@ -269,8 +268,8 @@ fn only_a_few_requests_wait_for_the_reader() {
         replies.push(ask(&shared, None));
         assert_eq!(shared.out.lock().unsent, left);
     }
-    // The reader may be busy waking others while the server has nothing to do: the requests must not wait
-    // for it.
+    // The reader may be busy waking others while the server has nothing to do, so a request must not wait for
+    // it.
     replies.push(ask(&shared, None));
     assert_eq!(shared.out.lock().unsent, 0);
     server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
@@ -293,13 +292,13 @@ fn queued_requests_precede_replies() {
     shared.out.lock().has_reader = true;
     ask(&shared, None);
     assert_eq!(shared.out.lock().unsent, 1);
-    // Both came in one read: neither counts as on its way any more.
+    // Both replies came in one read, so neither request counts as on its way any more.
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert!(shared.read_some(&mut shared.reading.lock(), soon(), false));
     assert_eq!(is_told.try_recv().unwrap(), (1, 0));
 }
 
-/// Asks by a time that is soon over, has the server answer in it, and waits until it is over.
+/// Asks with a deadline that is near, makes the server answer before it, and waits until it is over.
 fn answered_in_time(
     shared: &SharedConnection,
     pool: &Pool<ConnectionSlots>,
@@ -351,7 +350,8 @@ fn an_expired_readers_queued_requests_are_written() {
     }
 }
 
-/// Over TCP the first write after the end of a connection succeeds, so all are in doubt.
+/// Over TCP the first write after the end of a connection succeeds, so the outcome of all requests would be
+/// unknown.
 #[cfg(unix)]
 #[test]
 fn a_failed_write_leaves_earlier_requests_in_doubt() {
@@ -381,7 +381,7 @@ fn nothing_is_left_to_a_reader_that_has_gone() {
     }
 }
 
-/// The limit that was set on the socket before is not that of the next one.
+/// The time-out that was set on the old socket must not apply to its successor.
 #[test]
 fn a_silent_successor_is_waited_for() {
     let (shared, pool) = (SharedConnection::new(), pool());
@@ -405,7 +405,7 @@ fn a_silent_successor_is_waited_for() {
     std::thread::scope(|scope| {
         scope.spawn(|| gives_up.send(shared.wait(&reply).is_err()).unwrap());
         let outcome = gave_up.recv_timeout(LONG);
-        drop(server); // ends a wait without an end
+        drop(server); // ends a wait that would never end
         assert_eq!(outcome, Ok(true));
     });
 }
