@@ -36,7 +36,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// A test makes the thread stand still.
     stands_still: AtomicBool,
-    /// Its client ends: a manual clock may never reach what it waits for.
+    /// The service's client ends: a manual clock may never reach the moment that the thread waits for.
     is_ending: AtomicBool,
 }
 
@@ -45,8 +45,8 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. The caller moves a manual clock, unless the caller is a service: that waits until
-/// others moved the clock.
+/// Lets `span` pass. The caller moves a manual clock, unless the caller is a service: a service waits until
+/// others have moved the clock.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -130,7 +130,7 @@ impl Parker {
         }
     }
 
-    /// Makes the calling thread this service's; before its first request.
+    /// Makes the calling thread this service's. Called before its first request.
     pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {

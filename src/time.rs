@@ -290,7 +290,7 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// In nanoseconds, at most the maximum.
+/// Nanoseconds; saturates at the maximum.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -69,7 +69,6 @@ impl Outbox {
             match written {
                 Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Another thread added bytes, or learned that there is room.
                     if !outbox.again {
                         return Ok(());
                     }
