@@ -15,8 +15,8 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The lock's place, as [`HomeNodes::home`](super::capabilities::HomeNodes::home) said at the first
-    /// attempt.
+    /// The lock's home node, from [`HomeNodes::home`](super::capabilities::HomeNodes::home) when the claim
+    /// was made.
     pub(crate) home: u32,
     /// Whether the owner keeps asking while the lock is busy: a store with a queue gives it a place.
     pub(crate) waits: bool,
