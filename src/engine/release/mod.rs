@@ -40,9 +40,9 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, the hold with its last, and waits for the answer. A request without an
-    /// answer is repeated: the count is absolute and the caller waits here, so a repetition changes nothing.
-    /// An outcome that stays unknown goes to the watchdog.
+    /// Ends one level of a hold, and the hold with its last level, and waits for the answer. A request
+    /// without an answer is repeated: the count is absolute and the caller waits here, so a repetition
+    /// changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -229,12 +229,12 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
-                // Sent first, removed second: later requests follow the release.
+                // The hold is removed after the release was sent, so that later requests follow the release.
                 self.registry.remove(hold);
             }
-            // Two answers are waited for. The count of an inner level must be right before the next request
-            // about it. And when other processes come first, the answer says whether they listen: only then
-            // do waiters here stand back.
+            // This thread waits for two sorts of answers. The count of an inner level must be right before
+            // the next request about it. And when other processes come first, the answer says whether they
+            // listen: only then do waiters here stand back.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
@@ -244,7 +244,7 @@ impl Engine {
             }
         }
         if may_cache {
-            self.note_return(hold); // not every store sends without waiting
+            self.note_return(hold); // on some stores the release has waited for its answer
         }
     }
 

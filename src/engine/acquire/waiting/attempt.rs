@@ -128,7 +128,7 @@ impl Waiting<'_> {
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
                 if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
-                    call.local.state().queued = true; // the store lists this client among those whose readers wait
+                    call.local.state().queued = true; // the store lists this client, whose readers wait
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
