@@ -1,7 +1,7 @@
-//! The engine: everything that is the same for all stores. This file has one client's state, the checks that
-//! every operation begins with.
+//! The engine: everything that is the same for all stores. This file has one client's state, and the checks
+//! that every operation begins with.
 //!
-//! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
+//! `acquire` and `release` are the two main paths. `hold` is one grant; `registry` has all holds and local
 //! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep
 //! holds alive and settle requests in doubt. `ending` is the end of a client.
 
@@ -50,12 +50,13 @@ use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
-/// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
+/// The state that all clones of a client, its locks and its guards share. The last drop shuts the client
+/// down.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
-    /// Locked by the thread that works at the end of the client; others who end the client wait here.
+    /// Locked by the thread that ends the client; other threads that end the client wait here.
     stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
 }
@@ -64,8 +65,8 @@ pub(crate) struct Engine {
 enum Stage {
     #[default]
     NotBegun,
-    /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under
-    /// way. The connections are open, for the next try.
+    /// An end that failed: the store did not release these, or a call was still under way. The connections
+    /// are open, for the next try.
     Failed(Vec<Claim>),
     Over,
 }
@@ -115,8 +116,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable)
-    /// and wait.
+    /// Whether the client was shut down; for callers that have called [`usable`](Self::usable) and wait.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -155,8 +155,8 @@ impl Engine {
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
-    /// meet something under the one it has.
+    /// The owner number for the next hold of a thread, or of an owner of its own (`unbound`): a new number,
+    /// if a request under the present one may still arrive.
     pub(crate) fn next_number(
         &self,
         capabilities: &Capabilities<'_>,
@@ -210,8 +210,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The number of clients at a time that is told of, once in a process: a program that makes one for each
-/// request or each lock has them, and pays for each with threads and connections.
+/// This many clients at a time are reported, once in a process: a program that makes a client for each
+/// request or each lock pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
