@@ -181,7 +181,6 @@ impl<P: WakeupProtocol> Hub<P> {
         }
     }
 
-
     pub(crate) fn run_thread(self: &Arc<Self>, state: &mut HubState<P>) {
         if state.thread.is_some() {
             return;
