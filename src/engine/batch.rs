@@ -34,9 +34,8 @@ pub(crate) enum BatchAnswer {
     Failed(Error),
 }
 
-/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). `or_none`, for a
-/// caller that does not wait: each request grants all its locks or none, even locks that are reserved for
-/// other clients.
+/// Asks once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`, without waiting: each
+/// request grants all its locks or none, also locks that are reserved for other clients.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -74,7 +73,6 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// Waits for answers.
 type Answers<T> = Box<dyn FnOnce() -> T>;
 
 /// A sent request, and its members with their places in the batch.
@@ -86,17 +84,15 @@ struct BatchRequest<'a> {
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends the request for these locks of one client. A lock that cannot be asked for is a failure in
-    /// `came`.
+    /// Sends the request for these locks of one client. Locks that cannot be asked for go into `came`.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
         thread: &'a Arc<ThreadMarker>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // A group's request goes over one connection, and other requests about its locks over another, on
-        // which an earlier release may arrive later. That release must not free this hold, so the group has a
-        // new owner number.
+        // A group's request and an earlier release of one of its locks go over different connections. The
+        // release may arrive later and must not free this hold, so the group has a new owner number.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -171,8 +167,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
     }
 }
 
-/// Makes all of these last for `lease` from now on. A hold that is gone in the store is lost; a hold whose
-/// request fails stays as it is.
+/// Makes all of these last for `lease` from now on. Holds that are gone are lost; failures change nothing.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -217,8 +212,7 @@ enum Ending {
     Left(u32),
 }
 
-/// Releases all of these, in their order. If one fails, the others are released too; the first failure is
-/// returned.
+/// Releases all of these, in their order, whichever fail; returns the first failure.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
@@ -240,8 +234,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Locks that are free already are reported first: further requests about the others would delay their
-    // waiters.
+    // Locks that are free already are reported first: requests about the others would delay their waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers(), group.len() == 1);
@@ -290,7 +283,6 @@ impl LevelRelease {
     }
 }
 
-/// A release that is to be sent, and the levels that remain.
 type Leaving = (LevelRelease, u32);
 
 /// Sends one request that releases the group, or one for each. Returns a function that waits for the answers.

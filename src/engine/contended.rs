@@ -49,8 +49,7 @@ impl Engine {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
-            // The hold is marked before the subscription begins: `LocalLock::watch` ends a subscription that
-            // no hold needs.
+            // Marked before the subscription begins: `LocalLock::watch` ends one that no hold needs.
             hold.local().state().hear(hold.serial(), now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);

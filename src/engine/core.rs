@@ -24,9 +24,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker, thread_local};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// The state of a client that its threads share with its callers, and with any thread that reads an answer
-/// for it. A core keeps no client alive: the engine ends the threads and closes the store, which drops the
-/// answers that did not come.
+/// The state that a client's threads, its callers and readers of its answers share. A core keeps no client
+/// alive: the engine ends the threads and closes the store, which drops missing answers.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -39,7 +38,6 @@ pub(crate) struct Core {
     pub(crate) published_waits: PublishedWaits,
     pub(crate) watchdog: Service,
     pub(crate) timer: Service,
-    /// Releases cached holds.
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
     /// Until this moment, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has
@@ -119,10 +117,9 @@ impl Core {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
 
-    /// Takes over a claim whose acquire or release has an unknown outcome: until the owner certainly holds
-    /// nothing, or until `until`, when the lease has run out and with it what was left (see
-    /// [`Cleanup::until`]). The owner may keep what it holds until `from`. The owner number must have been
-    /// retired.
+    /// Takes over a claim whose acquire or release has an unknown outcome, until the owner certainly holds
+    /// nothing, or until `until`, when what was left has expired (see [`Cleanup::until`]). The owner may keep
+    /// its hold until `from`, and its number must have been retired.
     pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
         let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
@@ -138,10 +135,9 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Reports to a store of several servers that the hold of this claim has ended while it was renewed. A
-    /// server may have got the release before the renewal restored the hold: then the server has to forget
-    /// the hold once more. A release that is sent from here on comes after both. Pairs with
-    /// `Majority::ended_meanwhile`.
+    /// Reports to a store of several servers that the hold of this claim ended during its renewal. A server
+    /// that got the release before the renewal has to forget the hold once more. A release that is sent from
+    /// here on comes after both. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
@@ -180,9 +176,8 @@ impl Core {
         }
     }
 
-    /// A connection has ended, and the server may have lost what is held: renews a sample. If a hold of the
-    /// sample turns out to be lost, all are renewed (see `Round::renew`); if none does, only a connection was
-    /// lost.
+    /// A connection has ended, perhaps with the server of held locks: renews a sample. If one of the sample
+    /// is lost, all are renewed (see `Round::renew`).
     pub(crate) fn renew_some(&self, now: Moment) {
         let (some, has_more) = sample(self.registry.renewed(now));
         if has_more {
@@ -210,7 +205,6 @@ pub(crate) struct Ended {
 }
 
 impl CacheThread {
-    /// Makes the thread check the lock by `moment`.
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
         if lock.begin_watch() {
             // The lock is listed before the thread is woken, which then reads the list.
@@ -252,8 +246,7 @@ pub(crate) struct Cleanup {
     /// The pause after the next failure. The first is short: what broke the request in doubt has often broken
     /// this connection too, and others may wait for this clean-up.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
-    /// comes.
+    /// How often the owner was found to hold nothing; each time makes a late request less likely.
     pub(crate) tries: u32,
 }
 
@@ -280,9 +273,9 @@ thread_local! {
 }
 
 impl Calls {
-    /// Counts a call. A thread that wants to ask for something checks afterwards whether the client
-    /// [ended](Self::is_closed): if it has not, its end waits for this call. Pairs with `close`, which comes
-    /// before `wait`.
+    /// Counts a call. A thread that wants to ask checks afterwards whether the client
+    /// [ended](Self::is_closed); if not, the end waits for this call. Pairs with `close`, which comes before
+    /// `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let address = Arc::as_ptr(self).addr();
@@ -290,8 +283,7 @@ impl Calls {
         Call { calls: Arc::clone(self), is_of_thread }
     }
 
-    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all
-    /// calls would wait for itself.
+    /// Whether an observer runs here within a call of this client, so that a wait for all calls would hang.
     pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
         let address = Arc::as_ptr(self).addr();
         OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
@@ -310,8 +302,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // `closed` and the waker are set before the count is read. `Call`'s `Drop` lowers the count before it
-        // reads them.
+        // `closed` and the waker are set before the count is read; `Call`'s `Drop` does the reverse.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -394,8 +385,7 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // An earlier caller has just failed: all waiters get its error at once, instead of trying one
-        // after the other.
+        // An earlier caller has just failed: all waiters get its error, not one failure after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }

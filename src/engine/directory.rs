@@ -84,8 +84,7 @@ impl Announcer {
         self.is_on() && !self.refused.stands(|| now)
     }
 
-    /// Runs on the watchdog: writes the entry if it is wanted. Whatever the outcome, the next try is no
-    /// sooner than the next round.
+    /// Runs on the watchdog: writes the entry if wanted; the next try is no sooner than the next round.
     pub(crate) fn write(
         self: &Arc<Announcer>,
         store: &dyn Store,
@@ -167,9 +166,8 @@ impl Announcer {
         }
     }
 
-    /// Writes an entry for each hold of another client under which this process works: which thread here has
-    /// waited longest. The entries expire; the reader looks into this client's own entry whether the thread
-    /// still waits.
+    /// For each hold of another client under which this process works, writes which thread here has waited
+    /// longest. Such entries expire; a reader checks this client's own entry for the wait.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
@@ -182,8 +180,7 @@ impl Announcer {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
-    /// Removes the entry when nothing was held or waited for since the last round, in stores that do not
-    /// expire entries.
+    /// Removes an entry that is not wanted any more, in stores that do not expire entries.
     fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -254,8 +251,7 @@ impl Announcer {
         requests
     }
 
-    /// Adds the waiters from their clients' entries, if the store does not know them; the longest wait comes
-    /// first.
+    /// Adds the waiters that clients' entries name, if the store does not know them; the longest wait first.
     pub(crate) fn add_waiters(
         &self,
         (key, seen): (&str, &mut Inspection),

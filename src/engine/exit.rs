@@ -35,14 +35,12 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// The calling thread has a client: if the process ends with this thread, the clients' cached holds are
-/// released.
+/// The calling thread has a client: its `End` releases cached holds if the process ends with the thread.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
 
-/// The calling thread, whose id this is, is about to cache a hold. `false`: the thread is ending, and would
-/// not release the hold.
+/// The calling thread, `thread`, is about to cache a hold; `false`: it is ending, and would not release it.
 pub(crate) fn note_cached(thread: u64) -> bool {
     END.try_with(|end| end.thread.set(Some(thread))).is_ok()
 }
@@ -71,8 +69,7 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Makes the cache thread release the holds that this thread caches, or all threads; returns the calls
-    /// that end with that.
+    /// Makes the cache thread release what this thread, or any, caches; returns the calls that end then.
     pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();

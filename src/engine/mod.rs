@@ -50,8 +50,7 @@ use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
-/// The state that all clones of a client, its locks and its guards share. The last drop shuts the client
-/// down.
+/// The state that all clones of a client, its locks and its guards share. Its drop ends the client.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Ends the sleep of threads that are not in the registry.
@@ -105,9 +104,8 @@ impl Engine {
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
-    /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's
-    /// number, holds and places in queues may be half-way between two states there, and the call waits for
-    /// the observer.
+    /// Refuses a request of an observer to this client within a call of the same thread: that call waits,
+    /// with the thread's number, holds and queue places perhaps half-way between two states.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
             let words = "an observer called its client from within a call of the same thread: let another thread call it";
@@ -147,8 +145,7 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // One client id for all kinds without a wait queue, so that the halves of a read-write lock have
-        // one owner.
+        // One client id for all kinds without a wait queue: the halves of a read-write lock have one owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));

@@ -38,8 +38,7 @@ impl CleanupPace {
         }
     }
 
-    /// Takes the part of a command that one claim needs, if `together` claims share a command; `false`: none
-    /// is left.
+    /// Takes the part of a command that one of `together` claims needs; `false`: none is left.
     pub(super) fn take(&mut self, together: u32) -> bool {
         let part = (COMMAND / u64::from(together.max(1))).max(1);
         let is_there = self.left >= part;

@@ -22,8 +22,7 @@ pub(crate) struct Registry {
     locks: Arc<Locks>,
     /// Expired holds that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered without any value: other clients waited for them, or this client caches
-    /// them.
+    /// Locks that are remembered without any value: contended by other clients, or cached here.
     remembered: Mutex<Vec<Arc<LocalLock>>>,
     /// When to go through `remembered` next, as `Moment::nanos`; zero: it is empty.
     tidy_at: AtomicU64,

@@ -164,11 +164,10 @@ impl PublishedWaits {
 }
 
 impl Registry {
-    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and
-    /// the holds that these threads have or wait for. Publishes each of these waits. The result is as of one
-    /// moment, except for locks that no thread had or wanted when they were read.
-    ///
-    /// In a process that works `under` holds of others, waits of threads that hold nothing count too.
+    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile (of
+    /// all threads in a process that works `under` holds of others), and the holds that these threads have or
+    /// wait for. Publishes each of these waits. The result is as of one moment, except for locks that no
+    /// thread had or wanted when they were read.
     ///
     /// Reads all locks, and all holds if any wait is that old: called once a second at most while nothing is
     /// stuck.
@@ -191,8 +190,7 @@ impl Registry {
         for (key, local) in &entries {
             for ticket in local.queue.iter() {
                 let Some(one) = ticket.waiter.sleeper() else { continue };
-                // A hold is entered before its waiter leaves the queue: the waiter of a granted lock does not
-                // wait any more.
+                // A hold is entered before its waiter leaves the queue: such a waiter does not wait any more.
                 let is_granted = |state: &State| {
                     let hold = &state.hold;
                     let is_own =

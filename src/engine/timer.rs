@@ -50,10 +50,9 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles all that is due, checks connections, and returns when to continue.
-    ///
-    /// Keeps the check that the thread was woken to plan, `woken_for`, even if its hold has ended. Otherwise
-    /// each short hold would wake the thread anew.
+    /// Handles all that is due, checks connections, and returns when to continue. Keeps the check that the
+    /// thread was woken to plan, `woken_for`, even if its hold has ended: otherwise each short hold would
+    /// wake the thread anew.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.check_holds(self.core.registry.bound(), self.core.clock.now());
@@ -68,8 +67,7 @@ impl Timer {
             self.core.announce(now);
             next.min(self.next_hung_up)
         } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // The next hold wakes this thread, which then checks connections again and has the client's entry
-            // written.
+            // The next hold wakes this thread, which then checks connections and requests the client's entry.
             Moment::NEVER
         } else {
             next
@@ -103,8 +101,7 @@ impl Timer {
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Renews some holds at once if a connection has ended, with which the store may have lost them. Returns
-    /// when to check next.
+    /// Renews some holds at once if a connection has ended; returns when to check next.
     fn check_connections(&self, due: Moment) -> Moment {
         let now = self.core.clock.now();
         if now < due {
@@ -171,8 +168,7 @@ impl Timer {
             && hold.is_in_doubt()
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal of unknown outcome may still be carried out, which would keep the lock without an
-            // owner.
+            // A renewal of unknown outcome may still come, and would keep the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {

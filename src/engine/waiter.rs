@@ -32,7 +32,6 @@ pub(crate) struct Wait {
     ends_for: OnceLock<Arc<Deadlock>>,
 }
 
-/// A wait's name for other clients: see [`Wait::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublishedWait {
     pub(crate) id: u64,
@@ -126,8 +125,7 @@ pub(crate) enum ReleaseOutcome {
     Freed {
         others: Others,
     },
-    /// The next thread here has the lock. For other processes the lock was never free, so the run of local
-    /// hand-offs goes on.
+    /// The next thread here has the lock, which was never free for other processes: local hand-offs go on.
     HandedOff,
     Lost,
     Refused(Error),

@@ -55,10 +55,8 @@ impl Service {
         }
     }
 
-    /// Makes the thread work by `moment`. Costs nothing if the thread will work by then anyway.
-    ///
-    /// The caller changes the data first. Races with `run`, which sets `next_check` before and after it
-    /// works.
+    /// Makes the thread work by `moment`; costs nothing if it will anyway. The caller changes the data first.
+    /// Races with `run`, which sets `next_check` before and after it works.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);

@@ -25,8 +25,7 @@ pub(crate) enum Attempt {
         /// When to ask again at the latest; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether to watch for releases: this client is first in the queue, and the holder's release does
-        /// not notify it.
+        /// Whether to watch releases: this client is first in the queue, which the holder does not notify.
         watches: bool,
     },
     /// A count above one was wanted, but the owner holds nothing. Nothing changed.

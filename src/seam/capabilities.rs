@@ -16,7 +16,6 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// A store's abilities.
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
     /// Releases elsewhere wake waiters here; otherwise waiters poll.
@@ -44,7 +43,6 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
-    /// The database table with the locks.
     pub(crate) table: Option<&'a TableInUse>,
     /// For questions that only one kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
@@ -101,8 +99,7 @@ pub(crate) trait Batches: Send + Sync {
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// One request can acquire or release locks with the same number. `None`: this lock needs its own. No
-    /// I/O.
+    /// One request can cover locks with the same number. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
     /// Asks once for locks of one [`group`](Self::group), each with count one. Grants all locks before the
@@ -146,8 +143,7 @@ pub(crate) trait Sessions: Send + Sync {
     /// Wakes `timer` when a [`Bound`] has ended, or holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
-    /// What ends a hold that was just granted, besides its lease; `None`: nothing. Called once for each
-    /// grant.
+    /// What ends a hold that was just granted besides its lease, if anything. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
@@ -166,16 +162,14 @@ pub(crate) trait Sweeping: Send + Sync {
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
-/// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is
-/// free.
+/// A store that queues the clients that wait for a lock, and notifies the first when the lock is free.
 pub(crate) trait WaitQueues: Send + Sync {
     /// Whether the server forbade a release of this client to notify the queue. Later holds are under an id
     /// that says so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Removes the claim's client from the lock's queue; a reservation for it passes to the next client.
-    /// Keeps the order of the client's requests about the lock, and waits for the outcome only where that
-    /// order needs it.
+    /// Removes the claim's client from the lock's queue; a reservation for it passes on. Keeps the order of
+    /// the client's requests about the lock, and waits only where that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.

@@ -15,12 +15,10 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The lock's home node, from [`HomeNodes::home`](super::capabilities::HomeNodes::home) when the claim
-    /// was made.
+    /// The lock's home node, by [`HomeNodes::home`](super::capabilities::HomeNodes::home).
     pub(crate) home: u32,
     /// Whether the owner keeps asking while the lock is busy: a store with a queue gives it a place.
     pub(crate) waits: bool,
-    /// How the attempt treats the queue of waiting clients, if the store keeps one.
     pub(crate) queue_mode: QueueMode,
     /// The messages that wake a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,

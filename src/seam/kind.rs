@@ -129,7 +129,6 @@ impl Kind {
         self.properties().is_one_record
     }
 
-    /// Whether a store may keep a queue of waiting clients.
     pub(crate) const fn has_queue(self) -> bool {
         self.properties().is_handed_off
     }
@@ -216,8 +215,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// A change under this claim was answered, and will be neither repeated nor undone: the store may forget
-    /// it. No answer is read.
+    /// The change under this claim was answered, and the store may forget it. No answer is read.
     Forget,
 }
 

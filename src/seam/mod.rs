@@ -47,8 +47,6 @@ pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
-/// A store: keeps locks.
-///
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
 /// no thread for a request. After its `deadline` a request is `Unknown` or `Refused`.
 pub(crate) trait Store: Inspect + Send + Sync {

@@ -51,8 +51,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Under the mutex, so the writing thread sees this and writes again. Races with the end of this
-            // loop.
+            // Under the mutex, so the writing thread writes again. Races with the end of this loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());

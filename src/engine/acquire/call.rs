@@ -119,8 +119,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// For a read-write lock: waiting writers come before later readers.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires a lock after a wait for a condition: such a wait ends with the lock, not
-    /// for a deadlock.
+    /// Whether the call reacquires a lock after a wait for a condition: no deadlock ends such a wait.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) time_slices: bool,
@@ -229,8 +228,7 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Notes a failure. `Err`: it is final, or failures have lasted for `retry_timeout`, or the caller's time
-    /// `is_over`.
+    /// Notes a failure. `Err`: it is final, or `retry_timeout` or the caller's time is over.
     pub(crate) fn note(
         &mut self,
         retry_timeout: Duration,

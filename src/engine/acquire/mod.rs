@@ -25,8 +25,7 @@ impl Engine {
     /// Acquires the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
-        // The call is counted before the client is checked, so that a later end of the client waits for this
-        // call.
+        // The call is counted before the client is checked: a later end of the client waits for this call.
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
@@ -56,8 +55,8 @@ impl Engine {
                 self.core.give_back(&hold, next, begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
-            // The thread's own hold was lost: the new one has another owner number, which no late request
-            // can carry. See `Hold::lose`.
+            // After a loss the new hold has another number, which no late request can carry: see
+            // `Hold::lose`.
             Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
@@ -179,8 +178,7 @@ impl Engine {
         }
     }
 
-    /// Makes the write hold end in the store at its own time, not with the read hold: both may share one
-    /// expiry.
+    /// Makes the write hold end in the store at its own time, although both holds may share one expiry.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;
@@ -211,8 +209,7 @@ impl Engine {
     }
 }
 
-/// Whether a call for an uncontended lock asks at once. Otherwise its kind, its options or its store needs
-/// more than one plain request.
+/// Whether one plain request is enough for a call for an uncontended lock, which then asks at once.
 fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
@@ -267,8 +264,7 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Reported once it is certain whether the level exists: an observer may drop the guard of
-            // another level.
+            // Reported once the level's existence is certain: an observer may drop another level's guard.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,

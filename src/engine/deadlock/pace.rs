@@ -58,8 +58,7 @@ impl Pace {
         due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The wait was searched. If its entry does not name it, no other client searches for it, and the pause
-    /// stays short.
+    /// The wait was searched. `is_seen`: others search for it too; otherwise the pause stays short.
     pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);

@@ -31,8 +31,7 @@ pub(super) struct Reading<'a> {
     /// By key, and whether it is half of a read-write lock.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
-    /// For the owner of a hold: the thread that has waited longest in another client's process under that
-    /// hold.
+    /// For an owner: the longest waiting thread in another client's process under that hold.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
     most: u64,
@@ -142,9 +141,8 @@ impl<'a> Reading<'a> {
         self.client(holder.client)?.uses.iter().find(is_it)
     }
 
-    /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
-    /// other lock has one holder, and a question about that holder needs the rights of the lock's own kind
-    /// only.
+    /// The lock in the store. Half of a read-write lock is described with all its holders. A question about
+    /// the one holder of another lock needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         let place = (key.to_owned(), kind.other_half().is_some());
         if !self.locks.contains_key(&place)
@@ -184,9 +182,8 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether a waiting writer comes before this reader: writers go first for this reader and the store says
-/// that one waits; or a writer has waited for long; or the store serves all in one queue and the reader is
-/// not its first.
+/// Whether a waiting writer comes before this reader: writers go first for it, or one has waited for long, or
+/// the store has one queue for all, in which the reader is not first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;

@@ -153,8 +153,7 @@ impl LocalLock {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. Also returns the caller's place at the head of an uncontended lock's queue, if
-    /// the caller waits.
+    /// See [`Machine::find`]. Also returns the place of a caller that waits for an uncontended lock.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
@@ -178,8 +177,7 @@ impl LocalLock {
         state.is_uncontended(state.at(now))
     }
 
-    /// Ends a level of the hold of this thread and task, as [`Machine::end`] does; `None`: there is no such
-    /// hold.
+    /// As [`Machine::end`], for the hold of this thread and task; `None`: there is no such hold.
     pub(crate) fn end_of_thread(
         &self,
         thread: u64,
@@ -209,8 +207,7 @@ impl LocalLock {
         state.machine.give_back(thread, at)
     }
 
-    /// The recalls so far, if all are heard. Without a subscription `listen` begins one, and no recall is
-    /// heard yet.
+    /// The recalls so far, if all are heard; without a subscription `listen` begins one.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let mut state = self.state();
         state.keeps_recalls = true;
@@ -403,8 +400,7 @@ impl QueuePlace {
         &self.wait
     }
 
-    /// Leaves the queue by a grant. The hold is already in `state`, which the caller has locked: the next
-    /// head sees a hold to wait for.
+    /// Leaves the queue by a grant, whose hold is in `state` already: the next head has to wait for it.
     pub(crate) fn leave_granted(mut self, state: &mut LockState) {
         drop(state.queue.leave(self.ticket));
         self.has_left = true;

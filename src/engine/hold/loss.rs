@@ -15,9 +15,8 @@ use crate::time::{Clock, Moment};
 
 impl Hold {
     /// Records the loss, retires the owner number, and notifies all listeners, once; returns whether this
-    /// call did. The number is retired since a request under it may be on its way, and the old guard may
-    /// still try to release. From here on a write hold whose owner reads is ended in the store, again and
-    /// again.
+    /// call did. A request under the number may be on its way, and the old guard may still try to release. A
+    /// write hold whose owner reads is ended in the store from here on, again and again.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if self.phase.loss().is_some() {
             return false;
@@ -55,8 +54,7 @@ impl Hold {
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
     }
 
-    /// Notifies all listeners. Called once, after the phase says that the hold is lost: later listeners check
-    /// the phase.
+    /// Notifies all listeners, once, after the phase says that the hold is lost: later listeners check it.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
         let List { callbacks, senders, contended, .. } = self.listeners.take(false);
         for sender in senders {

@@ -60,8 +60,6 @@ impl Releasing for Hold {
     }
 }
 
-/// One grant of a lock.
-///
 /// A check of a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
 /// methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
@@ -69,7 +67,6 @@ pub(crate) struct Hold {
     claim: Claim,
     /// The lock in this process, which has this hold until the registry takes it out.
     local: Arc<LocalLock>,
-    /// The order of the holds of a lock.
     serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
@@ -90,8 +87,7 @@ pub(crate) struct Hold {
     /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
-    /// Whether waiters are to send recalls for the hold, so that the store may have more of it than its
-    /// owner.
+    /// Whether waiters send recalls for the hold, so the store may have more of it than its owner.
     hears: AtomicBool,
 }
 
@@ -285,8 +281,7 @@ impl Hold {
         self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
-    /// Whether no thread has the hold. Once the hold is released or lost: whether no thread had it when that
-    /// began.
+    /// Whether no thread has the hold, or none had it when its release or loss began.
     pub(crate) fn is_cached(&self) -> bool {
         self.phase.is_unused()
     }
@@ -382,9 +377,8 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request sent at `sent` that set `lease` was confirmed. Never shortens the window. `false`: the
-    /// window had ended before, and a thread may have seen that: the hold is lost, although the store has
-    /// prolonged it.
+    /// A request of `sent` that set `lease` was confirmed. Never shortens the window. `false`: the window had
+    /// ended before, perhaps seen by a thread: the hold is lost, although the store has prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));
@@ -490,8 +484,7 @@ impl Holder {
         }
     }
 
-    /// Whether the calling thread runs the task that acquired the lock, if any. A guard's hold is for any
-    /// task.
+    /// Whether the calling thread runs the task that acquired the lock, if any; for a guard always.
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
             Holder::Thread { task, .. } => *task == TaskMarker::current(),

@@ -71,8 +71,7 @@ impl Phase {
         }
     }
 
-    /// Sets the phase that threads read without the mutex. Called under the mutex of the lock, as all
-    /// changes.
+    /// Sets the phase that threads read without the mutex. Called under the lock's mutex, as all changes.
     pub(super) fn publish(&self, stage: Stage) {
         let phase = match stage {
             Stage::Held => LIVE,

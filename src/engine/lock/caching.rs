@@ -175,8 +175,7 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// Whether other clients come before waiters here: the slice is over, and threads used it to come back at
-    /// once.
+    /// Whether other clients come before waiters here, since a slice in which threads came back is over.
     pub(super) fn is_over(&self, at: At<'_>) -> bool {
         self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
     }
@@ -298,7 +297,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().any(HoldState::is_cached_until_recall)
     }
 
-    /// From now on the hold hears of others.
     pub(crate) fn hear(&mut self, serial: u64, now: Moment) {
         self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
     }

@@ -111,8 +111,7 @@ pub(crate) enum Then {
 pub(crate) enum Found<H> {
     Own(H),
     Cached(H, u64),
-    /// A cached hold whose release has begun: others want it, or this call cannot use it. `None`: the hold is
-    /// lost.
+    /// A cached hold whose release has begun, since this call cannot use it. `None`: the hold is lost.
     Stale(H, Option<Next>),
     /// Another thread is releasing this thread's hold. A request under the same number could arrive before
     /// the release, which would then free the new grant; or the owner could hand the lock to itself. So the
@@ -272,15 +271,13 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Withdrawn::Free
     }
 
-    /// Whether this waiter must give up the client's place in the store's queue: there is a place, and no
-    /// other thread here waits. The waiter leaves the local queue after it sent that request, so that
-    /// requests of other threads follow it.
+    /// Whether this waiter must give up the client's place in the store's queue: no other thread here waits.
+    /// The waiter leaves the local queue after it sent that request, so that other requests follow it.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.len() == 1 && std::mem::take(&mut self.queued)
     }
 
-    /// Whether a grant under this number, read now, counts: its window is open, and no earlier request under
-    /// the number may still arrive.
+    /// Whether a grant under this number counts: its window is open, and no earlier request may still arrive.
     pub(crate) fn counts(&self, own: &HoldState<H>, now: Moment) -> bool {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
@@ -423,8 +420,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// Removes a hold that is over here, and wakes the head of the queue. `released`: the hold ended by a
     /// release in the store; whom it notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // The release is noted before the removal wakes the next waiter here, so that other processes come
-        // first.
+        // Noted before the removal wakes the next waiter here, so that other processes come first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.end();
@@ -481,9 +477,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         is_live
     }
 
-    /// A request about this hold alone went without an answer, and may still come: the thread's next hold
-    /// must have another number. While this hold lives the thread keeps its number, so that a writer can
-    /// still acquire the read lock.
+    /// A request about this hold alone may still arrive: the thread's next hold needs another number. While
+    /// this hold lives the thread keeps the number, so that a writer can still acquire the read lock.
     pub(crate) fn spend(&mut self, serial: u64) {
         if let Some(own) = self.state_of(serial) {
             own.is_spent = true;

@@ -77,7 +77,6 @@ pub(crate) struct HoldState<H> {
 }
 
 impl<H: Handle> HoldState<H> {
-    /// Without a level.
     pub(crate) fn new(hold: H, thread: Option<u64>, number: u64, sent: Moment, until: Moment) -> Self {
         HoldState {
             hold,
@@ -214,8 +213,7 @@ impl Levels {
         Some(level)
     }
 
-    /// A level that was renewed while other locks were acquired ends by itself from now on; `false`: it was
-    /// none.
+    /// A level that was renewed while other locks were acquired ends by itself from now on.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };
@@ -243,8 +241,7 @@ pub(crate) struct Ticket<W> {
     pub(crate) is_asleep: bool,
     /// The waiter looks again when the hand-off to another waiter is settled.
     pub(crate) follows: bool,
-    /// Something has changed for the waiter since it looked. Read before each sleep, cleared before each
-    /// attempt.
+    /// Something has changed since the waiter looked; read before each sleep, cleared before each attempt.
     pub(crate) word: bool,
 }
 
@@ -322,8 +319,7 @@ impl<W: Waits> Queue<W> {
         }
     }
 
-    /// Wakes the waiters of both sorts that counted on the client's place in the store's queue, which is
-    /// gone.
+    /// Wakes waiters of both sorts: the client's place in the store's queue is gone.
     pub(crate) fn nudge_apart(&mut self) {
         if self.spinning > 0 {
             let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;
@@ -355,8 +351,7 @@ impl<W: Waits> Queue<W> {
     }
 }
 
-/// The owner numbers retired last, under which a request about the lock may still come. Later numbers are
-/// greater.
+/// The last retired owner numbers, under which a request may still come. Later numbers are greater.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Retired {
     pub(super) last: VecDeque<u64>,

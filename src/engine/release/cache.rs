@@ -1,5 +1,4 @@
-//! A hold that is cached after its last level, and the cache thread, which releases holds that no thread
-//! uses.
+//! A hold cached after its last level, and the cache thread, which releases holds that no thread uses.
 //!
 //! `lock/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
 //! held here, but no thread has the hold until its own thread uses it again.
@@ -106,8 +105,7 @@ impl Engine {
         self.unless_shut_down(call, granted)
     }
 
-    /// Releases the cached hold, since to the program the lock is not held. This thread's next request
-    /// follows the release.
+    /// Releases the cached hold: to the program the lock is free. This thread's next request follows.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
         let now = self.clock.now();
         if let Some((hold, next)) = local.give_back(None, now) {
@@ -136,8 +134,7 @@ impl Core {
         drop(until_out);
     }
 
-    /// Runs on the cache thread: releases holds that no thread uses or others want, and returns when to check
-    /// next.
+    /// Runs on the cache thread: releases unused and wanted holds, and returns when to check next.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());

@@ -1,5 +1,4 @@
-//! The end of a release, on whichever thread learns of it: the lock is handed to the next local thread, or
-//! freed.
+//! The end of a release, on whichever thread learns of it: a hand-off to a local thread, or a free lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,8 +132,7 @@ impl Core {
         self.clean_up(hold.claim(), until, now);
     }
 
-    /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
-    /// moment, not before.
+    /// The store did not answer a request to end a hold at `ends`: the watchdog frees the lock then.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
@@ -164,8 +162,7 @@ impl Engine {
     }
 
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
-        // The thread that reads the answer gives up after a command time-out. After twice that time the
-        // thread must have been descheduled.
+        // The thread that reads the answer gives up after one time-out; after two it must be descheduled.
         let limit = self.options.command_timeout * 2;
         result.wait(limit).unwrap_or_else(|| {
             let words = "the thread that was handed the lock did not tell what came of it";

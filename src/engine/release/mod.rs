@@ -286,8 +286,7 @@ impl Engine {
                 Ok(answer) => return Ok((answer, in_doubt)),
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
-                    // The request may arrive at any time from now on: the thread's next hold must have
-                    // another number.
+                    // The request may still arrive: the thread's next hold must have another number.
                     in_doubt = true;
                     hold.retire_owner_on_end();
                     error

@@ -65,10 +65,8 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// Acts on an answer that was read just now.
-    ///
-    /// Reports a grant to observers only after it was entered: observers take time, and the number may be
-    /// retired meanwhile.
+    /// Acts on an answer that was read just now. Reports a grant after it was entered: observers take time,
+    /// and the number may be retired meanwhile.
     fn answered(
         &mut self,
         op: &'static str,
@@ -214,8 +212,7 @@ pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
 }
 
 impl Waiting<'_> {
-    /// The claim of this caller, as it waits now. Made anew for each attempt: the number may have been
-    /// retired since the last one.
+    /// This caller's claim as it waits now, made anew for each attempt: the number may have been retired.
     pub(super) fn claim(&mut self) -> Claim {
         let Waiting { engine, call, .. } = *self;
         let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
@@ -253,9 +250,9 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant under `claim`, whose lease counts from `since`, and leaves the local queue.
-    /// `bound`: what ends the hold besides its lease. `queued`: the number of clients in the store's queue at
-    /// the grant. `None`: the grant does not count any more.
+    /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound`: what
+    /// ends the hold besides its lease. `queued`: clients in the store's queue. `None`: the grant does not
+    /// count.
     fn enter(
         &mut self,
         claim: &Claim,
@@ -317,9 +314,9 @@ impl Waiting<'_> {
         (is_open && !is_given_up).then_some((since, bound))
     }
 
-    /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: the grant does
-    /// not count. If less than a quarter of the lease is left, because the thread waited for a connection,
-    /// say, the grant is renewed here: the watchdog would hardly come in time.
+    /// From when the lease of a grant counts; `None`: it does not. A grant with less than a quarter of its
+    /// lease left, since the thread waited for a connection, say, is renewed here: the watchdog might be
+    /// late.
     fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
         let engine = self.engine;
         let now = engine.clock.now();

@@ -74,8 +74,7 @@ impl<'a> Waiting<'a> {
         begun: Moment,
     ) -> Waiting<'a> {
         let store_queues = (capabilities.queues)(call.kind);
-        // A token lock's release only compares the token: with a reused token, a late release could free the
-        // next hold.
+        // A late release compares only the token: a reused token would let it free the next hold.
         let is_threads = call.by_thread && !call.kind.is_token();
         Waiting {
             engine,
@@ -201,8 +200,7 @@ impl<'a> Waiting<'a> {
         let wait = Arc::clone(place.wait());
         // The place is left after the hold was entered, so that the next head sees a hold to wait for.
         drop(place);
-        // `is_published` is read after the queue was left: a wait is published while it stands in the queue.
-        // Pairs with `Wait::publish`.
+        // `is_published` is read after the queue was left: no later `Wait::publish` finds the wait.
         if wait.is_published() && self.engine.published_waits.note_end() {
             self.engine.watchdog.wake();
         }
@@ -304,9 +302,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// While a hold of this process stands, its release is the event to wait for: the registry notifies this
-    /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
-    /// client.
+    /// While a hold of this process stands, its release wakes this waiter. Only the safety poll asks the
+    /// store, in case the hold is gone there unknown to this client.
     fn held_here_until(&mut self, until: Moment, now: Moment) -> Option<Moment> {
         let next_poll = self.next_poll();
         let poll = self.poll_pause.poll_by(next_poll);
@@ -332,8 +329,7 @@ impl<'a> Waiting<'a> {
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {
-                // The releaser has promised the lock and sends the request now. It wakes this thread when
-                // that is done.
+                // The releaser has promised the lock and is sending the request; then it wakes this thread.
                 (Withdrawn::Promised, _) => drop(self.parker(place).park(Moment::NEVER, None)),
                 (Withdrawn::Free | Withdrawn::Given, handed) => return handed,
             }

@@ -14,8 +14,7 @@ use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
 
-/// A client that got a standby message asks after this time: the client that was notified to be next may not
-/// come.
+/// A client with a standby message asks after this time: the client that is next may not come.
 const STANDBY: Duration = Duration::from_millis(25);
 /// How long a process that has just released the lock lets other processes go first that listen for it.
 const STAND_BACK: Duration = Duration::from_micros(500);
@@ -130,8 +129,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Whether a message ended the sleep: the lock may have been released elsewhere. Otherwise the sleep
-    /// ended by something in this process, the time, an interrupt, or for no reason.
+    /// Whether a message ended the sleep, so that the lock may have been released elsewhere.
     pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
         let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
@@ -182,14 +180,12 @@ impl QueuePlace {
         Some(ticket.is_head)
     }
 
-    /// Whether something has changed since it looked.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn has_word(&self) -> bool {
         self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
     }
 
-    /// See [`Machine::withdraw`]. Also returns the hand-off that is on its way, which the caller must
-    /// receive.
+    /// See [`Machine::withdraw`]. Also returns the hand-off under way, which the caller must receive.
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);

@@ -30,8 +30,7 @@ use crate::park::Parker;
 use crate::seam::{Answer, Claim, ListensFor, PLACE_LASTS, REQUEST_LASTS, Release, Sink};
 use crate::time::{Moment, random_between};
 
-/// A waiter that has just joined the wait queue watches releases after this time, unless it asks again
-/// before.
+/// A waiter that has just joined the wait queue watches releases this much later, unless it asks before.
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
@@ -55,8 +54,7 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The queue of the election is full: the waiter asks each third of its lease, and when the leader's
-    /// lease may be over.
+    /// For a full election queue: the waiter asks each third of its lease, and when the leader's may end.
     pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.engine.clock.now(), self.lease / 3);
         self.end_release_watch();
@@ -66,8 +64,7 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The server forbade the subscription to the client's turn: the waiter goes by each release, as if there
-    /// were no wait queue.
+    /// The server refused the subscription to the client's turn: the waiter goes by releases instead.
     pub(super) fn go_by_releases(&mut self) {
         self.wait_mode.become_deaf();
         self.give_up_place();
@@ -126,8 +123,7 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
-    /// number that the attempt cannot touch.
+    /// Leaves an attempt of unknown outcome to the watchdog, and goes on under another number.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.wait_mode.uses_wait_queue() {
             self.wait_mode.become_in_doubt();
@@ -155,9 +151,8 @@ impl Waiting<'_> {
         sent.plus(lasts).plus(self.engine.options.command_timeout)
     }
 
-    /// Notes that the store may have this caller among those who wait. Also makes the store forget the
-    /// caller's place under a number, or at a home, that was given up: no client would come for that place,
-    /// and the lock would wait for it.
+    /// Notes that the store may have this caller among those who wait, and makes it forget a place under a
+    /// former number or home: no client would come for that place, and the lock would wait for it.
     pub(super) fn queue_as(&mut self, claim: &Claim) {
         let is_same = |queued: &Claim| (queued.owner, queued.home) == (claim.owner, claim.home);
         if self.queued.as_ref().is_some_and(is_same) {

@@ -19,8 +19,7 @@ use crate::time::Moment;
 /// The modes of the wait queue are `QueuesHere`, `MaybeInWaitQueue`, `InWaitQueue` and `IsNext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
-    /// Makes one attempt in `queue_mode`. `keeps_place`: the caller has a place in the store's queue under
-    /// its number.
+    /// One attempt in `queue_mode`; `keeps_place`: the caller has a place in the store's queue.
     AsksOnce {
         queue_mode: QueueMode,
         keeps_place: bool,
@@ -34,8 +33,7 @@ pub(super) enum WaitMode {
     MaybeInWaitQueue,
     InWaitQueue,
     IsNext,
-    /// The waiter may not listen for its turn: it joins no wait queue, and wakes with each release and by
-    /// polls.
+    /// May not listen for its turn: joins no wait queue, and wakes with each release and by polls.
     GoesByReleases,
 }
 
@@ -151,9 +149,8 @@ impl Listening {
         (self.unheard, self.message_count) = (count, count);
     }
 
-    /// Sets a new subscription. Its counts so far are no news, except for messages since
-    /// [`note_unheard`](Self::note_unheard): on a channel for this client's turn alone, such a message was
-    /// its turn.
+    /// Sets a new subscription. Only messages since [`note_unheard`](Self::note_unheard) are news; on a
+    /// channel for this client's turn alone, they say that it is next.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
