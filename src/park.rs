@@ -45,8 +45,7 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. The caller moves a manual clock, unless the caller is a service: a service waits until
-/// others have moved the clock.
+/// Lets `span` pass. The caller moves a manual clock; a service waits until others have moved it.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);

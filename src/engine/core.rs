@@ -222,7 +222,7 @@ impl CacheThread {
     }
 }
 
-/// The pause after the first failed clean-up. It doubles up to a thirtieth of the lease, at most `RETRY_MOST`.
+/// The pause after the first failed clean-up. It doubles up to a 30th of the lease, at most `RETRY_MOST`.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -236,9 +236,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease. If the
-    /// store says otherwise ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to
-    /// answer as well.
+    /// The request has no effect after this: what it may have set ends with its lease. If the store says
+    /// otherwise ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), it has to answer as well.
     pub(crate) until: Moment,
     /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
@@ -273,9 +272,8 @@ thread_local! {
 }
 
 impl Calls {
-    /// Counts a call. A thread that wants to ask checks afterwards whether the client
-    /// [ended](Self::is_closed); if not, the end waits for this call. Pairs with `close`, which comes before
-    /// `wait`.
+    /// Counts a call. A thread that asks checks afterwards whether the client [ended](Self::is_closed); if
+    /// not, the end waits for this call. Pairs with `close`, which comes before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let address = Arc::as_ptr(self).addr();
@@ -409,7 +407,8 @@ impl StoreCell {
 
     /// Ends connections and threads, also of a store that another thread is just connecting to.
     pub(crate) fn close(&self) {
-        // `closed` is set before the store is read. `connect` does the reverse, so one of them closes the store.
+        // `closed` is set before the store is read; `connect` does the reverse, so one of them closes the
+        // store.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
     }

@@ -193,8 +193,7 @@ impl Announcer {
         }
     }
 
-    /// Postpones the entry to the next round. `due` is set before `is_wanted` is cleared: otherwise the entry
-    /// would be wanted again at once.
+    /// `due` is set before `is_wanted` is cleared: otherwise the entry would be wanted again at once.
     fn postpone(&self, now: Moment) {
         let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
         self.due.store(next.nanos(), Ordering::SeqCst);

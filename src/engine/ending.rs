@@ -41,8 +41,7 @@ impl Engine {
         outcome
     }
 
-    /// Ends the client for its last owner: a release that fails once is not repeated, and the lock ends with
-    /// its lease.
+    /// Ends the client for its last owner. A lock whose release fails is not released again: its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();

@@ -47,7 +47,7 @@ pub(crate) fn note_cached(thread: u64) -> bool {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // On Windows the other threads, which send the releases, are killed before destructors run. The model's
+        // On Windows the threads that send the releases are killed before destructors run. The model's
         // threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {

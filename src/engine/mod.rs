@@ -187,8 +187,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
-            // connections.
+            // Nothing inherited may be dropped: that could lock, wait, or write to the parent's connections.
             leak(&self.core);
             self.ended.leak();
             return;

@@ -745,8 +745,8 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         } else {
             drop(guard);
         }
-        // A grant does not count if its window has ended when the answer comes, so this tries again. A call that
-        // waits would pause before its next attempt, but time stands still here.
+        // A grant does not count if its window has ended when the answer comes, so this tries again. A call
+        // that waits would pause before its next attempt, but time stands still here.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Clean-up commands of one second. After a rest as many more go at once, so no second has more than fifty. A
-/// thousand claims in doubt are a few batches; claims that cannot share a command wait for their turn, or end
-/// with their lease.
+/// Clean-up commands of one second; after a rest as many more at once, so never more than fifty a second.
+/// Claims that cannot share a command wait for their turn, or end with their lease.
 const COMMANDS: u64 = 25;
 /// The cost of one command, in thousandths: a claim in a batch costs a part of a command.
 const COMMAND: u64 = 1_000;

@@ -1,5 +1,5 @@
-//! Questions that a client answers without acquiring or releasing: who holds a lock, counts, figures, records
-//! of runs; and requests of an administrator.
+//! Questions without acquiring or releasing: who holds a lock, counts, figures, records of runs; and requests
+//! of an administrator.
 
 use std::collections::HashMap;
 use std::sync::Arc;

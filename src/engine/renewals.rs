@@ -21,8 +21,7 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// The beginnings of tries that fail are at least this far apart, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// The number of tries that are no further apart than that: mostly a server is back soon, and lost holds are
-/// to be reported soon.
+/// The number of tries at that distance: mostly a server is back soon, and losses are to be reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The pause after the first failure, which may be that of a connection alone: another is tried soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! The threads of this client that have waited for a while and hold something meanwhile, as of one moment: from
-//! the registry, for the client's entry.
+//! The threads of this client that have waited for a while and hold something, as of one moment: from the
+//! registry, for the client's entry.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -26,18 +26,15 @@ const AT_A_TIME: usize = 256;
 
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much
-/// later at most.
+/// A sleeping thread does not notice that the machine was suspended: it reports an end this late at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// Connections are still checked for this time after something was held, so that locks that come and go wake
-/// this thread once, not each.
+/// Connections are checked for this time after a hold, so that locks that come and go wake the thread once.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// The least time between two rounds of renewals because a connection ended: a server may end each new
-/// connection too.
+/// The least time between two rounds of renewals for ended connections: a server may end each new one.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
@@ -50,9 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles all that is due, checks connections, and returns when to continue. Keeps the check that the
-    /// thread was woken to plan, `woken_for`, even if its hold has ended: otherwise each short hold would
-    /// wake the thread anew.
+    /// Handles all that is due, checks connections, and returns when to continue. The check for `woken_for`
+    /// stays even if its hold has ended: otherwise each short hold would wake the thread anew.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.check_holds(self.core.registry.bound(), self.core.clock.now());

@@ -77,9 +77,8 @@ impl Wait {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The wait's name for other clients, made by `make` the first time. Called under the local lock's mutex,
-    /// so that a waiter that has left the queue knows whether its wait was published. Pairs with
-    /// `Waiting::take_or_give_up`.
+    /// The wait's name for other clients, made by `make` the first time, under the local lock's mutex: a
+    /// waiter that has left the queue knows whether it was published. Pairs with `Waiting::take_or_give_up`.
     pub(crate) fn publish(&self, make: impl FnOnce() -> PublishedWait) -> PublishedWait {
         *self.published.get_or_init(make)
     }

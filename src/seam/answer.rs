@@ -111,9 +111,9 @@ pub(crate) struct Sink {
 
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
-    /// The store repeats the release, which was not carried out. Requests that this client sent under the
-    /// same owner meanwhile arrive first, so the release would end their holds: no such hold may count. The
-    /// store calls this before it reads the answer to such a request.
+    /// The store repeats the release, which was not carried out. Requests under the same owner meanwhile
+    /// arrive first, and the release would end their holds: none may count. Called before their answers are
+    /// read.
     fn overtaken(&self);
 }
 

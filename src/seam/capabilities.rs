@@ -30,8 +30,7 @@ pub(crate) struct Capabilities<'a> {
     /// then be repeated until the store answers.
     pub(crate) outlasts_leases: bool,
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
-    /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time
-    /// between them.
+    /// Shortest and longest sleep of a waiter that no message wakes; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn HomeNodes>,
     pub(crate) batches: Option<&'a dyn Batches>,
@@ -118,8 +117,8 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this must not be used for another hold: a request under them may still arrive,
-    /// although every answer so far was `Ok`.
+    /// No other hold may use owner numbers below this: a late request may arrive, although all answers were
+    /// `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
@@ -164,8 +163,8 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store that queues the clients that wait for a lock, and notifies the first when the lock is free.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server forbade a release of this client to notify the queue. Later holds are under an id
-    /// that says so. No I/O.
+    /// Whether the server forbade a release to notify the queue; then later holds have an id that says so. No
+    /// I/O.
     fn is_refused(&self) -> bool;
 
     /// Removes the claim's client from the lock's queue; a reservation for it passes on. Keeps the order of

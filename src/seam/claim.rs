@@ -37,7 +37,7 @@ pub(crate) struct Claim {
     /// The number of levels, for renewals: a renewal restores this count on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold until a recall, which waiters send on stores that
+    /// Whether the client caches the hold until a recall, on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
     /// Whether recalls tell the hold that others want the lock. Its owner number is not used again, so a late
@@ -98,8 +98,7 @@ impl Claim {
     }
 }
 
-/// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of
-/// its threads wait.
+/// How an attempt treats the queue of waiting clients. All threads of a client have one place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueMode {
     /// Takes a free lock even if it is reserved.

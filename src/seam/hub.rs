@@ -214,8 +214,7 @@ impl<P: WakeupProtocol> Hub<P> {
         !state.closed
     }
 
-    /// Makes all listeners poll. After an error, waits before the next connection, so that clients do not
-    /// storm a troubled server.
+    /// Makes all listeners poll. After an error waits before the next connection, to spare a troubled server.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());

@@ -1,5 +1,4 @@
-//! One call to acquire a lock: what the caller asks for, how its lock value is used, how long it waits and
-//! retries, and its result.
+//! One call to acquire a lock: its options, how long it waits and retries, and its result.
 
 use std::sync::Arc;
 use std::time::Duration;

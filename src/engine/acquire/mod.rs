@@ -55,8 +55,7 @@ impl Engine {
                 self.core.give_back(&hold, next, begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
-            // After a loss the new hold has another number, which no late request can carry: see
-            // `Hold::lose`.
+            // After a loss the new hold has another number, out of reach of late requests: see `Hold::lose`.
             Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
@@ -148,8 +147,8 @@ impl Engine {
         Ok(asked)
     }
 
-    /// Whether one request can ask for this lock together with others, before its turn: nothing in this process
-    /// holds it or waits for it, and it was not contended a moment ago.
+    /// Whether one request can ask for this lock with others, before its turn: this process has no hold or
+    /// waiter, and the lock was not contended a moment ago.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();

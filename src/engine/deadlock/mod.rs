@@ -118,7 +118,7 @@ impl Finder {
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Keeps an earlier time that a wait has set since `due` was reset. Pairs with `PublishedWaits::note_wait`.
+        // Keeps an earlier time that a wait has set meanwhile. Pairs with `PublishedWaits::note_wait`.
         Moment::from_nanos(
             core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
         )
@@ -131,8 +131,7 @@ impl Finder {
             return;
         }
         let (ids, is_cut) = (named.ids.clone(), named.is_cut);
-        // From here on the announcer no longer writes entries by itself: they would lack the waits that
-        // others rely on.
+        // From here on the announcer writes no entries by itself: they would lack the waits that others need.
         core.published_waits.publishes.store(true, Ordering::SeqCst);
         match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
@@ -165,8 +164,7 @@ impl Finder {
         over.iter().for_each(|key| self.report_over(key, now));
     }
 
-    /// Whether a cycle that a search shows has been seen for long enough. If not, its waits here are searched
-    /// again when it may have been.
+    /// Whether a cycle has been seen for long enough. If not, its waits here are searched again later.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {
@@ -210,9 +208,9 @@ impl Finder {
         }
     }
 
-    /// Follows these waits in one reading. A second reading, begun after the first ended, checks the cycles
-    /// that this and an earlier search show. Pairs with `PublishedWaits::note_end`: the entries that one
-    /// search reads may name waits that are over.
+    /// Follows these waits in one reading. A second one, begun after the first ended, checks the cycles that
+    /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name waits that are
+    /// over.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);

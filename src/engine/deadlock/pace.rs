@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The pause after the first search for a wait; it doubles up to `LONGEST_PAUSE`. Waits that begin within
-/// milliseconds of each other may be in their entries in another order: then only the second search sees the
-/// cycle.
+/// The pause after the first search for a wait; it doubles up to `LONGEST_PAUSE`. Entries of waits that begin
+/// within milliseconds of each other may come in another order: only the second search sees the cycle.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The part of a client's time budget that one request takes: all searches together send 33 requests a second at most.
+/// The share of one request in a client's time budget: all searches send at most 33 requests a second.
 const EACH: Duration = Duration::from_millis(30);
 /// How far a client may overdraw its budget: 32 requests at once after a time without requests.
 const AHEAD: Duration = Duration::from_millis(960);

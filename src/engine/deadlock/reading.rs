@@ -1,5 +1,5 @@
-//! One reading: this client from its registry, the holders of locks from the store, other clients from the
-//! directory. A reading reads nothing twice.
+//! One reading: this client from its registry, holders from the store, other clients from the directory; each
+//! only once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

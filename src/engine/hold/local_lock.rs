@@ -1,6 +1,5 @@
-//! One lock in this process: its state under its mutex, and what its values, holds and waiters do with it.
-//!
-//! Each lock has one local lock, which all its values and holds share.
+//! One lock in this process, which all its values and holds share: its state under its mutex, and what
+//! values, holds and waiters do with it.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};

@@ -70,8 +70,7 @@ impl Hold {
     /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
     fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
         let mut list = self.listeners.list.lock();
-        // The flag is set before the phase is read. Pairs with `lose` and `forget_listeners`, which change
-        // the hold before they read the flag.
+        // The flag is set before the phase is read; `lose` and `forget_listeners` do the reverse.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let loss = self.known_loss();
         if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
@@ -110,8 +109,8 @@ impl Hold {
         }
     }
 
-    /// Runs each callback by itself, so that a panic in one does not stop the others. While one still runs,
-    /// none is called again.
+    /// Runs each callback by itself, so that a panic stops no other. Callbacks that still run are not run
+    /// again.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let callbacks = self.listeners.list.lock().contended.clone();
         if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {

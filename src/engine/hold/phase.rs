@@ -82,8 +82,8 @@ impl Phase {
         self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// Changes the phase from live to lost, or from releasing to gone, which only the store can say. Returns
-    /// whether this call changed it.
+    /// From live to lost, or from releasing to gone, which only the store can say; returns whether it
+    /// changed.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
         let is_possible = match self.stage() {
             LIVE => true,

@@ -1,5 +1,4 @@
-//! Whether a hold stays in the store after its last level, and how long: for the client's time slice, or until
-//! a recall.
+//! Whether a hold stays in the store after its last level, and how long: for a time slice, or until a recall.
 //!
 //! Other clients see the lock as held meanwhile, by an owner whose lease runs. A time slice begins when the
 //! store grants the lock from the wait queue; in the slice, a thread that returns at once reacquires without
@@ -43,8 +42,8 @@ pub(crate) struct Rules {
     /// A longer pause in a time slice means that the thread was descheduled.
     pub(crate) stall: Duration,
     pub(crate) unused: Duration,
-    /// The first check of a hold comes this long after its grant, each later one after twice as long, up to
-    /// the longest gap. A check finds waiters that send no recalls.
+    /// The first check of a hold, for waiters that send no recalls, comes this long after its grant; each gap
+    /// is twice the last one, up to the longest.
     pub(crate) first_check: Duration,
     pub(crate) longest_check_gap: Duration,
     /// Two recalls within `soon` switch caching off for `pause`: clients that alternate gain nothing by it.
@@ -99,8 +98,7 @@ pub(crate) struct Caching {
 pub(crate) enum Watched<H> {
     /// No thread uses the cached hold, or others want it: release it.
     Idle,
-    /// Watch again at `next`. The caller asks the store whether others want `checks`, and calls the callbacks
-    /// of `calls`, which others want.
+    /// Watch again at `next`. Ask the store whether others want `checks`; call the callbacks of `calls`.
     Until {
         next: Moment,
         checks: Vec<H>,

@@ -167,9 +167,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
-    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended lock;
-    /// `may_use`: it can use a cached hold again.
+    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner. `caches`: the
+    /// call would cache the hold until a recall; `asks`: it asks at once for an uncontended lock; `may_use`:
+    /// it can use a cached hold again.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -220,8 +220,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // A lock on its way to a waiter here counts as held here. Until the hand-off is settled no request
-        // may use the releaser's number.
+        // A lock on its way to a waiter here counts as held: until then no request may use the releaser's
+        // number.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }
@@ -323,9 +323,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         (left, over)
     }
 
-    /// Ends `level`; by default the innermost level without a guard, or else the innermost. After the last
-    /// level the hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or its release begins.
-    /// `None`: there is no such level.
+    /// Ends `level`; by default the innermost without a guard, or else the innermost; `None`: there is none.
+    /// After the last level the hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or
+    /// released.
     pub(crate) fn end(
         &mut self,
         serial: u64,
@@ -361,8 +361,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// As [`begin_release`](Self::begin_release), but no waiter here gets the lock. `false`: the hold is
-    /// lost, or another call releases it. Retires the number if something may still come under it: a renewal
-    /// under way would prolong the thread's next hold.
+    /// lost, or is being released. A number in doubt is retired: a renewal under way would prolong the next
+    /// hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -417,8 +417,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// Removes a hold that is over here, and wakes the head of the queue. `released`: the hold ended by a
-    /// release in the store; whom it notified, and when.
+    /// Removes a hold that is over here, and wakes the head of the queue. `released`: whom a release
+    /// notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
         // Noted before the removal wakes the next waiter here, so that other processes come first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));

@@ -109,7 +109,6 @@ impl<H: Handle> HoldState<H> {
         self.thread == Some(thread)
     }
 
-    /// Whether the hold is lost, or its time is over.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.stage == Stage::Lost || now >= self.until.min(self.hold.session_ends())
     }
@@ -131,10 +130,9 @@ impl<H: Handle> HoldState<H> {
         self.hold.publish(stage);
     }
 
-    /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, which needs
-    /// `has_slices`, and that a guard has ended the level (`is_dropped`) or that the call asked for it. A
-    /// hold that is cached until a recall keeps its token, as with re-entries, so a renewal under way
-    /// concerns this hold alone.
+    /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, if it
+    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for it. Cached until a
+    /// recall, the hold keeps its token, as with re-entries, so a renewal under way concerns it alone.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -159,8 +157,8 @@ impl<H: Handle> HoldState<H> {
         self.is_under_way
     }
 
-    /// `heard`: the recalls that had come before the lock was asked for; `is_wanted`: others waited for it when
-    /// it was granted; `gap`: the time until the first check.
+    /// `heard`: the recalls before the lock was asked for; `is_wanted`: others waited for it at the grant;
+    /// `gap`: the time until the first check.
     pub(crate) fn until_recall(&mut self, heard: u64, is_wanted: bool, now: Moment, gap: Duration) {
         self.recallable = Some(Recallable { heard, is_wanted, next_check: now.plus(gap), gap });
     }
@@ -199,7 +197,6 @@ impl Levels {
         self.open.get_mut(at)
     }
 
-    /// Takes a level; by default the innermost without a guard, or else the innermost.
     pub(crate) fn take(&mut self, id: Option<u64>) -> Option<Level> {
         let at = match id {
             Some(id) => self.place(id)?,

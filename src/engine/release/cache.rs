@@ -59,8 +59,7 @@ impl Engine {
         if let Some(service) = cache_thread.service.get() {
             return service.as_ref();
         }
-        // The mutex lets one thread start the service; the model would not see a thread that waits in
-        // `get_or_init`.
+        // One thread starts the service. The model would not see a thread that waits in `get_or_init`.
         let _alone = cache_thread.locks.lock();
         cache_thread.service.get_or_init(start).as_ref()
     }

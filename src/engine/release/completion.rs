@@ -16,9 +16,8 @@ use crate::seam::{Answer, Claim, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// The next owner of the lock. `None`: the hold does not stand at `now`. After its last level such a hold
-    /// is taken out, and nothing is sent: the watchdog frees what may remain of the lease, which we count as
-    /// ended 1 % early.
+    /// The next owner of the lock. `None`: the hold does not stand at `now`. After its last level it is taken
+    /// out, and nothing is sent: the watchdog frees the rest of a lease that we count as ended 1 % early.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then, now: Moment) -> Option<Next> {
         match then {
             Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
@@ -107,8 +106,8 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Loses the hold, as noticed at `now`, and returns whether this call was the first. A lost hold without
-    /// levels is removed.
+    /// Loses the hold, as noticed at `now`, and removes it if it has no levels; whether this was the first
+    /// call.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {

@@ -251,8 +251,7 @@ impl Waiting<'_> {
     }
 
     /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound`: what
-    /// ends the hold besides its lease. `queued`: clients in the store's queue. `None`: the grant does not
-    /// count.
+    /// else ends the hold. `queued`: clients in the store's queue. `None`: the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,

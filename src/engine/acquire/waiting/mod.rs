@@ -114,9 +114,8 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// Makes the attempt take no place in the store's queue if the lock is busy. `is_only_try`: the caller
-    /// does not wait and barges, as with a single lock: it acquires a lock that is reserved for another
-    /// client. Pairs with `take_or_give_up`.
+    /// Makes the attempt take no place in the store's queue. `is_only_try`: the caller does not wait, and
+    /// barges as with a single lock, which it acquires even if reserved. Pairs with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
         self
@@ -213,8 +212,8 @@ impl<'a> Waiting<'a> {
         if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // The thread joins the queue before it looks for a cached hold. Pairs with `Machine::cache`, which caches
-        // no hold until a recall while threads here wait for it.
+        // After the thread has joined the queue. Pairs with `Machine::cache`, which caches no hold until a
+        // recall while threads wait here.
         let Waiting { engine, call, .. } = *self;
         let is_idle = call.local.state().is_idle();
         if is_idle {
@@ -259,8 +258,8 @@ impl<'a> Waiting<'a> {
         call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
     }
 
-    /// One step: receives a hand-off; or sleeps, if the waiter need not ask the store; or withdraws the offer
-    /// to be handed the lock, and asks the store.
+    /// One step: receives a hand-off; or sleeps, if another waiter asks the store; or withdraws its offer and
+    /// asks.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();

@@ -1,4 +1,4 @@
-//! The sleep of a waiter: its turn between processes, its place in the local queue, and what observers hear of it.
+//! The sleep of a waiter: its turn between processes, its place in the local queue, and reports to observers.
 
 use std::sync::Arc;
 use std::time::Duration;

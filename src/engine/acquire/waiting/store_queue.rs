@@ -193,9 +193,8 @@ impl Waiting<'_> {
         engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
-    /// `is_own`: a grant came too late, which concerns this caller's lease only: other callers here may ask
-    /// for a longer lease. No message shortens that pause: the release of the late grant causes a message,
-    /// and a grant asked for at once would come too late again.
+    /// `is_own`: a grant came too late, by this caller's lease: others may ask for a longer one. No message
+    /// shortens that pause: the late grant's release causes one, and the next grant would be late too.
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();

@@ -108,9 +108,8 @@ impl WaitMode {
     }
 }
 
-/// The subscription of a waiter, and the counts of its channel when they were last read.
-///
-/// A store without a wait queue has one channel for each lock, whatever a waiter asks for.
+/// The subscription of a waiter, and the counts of its channel when they were last read. A store without a
+/// wait queue has one channel for each lock, whatever a waiter asks for.
 #[derive(Default)]
 pub(super) struct Listening {
     subscription: Option<Subscription>,
@@ -269,7 +268,7 @@ impl PollPause {
         }
     }
 
-    /// The time at which the waiter polls although this process has a hold: the time already set, or else `first`.
+    /// When the waiter polls although this process has a hold: the time already set, or else `first`.
     pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
         *self.next_poll.get_or_insert(first)
     }
