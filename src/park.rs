@@ -20,8 +20,7 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// A thread's place to sleep. A wake-up that comes before the thread sleeps is not lost; two wake-ups before
-/// it looks count as one.
+/// A thread's place to sleep. An earlier wake-up is not lost; two before the thread looks count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,

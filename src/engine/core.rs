@@ -407,8 +407,7 @@ impl StoreCell {
 
     /// Ends connections and threads, also of a store that another thread is just connecting to.
     pub(crate) fn close(&self) {
-        // `closed` is set before the store is read; `connect` does the reverse, so one of them closes the
-        // store.
+        // `closed` is set before the store is read; `connect` does the reverse, so one of them closes it.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
     }

@@ -221,8 +221,7 @@ fn queue_up(ways: [Way; 3]) {
 }
 
 /// A store whose wake-ups come as Redis's do: over a connection of its own that subscribes, is confirmed
-/// later, and sometimes breaks. A message without subscribers is lost. Requests, or their answers, can get
-/// lost.
+/// later, and sometimes breaks. Requests, answers, and messages without subscribers get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
@@ -277,8 +276,7 @@ impl Exchange {
         self.gives_way && subscribed.len() > 1
     }
 
-    /// Notifies the clients that cache the hold that others want the lock; returns whether any client
-    /// listens.
+    /// Tells the clients that cache the hold that others want the lock; whether any client listens.
     fn recall(&self, key: &str) -> bool {
         let is_heard = self.subscribed.lock().iter().any(|(channel, _)| channel.channel() == key);
         if !(self.loses_recalls && toss()) {
@@ -521,8 +519,7 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
-    // The second wait finds the subscription in place, so it compares message counts instead of attempting
-    // twice.
+    // The second wait finds a subscription, so it compares message counts and attempts only once.
     check(|| processes(1, 3, false));
     check(|| processes(2, 2, false));
 }

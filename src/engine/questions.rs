@@ -1,5 +1,4 @@
-//! Questions without acquiring or releasing: who holds a lock, counts, figures, records of runs; and requests
-//! of an administrator.
+//! Questions to a client: holders, counts, figures, records of runs; and an administrator's requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;

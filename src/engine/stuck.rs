@@ -36,8 +36,7 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients under which this process works: a wait of any thread here delays the end of
-    /// those holds.
+    /// The holds of other clients under which this process works: waits of all its threads delay their end.
     pub(crate) under: Vec<Owner>,
     /// When the next wait will have lasted for long enough.
     pub(crate) next: Option<Moment>,

@@ -65,8 +65,7 @@ impl Round {
             Err(over) => return over, // renewals may be due by now
         };
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail or a shutdown waits for this round. A search takes no longer than
-        // renewals can spare.
+        // No search while renewals fail or a shutdown waits, and none longer than renewals can spare.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             let spare = core.options.command_timeout.min(lease / 6);
             let searched = self.finder.round(core.clock.after(spare));

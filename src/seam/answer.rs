@@ -69,8 +69,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old one holds nothing. No
-    /// waiter was notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old one nothing. No waiter was
+    /// notified.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -112,8 +112,7 @@ pub(crate) struct Sink {
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
     /// The store repeats the release, which was not carried out. Requests under the same owner meanwhile
-    /// arrive first, and the release would end their holds: none may count. Called before their answers are
-    /// read.
+    /// arrive first, and the release would end their holds: none may count. Called before their answers.
     fn overtaken(&self);
 }
 

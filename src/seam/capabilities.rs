@@ -117,8 +117,7 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// No other hold may use owner numbers below this: a late request may arrive, although all answers were
-    /// `Ok`.
+    /// No other hold may use numbers below this: a late request may arrive, although all answers were `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
@@ -163,8 +162,7 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store that queues the clients that wait for a lock, and notifies the first when the lock is free.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server forbade a release to notify the queue; then later holds have an id that says so. No
-    /// I/O.
+    /// Whether the server forbade a release to notify the queue; later holds have an id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
     /// Removes the claim's client from the lock's queue; a reservation for it passes on. Keeps the order of

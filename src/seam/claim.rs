@@ -76,8 +76,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep more of the hold than its owner's key. A request for several locks would
-    /// leave the rest behind.
+    /// Whether the store may have more of the hold than its owner's key, which a group's request would leave.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
@@ -109,8 +108,8 @@ pub(crate) enum QueueMode {
     Waits,
     /// As `Waits`; the client may be in the queue already.
     InWaitQueue,
-    /// The client was notified that it is next. If another client has the lock, this one becomes first in the
-    /// queue again.
+    /// The client is next, by a message. If another has the lock, this client becomes first in the queue
+    /// again.
     IsNext,
 }
 

@@ -171,8 +171,7 @@ pub(crate) mod tests {
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }
 
-    /// Two owners, each of which holds what the other waits for; `1` also waits for `7`, which waits for
-    /// nobody.
+    /// Two owners that hold what the other waits for; `1` also waits for `7`, which waits for nobody.
     struct Crossed(ClientId);
 
     impl View for Crossed {

@@ -209,8 +209,7 @@ impl Finder {
     }
 
     /// Follows these waits in one reading. A second one, begun after the first ended, checks the cycles that
-    /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name waits that are
-    /// over.
+    /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name ended waits.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);

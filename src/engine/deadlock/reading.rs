@@ -1,5 +1,4 @@
-//! One reading: this client from its registry, holders from the store, other clients from the directory; each
-//! only once.
+//! One reading of this client's registry, the holders in the store, and other clients' directory entries.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -109,8 +109,7 @@ impl Hold {
         }
     }
 
-    /// Runs each callback by itself, so that a panic stops no other. Callbacks that still run are not run
-    /// again.
+    /// Runs each callback by itself, so that a panic stops no other. While one runs, none is run again.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let callbacks = self.listeners.list.lock().contended.clone();
         if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {

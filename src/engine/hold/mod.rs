@@ -294,8 +294,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// A level that was renewed while other locks were acquired ends by itself from now on. Later renewals
-    /// ask for `renewed_lease`.
+    /// A level that was renewed while other locks were acquired ends by itself; renewals use the new lease.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {

@@ -167,9 +167,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner. `caches`: the
-    /// call would cache the hold until a recall; `asks`: it asks at once for an uncontended lock; `may_use`:
-    /// it can use a cached hold again.
+    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
+    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended
+    /// lock; `may_use`: it can use a cached hold again.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -220,8 +220,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // A lock on its way to a waiter here counts as held: until then no request may use the releaser's
-        // number.
+        // A lock on its way to a waiter here is held: meanwhile no request may use the releaser's number.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }
@@ -324,8 +323,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Ends `level`; by default the innermost without a guard, or else the innermost; `None`: there is none.
-    /// After the last level the hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or
-    /// released.
+    /// The last level's hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or released.
     pub(crate) fn end(
         &mut self,
         serial: u64,
@@ -361,8 +359,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// As [`begin_release`](Self::begin_release), but no waiter here gets the lock. `false`: the hold is
-    /// lost, or is being released. A number in doubt is retired: a renewal under way would prolong the next
-    /// hold.
+    /// lost, or being released. A number in doubt is retired: a late renewal would prolong the next hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -417,8 +414,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// Removes a hold that is over here, and wakes the head of the queue. `released`: whom a release
-    /// notified, and when.
+    /// Removes a hold that is over here, and wakes the queue's head. `released`: whom it notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
         // Noted before the removal wakes the next waiter here, so that other processes come first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));

@@ -106,8 +106,7 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Loses the hold, as noticed at `now`, and removes it if it has no levels; whether this was the first
-    /// call.
+    /// Loses the hold, as noticed at `now`, and removes it if it has no levels. `false`: it was lost before.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {

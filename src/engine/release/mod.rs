@@ -106,8 +106,7 @@ impl Engine {
     }
 
     /// Ends a hold that has one level, but keeps the lock until `at_least` has passed since it was asked for.
-    /// Requests repeat as by [`end_level`](Self::end_level); on failure the watchdog frees the lock at that
-    /// time.
+    /// Requests repeat as by [`end_level`](Self::end_level); on failure the watchdog frees the lock then.
     pub(crate) fn end_after(
         &self,
         action: &'static str,

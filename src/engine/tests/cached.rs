@@ -79,8 +79,7 @@ impl Keeps {
         second
     }
 
-    /// As many locks that are cached and not in use. The caller keeps the returned local locks, as lock
-    /// values would.
+    /// As many locks that are cached and not in use. The caller keeps the local locks, as values would.
     fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let name = |at| Arc::new(LockName::new(&"many".into(), format!("many {at}")).unwrap());
         let names: Vec<_> = (0..many).map(name).collect();

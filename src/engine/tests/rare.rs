@@ -301,8 +301,7 @@ fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
     Engine::start(Options::default(), Clock::System, store, reporter).unwrap()
 }
 
-/// Otherwise the new head would sleep for an hour: the store sends no messages, and nobody here holds the
-/// lock.
+/// Otherwise the new head would sleep for an hour: the store sends no messages, and the lock is free.
 #[test]
 fn a_new_head_asks_before_it_sleeps() {
     let store = Arc::new(Odd::default());

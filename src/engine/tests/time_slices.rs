@@ -6,8 +6,7 @@ use crate::engine::lock::caching::IDLE;
 
 const US: Duration = Duration::from_micros(1);
 
-/// A client in its time slice, with a clock that stands still; its thread has come back at once before. The
-/// guard is its second one.
+/// A client in its time slice, with a clock that stands still; its thread came back at once for this guard.
 struct InSlice {
     store: Arc<Odd>,
     clock: ManualClock,
@@ -269,8 +268,7 @@ fn another_task_gets_a_lock_of_its_own() {
     });
 }
 
-/// Observers hear of the end of a cached hold when its guard is dropped, and of any other end when the hold
-/// is released.
+/// Observers hear of a cached hold's end when its guard is dropped, otherwise when the hold is released.
 #[test]
 fn a_drop_after_the_slice_caches_nothing() {
     let turn = InSlice::begin();

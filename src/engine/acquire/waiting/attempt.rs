@@ -314,8 +314,7 @@ impl Waiting<'_> {
     }
 
     /// From when the lease of a grant counts; `None`: it does not. A grant with less than a quarter of its
-    /// lease left, since the thread waited for a connection, say, is renewed here: the watchdog might be
-    /// late.
+    /// lease left, since the thread waited for a connection, say, is renewed here: the watchdog is too late.
     fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
         let engine = self.engine;
         let now = engine.clock.now();

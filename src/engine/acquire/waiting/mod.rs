@@ -258,8 +258,7 @@ impl<'a> Waiting<'a> {
         call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
     }
 
-    /// One step: receives a hand-off; or sleeps, if another waiter asks the store; or withdraws its offer and
-    /// asks.
+    /// One step: receives a hand-off; or sleeps, if another waiter asks; or withdraws its offer and asks.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();

@@ -126,8 +126,7 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The product retries a failed re-entry as a wait for the lock; the model goes on without
-                    // the further level.
+                    // The product retries a failed re-entry as a wait; the model goes on without the level.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
@@ -348,8 +347,7 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A try does not know the client's place in the store's queue, so `queued` stays as it
-                    // was.
+                    // A try does not know the client's place in the store's queue: `queued` stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -364,8 +362,7 @@ impl<'a> Step<'a> {
                 }
                 self.begin_leaving(thread);
             }
-            // The hand-off failed, since the releaser held nothing: the waiter asks again once the hand-off
-            // is settled.
+            // The hand-off failed, since the releaser held nothing: after that the waiter asks again.
             Attempt::Busy if is_handed => self.client.users[thread].at = At::Going,
             Attempt::Busy => {
                 let waits = !self.client.users[thread].once;
@@ -636,8 +633,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The thread that sends the effects of an event: the keeper for its own events, otherwise the thread of the
-/// event.
+/// The thread that sends an event's effects: the keeper for its own events, else the event's thread.
 pub(super) fn actor(event: &Event) -> usize {
     match event {
         Event::Want { thread, .. }

@@ -87,8 +87,7 @@ pub(super) enum Attempt {
     Unknown,
 }
 
-/// The store's answer about a number: it held the lock, it did not, the request was refused, or no answer
-/// came.
+/// The store's answer about a number: it held the lock; it did not; the request was refused; no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,

@@ -24,8 +24,7 @@ impl World {
     }
 }
 
-/// Moves a moment one tick into the past, at most to `floor` ticks ago: states that differ only in older
-/// moments count as one.
+/// Moves a moment one tick into the past, at most to `floor` ticks ago, so that older moments are alike.
 fn age(moment: &mut Moment, floor: u64) {
     if *moment != Moment::NEVER {
         *moment = moment.minus(TICK).max(NOW.minus(ticks(floor)));
