@@ -102,7 +102,6 @@ impl Parker {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
 
-    /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if self.is_service {
             self.while_still();

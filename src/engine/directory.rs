@@ -262,7 +262,7 @@ impl Announcer {
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own shows all waiters.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
-        // Nobody waits for a free lock: entries that say so are older than its release.
+        // No client waits for a free lock: entries that say so are older than its release.
         let is_free = match seen.kind {
             ObjectKind::Semaphore
             | ObjectKind::ExpirableSemaphore

@@ -207,7 +207,6 @@ impl Registry {
     }
 }
 
-/// A hold, as an entry shows it.
 pub(super) fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
     let hold = &state.hold;
     let thread = hold.holder.thread();

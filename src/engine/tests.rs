@@ -446,7 +446,8 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner(), *store.holder.lock());
-        // In either order the waiter is granted the lock. Released before the assertions, since all threads wait.
+        // In either order the waiter is granted the lock. Released before the assertions, since all threads
+        // wait.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");

@@ -46,7 +46,6 @@ pub(crate) struct Sleeper {
     pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
-    /// The wait reacquires a lock that was released for a condition.
     pub(crate) takes_again: bool,
     pub(crate) writers_first: bool,
 }

@@ -141,7 +141,7 @@ pub(crate) trait Sessions: Send + Sync {
     /// Wakes `timer` when a [`Bound`] has ended, or holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
-    /// What ends a hold that was just granted besides its lease, if anything. Called once for each grant.
+    /// The end of a granted hold besides its lease, if there is one. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 

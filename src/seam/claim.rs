@@ -126,7 +126,7 @@ pub(crate) enum ListensFor {
     /// A message that this client is next in the queue; the default until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both of these: the holder's release does not notify the queue.
+    /// Both of the above: the holder's release does not notify the queue.
     OwnTurnAndReleases,
     /// Nothing: the queue of an election is full, and this candidate is not in it.
     Nothing,

@@ -37,7 +37,6 @@ pub(crate) struct Hub<P: WakeupProtocol> {
     pub(crate) protocol: P,
     /// `None`: outages are not reported.
     reporter: Option<Arc<Reporter>>,
-    /// How long a channel outlasts its last listener.
     pub(crate) linger: Duration,
     pub(crate) state: Mutex<HubState<P>>,
     /// Signalled by news, by closing, and by the thread's end.
@@ -50,7 +49,6 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) own: P::State,
     /// Changes of subscriptions that the connected server does not know yet.
     news: Vec<News>,
-    /// Whether a connection takes the news.
     is_served: bool,
     /// The pause before the next connection, if this one fails.
     pause: Duration,

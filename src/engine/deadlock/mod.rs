@@ -41,7 +41,6 @@ const WRITES_APART: Duration = Duration::from_millis(100);
 
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Maximum number of clients through which a chain is followed.
 const MOST_CLIENTS: u64 = 64;
 
 /// Maximum number of requests of one reading. Each client on the way takes two: who holds the lock, and the

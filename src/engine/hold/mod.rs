@@ -79,7 +79,7 @@ pub(crate) struct Hold {
     phase: Phase,
     /// The end of the hold's own window, as `Moment::nanos`. Only raised.
     until: AtomicU64,
-    /// When the lock was asked for, or the cached hold taken again.
+    /// When the lock was asked for, or the cached hold was used again.
     since: AtomicU64,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
@@ -313,7 +313,6 @@ impl Hold {
         levels.unwrap_or_else(|| Some(Vec::new()))
     }
 
-    /// Ends a level, and returns how many are left. `None`: no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         self.with(|state| {
             state.levels.take(level)?;

@@ -75,7 +75,6 @@ impl Hold {
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
-    /// When the timer checks the hold next, as of `now`.
     pub(super) fn next_look(&self, state: &State, now: Moment) -> Moment {
         let (soon, lease) = (now.plus(Duration::from_millis(1)), self.renewed_lease());
         if state.has_lapsed {

@@ -70,7 +70,6 @@ fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
     hold.with(|state| hold.can_be_cached(state, is_dropped))?
 }
 
-/// A confirmation that arrives at once.
 fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
     assert!(hold.confirm(sent, lease, &Clock::Manual(ManualClock::new())));
 }

@@ -79,7 +79,6 @@ pub(super) const LATE: u8 = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     pub(super) ends: Option<Moment>,
-    /// Since when the present thread has the lock.
     pub(super) began: Moment,
     /// When the hold was last taken or released in the slice.
     pub(super) last: Moment,

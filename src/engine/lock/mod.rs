@@ -60,7 +60,6 @@ pub(crate) struct At<'a> {
     pub(crate) rules: &'a Rules,
 }
 
-/// All that threads of this process share about a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Machine<H, W> {
     /// In the order of serial numbers.
@@ -160,7 +159,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.get_mut(at)
     }
 
-    /// The thread's hold in stage `Held` or `Lost`.
     pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
         let is_own =
             |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);

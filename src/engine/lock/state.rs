@@ -27,7 +27,6 @@ pub(crate) enum Stage {
     /// The release must go before this process's next request: the hold stays until the release was sent, or
     /// answered if the releaser waits for that.
     Returning,
-    /// A lost hold, whose levels are still to be ended.
     Lost,
 }
 
@@ -46,14 +45,13 @@ pub(crate) struct Recallable {
     pub(crate) gap: Duration,
 }
 
-/// What changes about a hold, except for what its threads read without the mutex.
+/// The changing state of a hold, except for what its threads read without the mutex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct HoldState<H> {
     pub(crate) hold: H,
     pub(crate) thread: Option<u64>,
     pub(crate) number: u64,
     pub(crate) stage: Stage,
-    /// The end of the hold's own window. Only raised.
     pub(crate) until: Moment,
     pub(crate) levels: Levels,
     /// When the store was last asked to keep the hold; see `needs_keepalive`.

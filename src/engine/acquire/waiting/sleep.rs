@@ -150,7 +150,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What a waiter does in the local queue, each under the mutex of its lock.
+/// The actions of a waiter in the local queue, each under the mutex of its lock.
 impl QueuePlace {
     pub(crate) fn is_head(&self) -> bool {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
