@@ -152,7 +152,7 @@ impl PublishedWaits {
     }
 
     /// A wait that the entry may show is over, and has left its queue. `true`: wake the watchdog, which
-    /// writes the entry. The caller does not wait for that: see `Finder::look`.
+    /// writes the entry. The caller does not wait for that: see `Finder::search`.
     pub(crate) fn note_end(&self) -> bool {
         self.due.swap(0, Ordering::SeqCst) != 0
     }

@@ -76,7 +76,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner's key, which a group's request would leave.
+    /// Whether the store may keep more of the hold than its owner's key. A group's release leaves the rest.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

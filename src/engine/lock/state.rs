@@ -61,7 +61,7 @@ pub(crate) struct HoldState<H> {
     pub(crate) is_queued: bool,
     /// A request under the hold's number may still arrive; see `spend`.
     pub(crate) is_spent: bool,
-    /// The owner reads as well; see `Waiting::end_writing_in_time`.
+    /// The owner reads as well; see `Engine::end_writing_in_time`.
     pub(crate) is_read_beside: bool,
     pub(crate) is_abandoned: bool,
     /// The steps after a loss have been done; see `timer.rs`.
