@@ -49,7 +49,7 @@ impl Engine {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
-            // Marked before the subscription begins: `LocalLock::watch` ends one that no hold needs.
+            // The hold is marked first: `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial(), now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);

@@ -414,7 +414,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     /// Removes a hold that is over here, and wakes the queue's head. `released`: whom it notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // Noted before the removal wakes the next waiter here, so that other processes come first.
+        // The release is noted before the removal wakes the next waiter: other processes come first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.end();

@@ -212,8 +212,8 @@ impl<'a> Waiting<'a> {
         if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // After the thread has joined the queue. Pairs with `Machine::cache`, which caches no hold until a
-        // recall while threads wait here.
+        // The thread looks for a cached hold after joining the queue. Pairs with `Machine::cache`, which
+        // caches no hold until a recall while threads wait here.
         let Waiting { engine, call, .. } = *self;
         let is_idle = call.local.state().is_idle();
         if is_idle {
@@ -249,7 +249,7 @@ impl<'a> Waiting<'a> {
         if self.parker.is_none() {
             return Ok(());
         }
-        // Read after the wake-up. Pairs with `Wait::end_for`.
+        // The reason is read after the wake-up. Pairs with `Wait::end_for`.
         if let Some(ring) = place.wait().ends_for() {
             let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));

@@ -80,7 +80,7 @@ impl Waiting<'_> {
             writers_first: call.config.writers_first,
         });
         engine.announce(now);
-        // Once for each wait: from then on the watchdog looks at it.
+        // Called once for each wait: from then on the watchdog checks it.
         if is_new && !call.kind.is_counted() {
             engine.note_wait(begun);
         }
