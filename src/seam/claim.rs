@@ -108,8 +108,7 @@ pub(crate) enum QueueMode {
     Waits,
     /// As `Waits`; the client may be in the queue already.
     InWaitQueue,
-    /// The client is next, by a message. If another has the lock, this client becomes first in the queue
-    /// again.
+    /// A message says that the client is next. If another has the lock, this client becomes first again.
     IsNext,
 }
 

@@ -82,7 +82,7 @@ impl Phase {
         self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// Changes the phase from live to lost, or from releasing to gone (as the store says). `false`: no change.
+    /// Changes the phase from live to lost, or from releasing to gone (by the store). `false`: no change.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
         let is_possible = match self.stage() {
             LIVE => true,
