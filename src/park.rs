@@ -20,8 +20,7 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// A thread's place to sleep. A wake-up that comes before the thread sleeps is not lost; two wake-ups before
-/// it looks count as one.
+/// A thread's place to sleep. An earlier wake-up is not lost; two before the thread looks count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,
@@ -36,7 +35,7 @@ struct ServiceState {
     bounds_ended: AtomicBool,
     /// A test makes the thread stand still.
     stands_still: AtomicBool,
-    /// Its client ends: a manual clock may never reach what it waits for.
+    /// The service's client ends: a manual clock may never reach the moment that the thread waits for.
     is_ending: AtomicBool,
 }
 
@@ -45,8 +44,7 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. The caller moves a manual clock, unless the caller is a service: that waits until
-/// others moved the clock.
+/// Lets `span` pass. The caller moves a manual clock; a service waits until others have moved it.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -104,7 +102,6 @@ impl Parker {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
 
-    /// Sleeps until `until`, a signal, or the interrupt, whichever is first.
     pub(crate) fn park(&self, until: Moment, interrupt: Option<&Interrupt>) -> Woken {
         if self.is_service {
             self.while_still();
@@ -130,7 +127,7 @@ impl Parker {
         }
     }
 
-    /// Makes the calling thread this service's; before its first request.
+    /// Makes the calling thread this service's. Called before its first request.
     pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {

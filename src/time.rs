@@ -257,10 +257,8 @@ impl ManualClock {
         self.shared.all_asleep.notify_all();
     }
 
-    /// Signals the service `id`, which counts as working from now on.
-    ///
-    /// Under the clock's mutex, so that the thread cannot take the signal, work and report itself asleep in
-    /// between.
+    /// Signals the service `id`, which counts as working from now on. Under the clock's mutex, so that the
+    /// thread cannot take the signal, work and report itself asleep in between.
     pub(crate) fn wake_service(&self, id: u64, waker: &Waker) {
         let mut state = self.shared.state.lock();
         if let Some((_, until)) = state.services.iter_mut().find(|(other, _)| *other == id) {
@@ -269,9 +267,8 @@ impl ManualClock {
         waker.wake();
     }
 
-    /// Registers the thread `id` as acting by this clock: working, or asleep until a moment.
-    ///
-    /// A signalled service counts as working. Races with `wake_service`.
+    /// Registers the thread `id` as acting by this clock: working, or asleep until a moment. A signalled
+    /// service counts as working. Races with `wake_service`.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && waker.is_set());
@@ -290,7 +287,7 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// In nanoseconds, at most the maximum.
+/// Nanoseconds; saturates at the maximum.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Several locks at the same time: all are asked for, or released, before the first answer is read; those
-//! that the store can see to by one request, by one.
+//! Several locks at the same time: the client asks for all, or releases all, before it reads the first
+//! answer. Locks that one request can cover share a request.
 //!
 //! Nothing here waits for another owner. A caller that finds a lock busy waits for that one in the usual way.
 
@@ -29,14 +29,13 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) enum BatchAnswer {
     Granted(Granted),
     Busy,
-    /// The request for several could not be carried out; this one may be.
+    /// The request for several locks was refused; a request for this lock alone may succeed.
     Unasked,
     Failed(Error),
 }
 
-/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, for a
-/// caller that does not wait, those of one request are taken together or not at all, whomever the free ones
-/// are kept for.
+/// Asks once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`, without waiting: each
+/// request grants all its locks or none, also locks that are reserved for other clients.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -55,7 +54,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came.into_iter().map(|(_, came)| came).collect()
 }
 
-/// The same for locks that one request can see to.
+/// Equal for locks that one request can cover.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
@@ -74,29 +73,26 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// Waits for answers.
 type Answers<T> = Box<dyn FnOnce() -> T>;
 
-/// A request that was sent, and for which places among all.
+/// A sent request, and its members with their places in the batch.
 struct BatchRequest<'a> {
     sent: Moment,
     members: Vec<(usize, Waiting<'a>, Claim)>,
-    /// Waits for the answer to each. `None`: nothing could be carried out.
+    /// Waits for the answer to each member. `None`: nothing could be carried out.
     answers: Answers<Option<Vec<Answer<Attempt>>>>,
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends the request for these, which are of one client. A lock that cannot be asked for has `came` to
-    /// that.
+    /// Sends the request for these locks of one client. Locks that cannot be asked for go into `came`.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
         thread: &'a Arc<ThreadMarker>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // A group's request goes over one connection, other requests about its locks over another, on
-        // which an earlier release may arrive later. That release must not free this hold, so the group has a
-        // new owner number.
+        // A group's request and an earlier release of one of its locks go over different connections. The
+        // release may arrive later and must not free this hold, so the group has a new owner number.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -155,7 +151,7 @@ impl<'a> BatchRequest<'a> {
     }
 }
 
-/// The answer for each of so many locks of one request, which grants all before the first that is busy.
+/// The answer for each of the `count` locks of one request, which grants all before the first busy lock.
 fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<Vec<Answer<Attempt>>> {
     match answer {
         Ok(fences) => {
@@ -163,7 +159,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
             let attempt = |at| fences.get(at).map_or_else(|| busy.clone(), |fence| Attempt::granted(*fence));
             Some((0..count).map(|at| Ok(attempt(at))).collect())
         }
-        // Only a request for each shows which of them it was about.
+        // Only a request for each lock shows which one was refused.
         Err(Failure::Refused(_)) => None,
         Err(Failure::Unknown(error)) => {
             Some((0..count).map(|_| Err(Failure::Unknown(error.copy()))).collect())
@@ -171,8 +167,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
     }
 }
 
-/// Has all of these last for `lease` from now on. A hold that turns out to be gone is lost by it; one that
-/// cannot be asked stays as it is.
+/// Makes all of these last for `lease` from now on. Holds that are gone are lost; failures change nothing.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -203,7 +198,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
     }
 }
 
-/// By default the innermost level.
+/// A level to be released; by default the innermost.
 #[derive(Debug)]
 pub(crate) struct LevelRelease {
     pub(crate) engine: Arc<Engine>,
@@ -212,13 +207,12 @@ pub(crate) struct LevelRelease {
 }
 
 enum Ending {
-    /// The lock is on its way to another thread here, since then.
+    /// The lock is on its way to another thread here, since this moment.
     Handoff(HandoffResult, Moment),
     Left(u32),
 }
 
-/// Gives all of these back, in their order. Whatever comes of one, the others are released too; the first
-/// failure is returned.
+/// Releases all of these, in their order, whichever fail; returns the first failure.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
@@ -240,15 +234,14 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Locks that are free already are reported first: further requests about the others would delay their
-    // waiters.
+    // Locks that are free already are reported first: requests about the others would delay their waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers(), group.len() == 1);
         for ((one, left), answer) in group.into_iter().zip(answers) {
             match answer {
                 answer @ Ok(_) => {
-                    let give_up = Moment::NEVER; // it is not asked again
+                    let give_up = Moment::NEVER; // the release is not repeated
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
@@ -290,10 +283,9 @@ impl LevelRelease {
     }
 }
 
-/// A release that is to be sent, and the levels that remain.
 type Leaving = (LevelRelease, u32);
 
-/// Sends one request that releases the group, or one for each. Returns what waits for the answers.
+/// Sends one request that releases the group, or one for each. Returns a function that waits for the answers.
 fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()

@@ -1,12 +1,12 @@
 //! Holds that hear of others who want their lock: `guard.on_contended` and `guard.is_contended`.
 //!
-//! Waiters of other clients send such a hold a recall, as they do where the hold is cached; a check once a second
-//! finds those that send none, and has the next one send a recall. Waiters of this client are seen in the local
-//! queue. The thread that releases cached holds looks (`lock/hearing.rs` has the rules), and the callback thread
-//! calls back.
+//! Waiters of other clients send such a hold a recall, as for a cached hold. A check once a second finds
+//! waiters that send none, and makes the next waiter send a recall. Waiters of this client are seen in the
+//! local queue. The cache thread checks (`lock/hearing.rs` has the rules), and the callback thread calls
+//! back.
 //!
-//! The mark by which a store sends recalls is about one owner. A request that sets the mark may be late, so the
-//! hold's owner number is given up with the hold: a late request finds nobody.
+//! The mark that makes waiters send recalls names one owner. A request that sets the mark may be late, so the
+//! owner number is retired with the hold: a late request finds no hold.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Engine {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
-            // Hears first, listens second: `LocalLock::watch` ends a subscription that no hold needs.
+            // The hold is marked first: `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial(), now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
@@ -58,13 +58,13 @@ impl Engine {
         Ok(())
     }
 
-    /// A hold ended by release: the next one of its guard has its listeners.
+    /// Moves the listeners of a hold that ended by release to the next hold of its guard.
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         let List { callbacks, senders, contended, .. } = ended.take_listeners();
         callbacks.into_iter().for_each(|callback| next.on_lost(callback, &self.reporter));
         senders.into_iter().for_each(|sender| next.send_loss(sender));
         for callback in contended {
-            // The store has had such a hold, so the next one is not refused but for want of memory.
+            // The store has had such a hold, so the next one is refused only for want of memory.
             drop(self.hear_contenders(action, next, Some(callback)));
         }
     }

@@ -1,5 +1,5 @@
-//! The parts that a client's threads work with: its store, the calls under way, and the work that any thread leaves
-//! to others: claims in doubt, holds to renew, and moments to look by.
+//! The parts that a client's threads work with: its store, the calls under way, and the work that any thread
+//! leaves to others: claims in doubt, holds to renew, and moments to check by.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,9 +24,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker, thread_local};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// The state of a client that its threads share with its callers, and with whoever reads an answer for it.
-/// It keeps no client alive: the engine ends the threads, and closes the store, which lets answers go that
-/// did not come.
+/// The state that a client's threads, its callers and readers of its answers share. A core keeps no client
+/// alive: the engine ends the threads and closes the store, which drops missing answers.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -39,16 +38,15 @@ pub(crate) struct Core {
     pub(crate) published_waits: PublishedWaits,
     pub(crate) watchdog: Service,
     pub(crate) timer: Service,
-    /// Gives back what is cached for a time slice.
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
-    /// Until then, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has ended,
-    /// and only a sample was asked about.
+    /// Until this moment, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has
+    /// ended, and only a sample was renewed.
     pub(crate) sampled_until: AtomicU64,
 }
 
 impl Core {
-    /// Also the places where the watchdog and the timer sleep, which are not started yet.
+    /// Also returns the parkers of the watchdog and the timer, which are not started yet.
     pub(crate) fn new(
         options: Options,
         clock: Clock,
@@ -78,14 +76,14 @@ impl Core {
         (Arc::new(core), [watchdogs_parker, timers_parker])
     }
 
-    /// Has the threads stand still, or go on: see [`Parker::service`].
+    /// Makes the threads stand still, or go on: see [`Parker::service`].
     pub(crate) fn stand_still(&self, still: bool) {
         self.watchdog.waker().stand_still(still);
         self.timer.waker().stand_still(still);
     }
 
-    /// Ends the threads; returns the claims that are due to be cleaned up. A claim that is to be held for a
-    /// while yet is not among them: it ends with its lease.
+    /// Ends the threads; returns the claims that are due to be cleaned up. A claim that its owner may still
+    /// keep for a while is not among them: it ends with its lease.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
@@ -99,15 +97,15 @@ impl Core {
         self.timer.run_by(hold.look_in_time(self.clock.now()));
     }
 
-    /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
+    /// Something is held or waited for: makes the watchdog write the client's entry, if that is due.
     pub(crate) fn announce(&self, now: Moment) {
         if self.announcer.want(now) {
             self.watchdog.wake();
         }
     }
 
-    /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a
-    /// deadlock. Costs nothing if another will be looked at sooner.
+    /// A wait that began at `since` is about to sleep: makes the watchdog check it when it may be part of a
+    /// deadlock. Costs nothing if another wait is checked sooner.
     pub(crate) fn note_wait(&self, since: Moment) {
         if let Some(by) = self.published_waits.note_wait(since) {
             self.watchdog.run_by(by);
@@ -119,28 +117,27 @@ impl Core {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
 
-    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
-    /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
-    /// [`Cleanup::until`]). The owner may keep what it holds until `from`. The owner number must have been given
-    /// up.
+    /// Takes over a claim whose acquire or release has an unknown outcome, until the owner certainly holds
+    /// nothing, or until `until`, when what was left has expired (see [`Cleanup::until`]). The owner may keep
+    /// its hold until `from`, and its number must have been retired.
     pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
         let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
     }
 
-    /// A hold is lost here, but the store may have prolonged it, or may yet, by a renewal without an answer.
-    /// The lock would be taken and held by nobody, so the renewal is undone.
+    /// A hold is lost here, but a renewal without an answer may have prolonged it in the store, or may yet.
+    /// The lock would be held without an owner, so the renewal is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner(); // by its time alone it is lost; nobody may have said so yet
+        hold.retire_owner(); // the hold has expired, perhaps not reported yet
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.options.command_timeout);
         self.clean_up(claim, until, now);
     }
 
-    /// Tells a store of several servers that the hold of this claim has ended while it was renewed. A server
-    /// may have got the release first, and the hold released second: then it has to forget it once more. A
-    /// release that is sent from here on comes after both. Pairs with `Majority::ended_meanwhile`.
+    /// Reports to a store of several servers that the hold of this claim ended during its renewal. A server
+    /// that got the release before the renewal has to forget the hold once more. A release that is sent from
+    /// here on comes after both. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
@@ -165,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Has these renewed, wherever they are among those that wait. Until the watchdog has done with them,
-    /// only their ends are looked for by the timer.
+    /// Makes the watchdog renew these, unless it already has them. Until the watchdog is done with a hold,
+    /// the timer checks only for its end.
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.is_first(|own| &mut own.is_queued);
@@ -179,9 +176,8 @@ impl Core {
         }
     }
 
-    /// A connection has ended, and what is held may be gone with its server: asks about some. If one of them
-    /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
-    /// all there was.
+    /// A connection has ended, perhaps with the server of held locks: renews a sample. If one of the sample
+    /// is lost, all are renewed (see `Round::renew`).
     pub(crate) fn renew_some(&self, now: Moment) {
         let (some, has_more) = sample(self.registry.renewed(now));
         if has_more {
@@ -192,27 +188,26 @@ impl Core {
     }
 }
 
-/// The thread that releases cached holds, once there was one, and the locks it looks at.
+/// The thread that releases cached holds, started for the first of them, and the locks that it checks.
 #[derive(Default)]
 pub(crate) struct CacheThread {
-    /// `None` inside: it could not be started, so nothing is kept.
+    /// `None` inside: the thread could not be started, so nothing is cached.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
-    /// The threads that wait for what they keep to be released.
+    /// The ending threads that wait for the release of their cached holds.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
 pub(crate) struct Ended {
-    /// `None`: those of all threads.
+    /// `None`: all threads.
     pub(crate) thread: Option<u64>,
     pub(crate) call: Arc<Call>,
 }
 
 impl CacheThread {
-    /// Has the thread look at the lock by `moment`.
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
         if lock.begin_watch() {
-            // Listed first, woken second: the thread reads the list when it wakes.
+            // The lock is listed before the thread is woken, which then reads the list.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);
@@ -221,13 +216,13 @@ impl CacheThread {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
-            // Stopped first, cleared second. Pairs with `Core::end_cached`.
+            // The thread is stopped before the list is cleared. Pairs with `Core::end_cached`.
             self.ended.lock().clear();
         }
     }
 }
 
-/// The pause after the first failed clean-up. It doubles up to a thirtieth of the lease, at most `RETRY_MOST`.
+/// The pause after the first failed clean-up. It doubles up to a 30th of the lease, at most `RETRY_MOST`.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -241,9 +236,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease. If the
-    /// store says that it does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store
-    /// has to answer as well.
+    /// The request has no effect after this: what it may have set ends with its lease. If the store says
+    /// otherwise ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), it has to answer as well.
     pub(crate) until: Moment,
     /// Until then the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
@@ -251,13 +245,12 @@ pub(crate) struct Cleanup {
     /// The pause after the next failure. The first is short: what broke the request in doubt has often broken
     /// this connection too, and others may wait for this clean-up.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing: the longer a request has not come, the less likely it
-    /// comes.
+    /// How often the owner was found to hold nothing; each time makes a late request less likely.
     pub(crate) tries: u32,
 }
 
-/// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store:
-/// those that take and release, and releases that nobody waits for.
+/// Counts the calls that may create something of this client's in the store, or have not yet removed it:
+/// calls that acquire and release, and releases that nobody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     under_way: AtomicUsize,
@@ -265,7 +258,7 @@ pub(crate) struct Calls {
     waker: Mutex<Option<Waker>>,
 }
 
-/// Under way until this is dropped.
+/// A call is under way until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Arc<Calls>,
@@ -279,9 +272,8 @@ thread_local! {
 }
 
 impl Calls {
-    /// Counts a call in. A thread that wants to ask for something looks afterwards whether the client
-    /// [ended](Self::is_closed): if it had not, its end waits for this call. Pairs with `close`, which comes
-    /// before `wait`.
+    /// Counts a call. A thread that asks checks afterwards whether the client [ended](Self::is_closed); if
+    /// not, the end waits for this call. Pairs with `close`, which comes before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let address = Arc::as_ptr(self).addr();
@@ -289,8 +281,7 @@ impl Calls {
         Call { calls: Arc::clone(self), is_of_thread }
     }
 
-    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all
-    /// calls would wait for itself.
+    /// Whether an observer runs here within a call of this client, so that a wait for all calls would hang.
     pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
         let address = Arc::as_ptr(self).addr();
         OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
@@ -304,12 +295,12 @@ impl Calls {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has
-    /// `poll_completions` read answers that nobody comes for, and say whether more are to come.
+    /// Waits until no call is under way, until `until` by the system's clock at most; returns whether none
+    /// is. `poll_completions` reads answers that no thread waits for, and returns whether more are to come.
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // Ends calls first, reads the count second. Pairs with `Call`'s `Drop`.
+        // `closed` and the waker are set before the count is read; `Call`'s `Drop` does the reverse.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -323,7 +314,7 @@ impl Calls {
 }
 
 impl Call {
-    /// The same call, no longer listed among the thread's: another thread may end it.
+    /// Removes the call from the thread's list: another thread may end it.
     pub(crate) fn detached(mut self) -> Call {
         self.leave_thread();
         self
@@ -338,7 +329,7 @@ impl Call {
                     calls.swap_remove(at);
                 }
             };
-            OF_THREAD.try_with(remove).unwrap_or_default(); // an error: the thread ends, and its list has gone
+            OF_THREAD.try_with(remove).unwrap_or_default(); // an error: the thread is ending, and its list is gone
         }
     }
 }
@@ -357,11 +348,11 @@ impl Drop for Call {
 
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// [`open`](Self::open), which comes before each use, connects. Until then [`Unopened`] stands for the store.
+/// A store that [`open`](Self::open) connects to before the first use. Until then [`Unopened`] stands for it.
 pub(crate) struct StoreCell {
     store: std::sync::OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
-    /// Held by the one thread that connects; has the last failure.
+    /// Locked by the one thread that connects; has the last failure.
     opening: Mutex<Option<Error>>,
     failures: AtomicU64,
     closed: AtomicBool,
@@ -392,8 +383,7 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // An earlier caller has just failed: all waiters get its error at once, instead of trying one
-        // after the other.
+        // An earlier caller has just failed: all waiters get its error, not one failure after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }
@@ -415,9 +405,9 @@ impl StoreCell {
         if self.later.is_some() { self.check_name(kind, name) } else { Ok(()) }
     }
 
-    /// Ends connections and threads, also of a store that is just being connected to.
+    /// Ends connections and threads, also of a store that another thread is just connecting to.
     pub(crate) fn close(&self) {
-        // `closed` is set before the store is read. `connect` does the reverse, so one of them closes the store.
+        // `closed` is set before the store is read; `connect` does the reverse, so one of them closes it.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
     }
@@ -440,15 +430,15 @@ impl Deref for StoreCell {
     }
 }
 
-/// Has `timer` woken when holds may have ended with a session of the store's.
+/// Makes the store wake `timer` when holds may have ended with one of its sessions.
 pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
     if let Some(sessions) = store.capabilities().sessions {
         sessions.attach(timer.clone());
     }
 }
 
-/// The number of each home's holds that are renewed when a connection has ended: the newest half, which a
-/// server that lost its last writes has lost first, and others from all.
+/// How many of each home's holds are renewed when a connection has ended: half of them the newest, which a
+/// server that lost its last writes lost first; the other half from all others.
 const SAMPLE: usize = 32;
 
 fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {

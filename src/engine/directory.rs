@@ -1,7 +1,8 @@
 //! This client's entry in the directory: when it is written, and what it says.
 //!
-//! Holders pay nothing for it. The timer, which looks at holds anyway, says that something is held, and a
-//! waiter says so before it sleeps; the watchdog then writes the entry, once each third of the lease at most.
+//! The entry costs holders nothing. The timer, which checks holds anyway, asks for the entry if something is
+//! held; a waiter asks for it before it sleeps. The watchdog then writes the entry, once each third of the
+//! lease at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,18 +23,18 @@ use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// The number of clients whose entries are asked for at a time: in a cluster each is a request.
+/// The number of entries that are read at a time: in a cluster each is a request.
 const CLIENTS_TOGETHER: usize = 128;
 
-/// The most pages of the directory that one look goes through; it says so if there are more. On Redis those
-/// are of all keys, and this number takes the server some 50 ms in all, between which it serves others.
+/// Maximum number of directory pages that one question reads; the answer says if there are more. On Redis the
+/// pages are of all keys, and this number takes the server some 50 ms in all; in between it serves others.
 const MOST_PAGES: usize = 400;
 
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
     id: ClientId,
-    /// Without what changes: the locks that are used, and the time.
+    /// The constant part of the entry, without the locks in use and the time.
     identity: ClientInfo,
     lease: Duration,
     began: Moment,
@@ -45,7 +46,7 @@ pub(crate) struct Announcer {
     is_under_way: AtomicBool,
 }
 
-/// The end of a try to write an entry with waits that others may rely on.
+/// The outcome of writing an entry with waits that others may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posting {
     Done,
@@ -70,8 +71,7 @@ impl Announcer {
         }
     }
 
-    /// Something is held or waited for. `true`: the caller is to wake the watchdog, which has not been told
-    /// so yet.
+    /// Something is held or waited for. `true`: the caller must wake the watchdog, which does not know yet.
     pub(crate) fn want(&self, now: Moment) -> bool {
         now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
     }
@@ -84,8 +84,7 @@ impl Announcer {
         self.is_on() && !self.refused.stands(|| now)
     }
 
-    /// The watchdog's: writes the entry if that is wanted. Another try is no sooner than the next round,
-    /// however it ends.
+    /// Runs on the watchdog: writes the entry if wanted; the next try is no sooner than the next round.
     pub(crate) fn write(
         self: &Arc<Announcer>,
         store: &dyn Store,
@@ -110,7 +109,7 @@ impl Announcer {
         directory.write(self.id, &text, self.lease, deadline, Box::new(done));
     }
 
-    /// Remembers a refusal for a while: each try would be an entry in the server's log of what it refused.
+    /// Remembers a refusal for a while: the server would log each refused try.
     fn note(&self, answer: &Answer<()>, now: Moment) {
         let is_of_rights = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
@@ -128,13 +127,13 @@ impl Announcer {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
-    /// Whether an entry that was sent has had no answer, so that it might come after the next.
+    /// Whether an entry that was sent has had no answer: it might arrive after the next entry.
     pub(crate) fn is_under_way(&self) -> bool {
         self.is_under_way.load(Ordering::SeqCst)
     }
 
-    /// The watchdog's: writes the entry with the waits that others may rely on, and waits for the answer.
-    /// Entries of this sort are written one after the other.
+    /// Runs on the watchdog: writes the entry with the waits that others may rely on, and waits for the
+    /// answer, so that such entries are written one after the other.
     pub(crate) fn write_stuck(
         &self,
         store: &dyn Store,
@@ -167,8 +166,8 @@ impl Announcer {
         }
     }
 
-    /// Writes an entry for each hold of another client under which this process works: which thread here has
-    /// waited longest. The entries expire; the reader asks this client's own entry whether it still waits.
+    /// For each hold of another client under which this process works, writes which thread here has waited
+    /// longest. Such entries expire; a reader checks this client's own entry for the wait.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
@@ -181,8 +180,7 @@ impl Announcer {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
-    /// Removes the entry when nothing was held or waited for since the last round, in stores that do not
-    /// expire entries.
+    /// Removes an entry that is not wanted any more, in stores that do not expire entries.
     fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -195,8 +193,7 @@ impl Announcer {
         }
     }
 
-    /// Postpones the entry to the next round. Postponed first, not wanted second: otherwise it would be
-    /// wanted again at once.
+    /// `due` is set before `is_wanted` is cleared: otherwise the entry would be wanted again at once.
     fn postpone(&self, now: Moment) {
         let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
         self.due.store(next.nanos(), Ordering::SeqCst);
@@ -216,8 +213,8 @@ impl Announcer {
         self.identity.using(uses, unlisted, now.since(self.began))
     }
 
-    /// Adds what is known of the holders and waiters that are shown; what `known` lacks is asked for. `keys`
-    /// are those of `seen`. Returns how many requests that took.
+    /// Adds what is known of the holders and waiters in `seen`, by key; asks the directory for clients that
+    /// `known` lacks. Returns how many requests that took.
     pub(crate) fn locate(
         &self,
         seen: &mut [(String, Inspection)],
@@ -253,8 +250,7 @@ impl Announcer {
         requests
     }
 
-    /// Adds those who wait, each by its own account, where the store does not know them: who waited for
-    /// longest comes first.
+    /// Adds the waiters that clients' entries name, if the store does not know them; the longest wait first.
     pub(crate) fn add_waiters(
         &self,
         (key, seen): (&str, &mut Inspection),
@@ -266,7 +262,7 @@ impl Announcer {
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own shows all waiters.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
-        // Nobody waits for a free lock: entries that say so are older than its release.
+        // No client waits for a free lock: entries that say so are older than its release.
         let is_free = match seen.kind {
             ObjectKind::Semaphore
             | ObjectKind::ExpirableSemaphore

@@ -9,15 +9,15 @@ use crate::park::Parker;
 use crate::seam::{Claim, Failure};
 use crate::time::{Clock, random_between};
 
-/// The number of times that [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+/// How often [`Engine::shutdown`] asks the store to release what the client holds, if the store refuses.
 const LAST_TRIES: u32 = 5;
 
 impl Engine {
-    /// Releases what is held and ends the threads. Later calls wait for the first one's work, and do again
+    /// Releases what is held and ends the threads. Later calls wait for the first call's work, and repeat
     /// what failed.
     ///
-    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and
-    /// one for replies that nobody waits for.
+    /// Takes at most one command time-out for calls and watchdog work under way, one for the release, and one
+    /// for replies that nobody waits for.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() {
             return Ok(());
@@ -41,8 +41,7 @@ impl Engine {
         outcome
     }
 
-    /// Ends the client for its last owner: a release that fails once is not repeated, and the lock ends with
-    /// its lease.
+    /// Ends the client for its last owner. A lock whose release fails is not released again: its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();
@@ -83,7 +82,7 @@ impl Engine {
         (left, outcome)
     }
 
-    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to forget.
+    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to release.
     fn end_holds(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {
@@ -96,8 +95,8 @@ impl Engine {
         claims
     }
 
-    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be
-    /// in the way. Returns those that it did not forget, and the first failure.
+    /// Releases these in the store, and repeats that a few times if the store refuses: waiters that leave at
+    /// the same moment may be in the way. Returns the claims that were not released, and the first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         let deadline = self.one_command();
         let (mut left, mut outcome) = (Vec::new(), Ok(()));

@@ -1,9 +1,9 @@
 //! The end of a thread that caches holds: they are released first, since the process may end with the thread.
 //!
 //! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not
-//! musl), as the end of a thread does, while all other threads go on. So the cache thread gives the holds
-//! back. The ending thread asks for that and waits, for one command time-out at most: it sends nothing, runs
-//! no code of the program's, and takes no mutex under which such code runs.
+//! musl), as the end of a thread does, while all other threads go on. So the cache thread releases the holds.
+//! The ending thread asks for that and waits, for one command time-out at most: it sends nothing, runs no
+//! code of the program's, and takes no mutex under which such code runs.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ thread_local! {
 }
 
 struct End {
-    /// The process ends with this thread.
+    /// Whether the process ends with this thread.
     is_main: bool,
     thread: Cell<Option<u64>>,
 }
@@ -35,20 +35,19 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// The calling thread has a client: if the process ends with the thread, so does what its clients keep.
+/// The calling thread has a client: its `End` releases cached holds if the process ends with the thread.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
 
-/// The thread of this id, which calls, is about to keep a hold. `false`: it ends, and would give nothing
-/// back.
+/// The calling thread, `thread`, is about to cache a hold; `false`: it is ending, and would not release it.
 pub(crate) fn note_cached(thread: u64) -> bool {
     END.try_with(|end| end.thread.set(Some(thread))).is_ok()
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        // On Windows the other threads, which send the releases, are killed before destructors run. The model's
+        // On Windows the threads that send the releases are killed before destructors run. The model's
         // threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
@@ -70,14 +69,13 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Has the cache thread release what this thread caches, or all threads; the calls that are over with
-    /// that.
+    /// Makes the cache thread release what this thread, or any, caches; returns the calls that end then.
     pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
-        releases.close(); // no others follow: the last of these wakes who waits
+        releases.close(); // no call follows: the last one wakes the ending thread
         self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin().detached()) });
-        // Pushed first, looked second. Pairs with `CacheThread::stop`.
+        // The request is pushed before `is_stopped` is read. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();
         }

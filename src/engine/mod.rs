@@ -1,7 +1,7 @@
-//! The engine: everything that is the same for all stores. This file has one client's state, the checks that
-//! every operation begins with.
+//! The engine: everything that is the same for all stores. This file has one client's state, and the checks
+//! that every operation begins with.
 //!
-//! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
+//! `acquire` and `release` are the two main paths. `hold` is one grant; `registry` has all holds and local
 //! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep
 //! holds alive and settle requests in doubt. `ending` is the end of a client.
 
@@ -50,12 +50,12 @@ use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
-/// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
+/// The state that all clones of a client, its locks and its guards share. Its drop ends the client.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
-    /// Locked by the thread that works at the end of the client; others who end the client wait here.
+    /// Locked by the thread that ends the client; other threads that end the client wait here.
     stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
 }
@@ -64,8 +64,8 @@ pub(crate) struct Engine {
 enum Stage {
     #[default]
     NotBegun,
-    /// Somebody has, but not all came to its end: the store did not forget these, or a call was still under
-    /// way. The connections are open, for the next try.
+    /// An end that failed: the store did not release these, or a call was still under way. The connections
+    /// are open, for the next try.
     Failed(Vec<Claim>),
     Over,
 }
@@ -104,9 +104,8 @@ impl Engine {
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
-    /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's
-    /// number, holds and places in queues may be half-way between two states there, and the call waits for
-    /// the observer.
+    /// Refuses a request of an observer to this client within a call of the same thread: that call waits,
+    /// with the thread's number, holds and queue places perhaps half-way between two states.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
             let words = "an observer called its client from within a call of the same thread: let another thread call it";
@@ -115,8 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable)
-    /// and wait.
+    /// Whether the client was shut down; for callers that have called [`usable`](Self::usable) and wait.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -147,16 +145,15 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // One client id for all kinds without a wait queue, so that the halves of a read-write lock have
-        // one owner.
+        // One client id for all kinds without a wait queue: the halves of a read-write lock have one owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
-    /// meet something under the one it has.
+    /// The owner number for the next hold of a thread, or of an owner of its own (`unbound`): a new number,
+    /// if a request under the present one may still arrive.
     pub(crate) fn next_number(
         &self,
         capabilities: &Capabilities<'_>,
@@ -190,8 +187,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
-            // connections.
+            // Nothing inherited may be dropped: that could lock, wait, or write to the parent's connections.
             leak(&self.core);
             self.ended.leak();
             return;
@@ -210,8 +206,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The number of clients at a time that is told of, once in a process: a program that makes one for each
-/// request or each lock has them, and pays for each with threads and connections.
+/// This many clients at a time are reported, once in a process: a program that makes a client for each
+/// request or each lock pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);

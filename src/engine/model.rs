@@ -1,10 +1,11 @@
-//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-offs,
+//! Everything above the stores, unchanged, under shuttle's schedules: waiting, the queue, hand-offs,
 //! registration, giving up, and the watchdog. Run by `./check model`.
 //!
-//! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is
-//! lost sleeps for good, and shuttle says so.
+//! Time stands still unless a test moves it, and never moves as far as the safety poll: a thread whose
+//! wake-up is lost sleeps for good, and shuttle reports that.
 //!
-//! Long because of the store that loses requests and answers, and whose wake-ups come as Redis's do.
+//! The file is long because of a store that loses requests and answers, and whose wake-ups come as Redis's
+//! do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ mod cached;
 
 const NAME: &str = "a";
 
-/// One server, its clock, and who is inside the lock.
+/// One server, its clock, and the number of threads inside the lock.
 struct World {
     clock: ManualClock,
     server: MemoryStore,
@@ -75,7 +76,7 @@ impl Client {
         RedisLock::new(&self.engine, Kind::Mutex, NAME)
     }
 
-    /// To be called with the lock: is alone there for a while.
+    /// Called with the lock: checks that no other thread is inside for a while.
     fn work(&self) {
         self.work_for(3);
     }
@@ -88,14 +89,14 @@ impl Client {
         self.world.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes the lock and gives it back, waiting for that or not.
+    /// Acquires and releases the lock; `waits_for_release`: waits for the release.
     fn cycle(&self, waits_for_release: bool) {
         let guard = self.lock().acquire().unwrap();
         self.work();
         if waits_for_release { guard.unlock().unwrap() } else { drop(guard) }
     }
 
-    /// Nothing is left of anybody.
+    /// Checks that no hold or waiter is left, and ends the client.
     fn end(self) {
         assert!(!self.lock().is_locked().unwrap());
         assert!(self.engine.registry.holds().is_empty());
@@ -132,7 +133,7 @@ fn wait_for_queue(client: &Client, length: usize) {
     }
 }
 
-/// How one of those who queue waits.
+/// How a queued thread waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Stays,
@@ -219,30 +220,26 @@ fn queue_up(ways: [Way; 3]) {
     reading.join().unwrap();
 }
 
-// ---- several processes
-
-/// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and
-/// now and then broken; a message that is published while nobody is subscribed reaches nobody. Requests, or
-/// their answers, can get lost.
+/// A store whose wake-ups come as Redis's do: over a connection of its own that subscribes, is confirmed
+/// later, and sometimes breaks. Requests, answers, and messages without subscribers get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
     /// The number of requests that may still get lost.
     trouble: AtomicUsize,
-    /// The next hand-off does not arrive.
+    /// The next hand-off gets lost.
     loses_handoff: AtomicBool,
 }
 
-/// The part that all clients of a server share: its subscriptions, and the stream of the client that has
-/// each.
+/// The part that all clients of a server share: its subscriptions, each with its client's stream.
 #[derive(Default)]
 struct Exchange {
-    /// Releases are answered with whether other clients listen.
+    /// Answers to releases say whether other clients listen.
     gives_way: bool,
-    /// Grants are answered as if another client stood in the wait queue, so that each may begin a turn.
+    /// Grants are answered as if another client stood in the wait queue, so that each may begin a time slice.
     has_queue: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
-    /// The lock is held by a client that keeps it, and nobody has recalled it. Held while the server acts.
+    /// A client caches the hold, and no recall has come. Locked while the server acts.
     is_cached: Mutex<bool>,
     /// A recall may get lost although the subscription stands, as in a cluster.
     loses_recalls: bool,
@@ -279,7 +276,7 @@ impl Exchange {
         self.gives_way && subscribed.len() > 1
     }
 
-    /// Has those who keep the lock know that others want it; whether anybody listens.
+    /// Tells the clients that cache the hold that others want the lock; whether any client listens.
     fn recall(&self, key: &str) -> bool {
         let is_heard = self.subscribed.lock().iter().any(|(channel, _)| channel.channel() == key);
         if !(self.loses_recalls && toss()) {
@@ -341,7 +338,7 @@ fn lost() -> Error {
 }
 
 impl Far {
-    /// Carries out a request whose answer, or which itself, may get lost.
+    /// Carries out a request. The request or its answer may get lost.
     fn ask<T>(&self, request: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let left = self.trouble.load(Ordering::SeqCst);
         if left == 0 || toss() {
@@ -507,7 +504,7 @@ impl Inspect for Far {
     }
 }
 
-/// Moves the clock on by `step`, at most `steps` times, until `is_over` says so.
+/// Moves the clock by `step`, at most `steps` times, until `is_over`.
 fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
     for _ in 0..steps {
         if is_over() {
@@ -518,17 +515,16 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
     }
 }
 
-/// Time stands still: moving it would wake everybody.
+/// Time stands still: moving it would wake all threads.
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
-    // The second wait finds the subscription in place, so it compares message counts instead of attempting
-    // twice.
+    // The second wait finds a subscription, so it compares message counts and attempts only once.
     check(|| processes(1, 3, false));
     check(|| processes(2, 2, false));
 }
 
-/// Here time passes, for those who let others go first.
+/// Here time passes, for threads that let other processes go first.
 #[test]
 fn letting_other_processes_go_first_strands_nobody() {
     check(|| processes(2, 2, true));
@@ -554,7 +550,7 @@ fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
     readers.into_iter().for_each(|reading| reading.join().unwrap());
 }
 
-/// Here time goes on as long as anybody waits, since what was lost is made good by time-outs.
+/// Here time passes as long as any thread waits, since time-outs make up for what was lost.
 #[test]
 fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     check(|| {
@@ -595,8 +591,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     });
 }
 
-/// A hand-off that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be
-/// asked under the old owner's number meanwhile: it would be granted, and then cleaned up too.
+/// A hand-off that never arrived leaves the lock with the old owner until a clean-up. Meanwhile no request
+/// may use the old owner's number: its grant would be cleaned up too.
 #[test]
 fn no_grant_uses_a_number_under_clean_up() {
     check(|| {
@@ -626,7 +622,7 @@ fn no_grant_uses_a_number_under_clean_up() {
     });
 }
 
-/// Threads may do anything as their client ends: when it has ended nothing of theirs is left.
+/// Threads may do anything as their client ends: afterwards nothing of theirs is left.
 #[test]
 fn the_end_of_a_client_leaves_nothing() {
     check(|| {
@@ -664,10 +660,8 @@ fn the_end_of_a_client_leaves_nothing() {
     });
 }
 
-// ---- the watchdog
-
-/// A moment that is given to the watchdog counts, whatever it is doing: it looks by then. Others come and go,
-/// so that it is looking already and what it looked for is gone.
+/// The watchdog checks by a moment that it is given, whatever it is doing. Other holds come and go, so that
+/// the watchdog may just be checking for a hold that has ended.
 #[test]
 fn the_watchdog_checks_by_the_given_moment() {
     check(|| {
@@ -706,8 +700,8 @@ fn the_watchdog_checks_by_the_given_moment() {
     });
 }
 
-/// Locks that share a lease are renewed until the last is acquired. A renewal that comes just then is not to
-/// keep one for longer than that lease: the client's own is a hundred times as long.
+/// Locks that share a lease are renewed until the last is acquired. A renewal at that moment must not keep
+/// one for longer than that lease: the client's own lease is a hundred times as long.
 #[test]
 fn a_hold_with_a_lease_is_not_renewed() {
     check(|| {
@@ -724,7 +718,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
         }
         group.settle();
         time.join().unwrap();
-        drop(client.engine.stop()); // what it began is done
+        drop(client.engine.stop()); // requests that the client began are done
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
         drop(group);
@@ -733,7 +727,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
     });
 }
 
-/// The next hold has a lease of its own, which what was sent for the one before is not to prolong.
+/// The next hold has a lease of its own, which a renewal for the hold before must not prolong.
 #[test]
 fn a_renewal_during_a_release_prolongs_no_later_hold() {
     check(|| {
@@ -748,13 +742,13 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         } else {
             drop(guard);
         }
-        // A grant does not count if its window has ended when the answer comes, so this tries again. A call that
-        // waits would pause before its next attempt, but time stands still here.
+        // A grant does not count if its window has ended when the answer comes, so this tries again. A call
+        // that waits would pause before its next attempt, but time stands still here.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }
         time.join().unwrap();
-        drop(client.engine.stop()); // what it began is done
+        drop(client.engine.stop()); // requests that the client began are done
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
         client.engine.shutdown().unwrap();

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The clean-ups of one second, in commands. As many go at once after a rest: so no second has more than
-/// fifty. A thousand in doubt are a few batches; what cannot go in batches is asked for in its turn, or ends
-/// with its lease.
+/// Clean-up commands of one second; after a rest as many more at once, so never more than fifty a second.
+/// Claims that cannot share a command wait for their turn, or end with their lease.
 const COMMANDS: u64 = 25;
-/// The price of one command, in thousandths: a claim in a batch costs a part of a command.
+/// The cost of one command, in thousandths: a claim in a batch costs a part of a command.
 const COMMAND: u64 = 1_000;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -38,8 +37,7 @@ impl CleanupPace {
         }
     }
 
-    /// Takes the part of a command that one claim needs, if `together` claims share one; `false`: none is
-    /// left.
+    /// Takes the part of a command that one of `together` claims needs; `false`: none is left.
     pub(super) fn take(&mut self, together: u32) -> bool {
         let part = (COMMAND / u64::from(together.max(1))).max(1);
         let is_there = self.left >= part;

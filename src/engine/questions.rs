@@ -1,5 +1,4 @@
-//! What a client answers without acquiring or releasing: who holds a lock, counts, figures, records of runs; and
-//! what it does for an administrator.
+//! Questions to a client: holders, counts, figures, records of runs; and an administrator's requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::{Moment, random_between};
 
 impl Engine {
-    /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
+    /// Asks about, or changes, a count. A failed request is repeated for as long as the client's retry
     /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
-        // Well before the store forgets the id of the first request.
+        // Gives up well before the store forgets the id of the first request.
         let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
         loop {
@@ -93,7 +92,7 @@ impl Engine {
         Ok(snapshot)
     }
 
-    /// The hold of the calling thread, live or lost, if its task took it.
+    /// The hold of the calling thread, live or lost, if its task acquired it.
     pub(crate) fn own_hold(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         let hold = local.of_thread(ThreadMarker::current().id());
         hold.filter(|hold| hold.holder.is_this_task())
@@ -181,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Writes how a run ended that has the job's lock still, so nobody else writes.
+    /// Records how a run ended. The run still has the job's lock, so no other client writes.
     pub(crate) fn record_run(&self, name: &LockName, owner: Owner, code: u8, took: Duration) -> Result<()> {
         const ACTION: &str = "record_run";
         let succeeded = if code == 0 {
@@ -214,8 +213,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// A job has a record wherever it can be kept from running again. Elsewhere an entry goes with its
-    /// client.
+    /// A job has a record on each store that can keep the job from running again (`can_expire_in`). On other
+    /// stores an entry ends with its client.
     fn records(&self, action: &'static str) -> Result<&dyn Directory> {
         self.usable(action)?;
         let capabilities = self.store.capabilities();

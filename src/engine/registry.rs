@@ -16,28 +16,27 @@ use crate::sync::Mutex;
 use crate::time::Moment;
 
 /// Order of mutexes: a local lock's, the timer table's, `remembered`. Only [`stuck`](Registry::stuck) locks
-/// two entries.
+/// two local locks at once.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Holds of threads that ran out, and that their threads may still ask for.
+    /// Expired holds that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered without any value: other clients waited for them, or this client caches
-    /// them.
+    /// Locks that are remembered without any value: contended by other clients, or cached here.
     remembered: Mutex<Vec<Arc<LocalLock>>>,
-    /// When to go through them next, as `Moment::nanos`; zero: there are none.
+    /// When to go through `remembered` next, as `Moment::nanos`; zero: it is empty.
     tidy_at: AtomicU64,
     pub(super) several: Mutex<()>,
 }
 
-/// The most holds that are remembered after they ran out, so that `unlock` can say why it fails.
+/// Maximum number of expired holds that are remembered, so that `unlock` can say why it fails.
 const LAPSED: usize = 1024;
 
 impl Registry {
     pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
         let key = LockKey::new(kind, name);
         if is_forked() {
-            return LocalLock::new(key, &Arc::default()); // all that is done with it is refused
+            return LocalLock::new(key, &Arc::default()); // all requests about it are refused
         }
         let mut locks = self.locks.by_key.lock();
         if let Some(local) = locks.get(&key).and_then(Weak::upgrade) {
@@ -48,7 +47,7 @@ impl Registry {
         local
     }
 
-    /// `None`: no value or hold here has one.
+    /// `None`: no value or hold here has a local lock.
     pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LocalLock>> {
         self.locks.by_key.lock().get(&LockKey::new(kind, name))?.upgrade()
     }
@@ -57,7 +56,7 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Looked at outside of the mutex, which all who make a value wait for.
+    /// Returns a copy: whoever makes a lock value waits for the mutex.
     pub(super) fn all(&self) -> Vec<Arc<LocalLock>> {
         self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
     }
@@ -69,7 +68,7 @@ impl Registry {
         }
     }
 
-    /// A program may make a value for each use.
+    /// Keeps the local lock for a while, since a program may make a value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         if local.remember(now.plus(REMEMBERED)) {
             let mut remembered = self.remembered.lock();
@@ -102,7 +101,7 @@ impl Registry {
         self.locks.timer_table.lock().take_due(by, most)
     }
 
-    /// When the timer looks at the first lock that is held. Others are taken out of its table.
+    /// When the timer checks the first lock that is held. Takes locks without holds out of the timer table.
     pub(crate) fn first_look(&self) -> Moment {
         loop {
             let first = self.locks.timer_table.lock().first();
@@ -145,7 +144,7 @@ impl Registry {
         self.remove_ended(hold, None);
     }
 
-    /// As `remove`. `released`: when a true release ended the hold, and which other clients it notified.
+    /// As `remove`. `released`: the hold ended by a release in the store; whom it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial(), released);
@@ -203,12 +202,11 @@ impl Registry {
             recalls.extend(state.end_caching());
             state.queue.wake_all();
         }
-        drop(recalls); // where no local lock is locked: a store has locks of its own
+        drop(recalls); // without any mutex here: a store has mutexes of its own
         holds
     }
 }
 
-/// A hold, as an entry shows it.
 pub(super) fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
     let hold = &state.hold;
     let thread = hold.holder.thread();

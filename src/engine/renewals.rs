@@ -1,8 +1,8 @@
-//! The renewals that go out next, and how long their answers are waited for.
+//! The renewals that go out next, and the time limits for their answers.
 //!
-//! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be
-//! reached, or has ended, costs the others nothing. A home that does not answer is asked now and then for
-//! some; once it answers, for all.
+//! The most urgent renewals go first, some hundred at a time, each batch with a limit of its own: a home that
+//! cannot be reached, or a hold that has ended, costs the others nothing. A home that does not answer gets
+//! some of its renewals now and then; once it answers, all.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,15 +16,14 @@ use crate::time::Moment;
 /// The renewals that go out at a time: what a server answers within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// The least time for which an answer is waited for; it is four times what the last took, if that is more.
+/// The shortest time limit for an answer. The limit is four times what the last answer took, if that is more.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
+/// The beginnings of tries that fail are at least this far apart, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// The number of tries that are no further apart than they must be: mostly a server is back soon, and lost
-/// holds are to be reported soon.
+/// The number of tries at that distance: mostly a server is back soon, and losses are to be reported soon.
 const QUICK_TRIES: u32 = 12;
-/// The first failure may be that of a connection alone: so soon another is tried.
+/// The pause after the first failure, which may be that of a connection alone: another is tried soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -136,8 +135,8 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // One of several servers may be gone, and all of the most urgent holds may be its. So some of the
-            // others go along, spread over all of them.
+            // One of several servers may be gone, and all of the most urgent holds may be on it. So some of
+            // the other holds go along, spread over all of them.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
@@ -151,12 +150,12 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // A failed try leaves time for more tries, and for more of them after a failure: a new one may find a
-        // way that the old one does not see.
+        // A try gets a part of the time that is left, and less after a failure, so that a failed try leaves
+        // time for others: a new try may find a way that the old one does not see.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
-            Duration::ZERO // each part of a home that is gone would cost the other parts as much again
+            Duration::ZERO // else each gone part of a home would delay the other parts
         } else {
             left / 2
         };
@@ -242,7 +241,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Sends what goes out at `now`, which takes as long as it may if anything fails; when it is over.
+    /// Sends the batch at `now`; if anything fails, it takes its whole limit. Returns when it is over.
     fn send(due: &mut Due, mut batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
         let mut failed = false;
         for item in std::mem::take(&mut batch.items) {
@@ -283,7 +282,7 @@ mod tests {
     fn an_absent_server_is_asked_rarely() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
-        // One ends each 5 ms, from 20 s on.
+        // One hold ends each 5 ms, from 20 s after `begun` on.
         due.add((0..2_000).map(|n| hold(0, start.plus(millis(n * 5)))).collect());
         let (begun, back) = (start.plus(millis(10_000)), start.plus(millis(33_000)));
         let (mut now, mut tries) = (begun, Vec::new());
@@ -334,7 +333,7 @@ mod tests {
     #[test]
     fn a_lost_hold_does_not_stop_other_renewals() {
         let start = ManualClock::new().now();
-        // By homes, as in a ring, or all of one home, as in a cluster of which one member is gone.
+        // Two homes, as in a ring, or one home, as in a cluster of which one member is gone.
         for homes in [2, 1] {
             let mut due = Due::new(LEASE, TIMEOUT);
             // The server of the more urgent half is away.

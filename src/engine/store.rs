@@ -1,4 +1,4 @@
-//! What stands for a client's store until it is connected to.
+//! The stand-in for a client's store until the client connects.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
@@ -9,7 +9,7 @@ use crate::seam::{Answer, Attempt, Capabilities, Claim, Failure, Kind, Release, 
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// Stands for a store that nobody has connected to: it has nothing, and grants nothing.
+/// A store without a connection: it has nothing, and grants nothing.
 pub(super) struct Unopened;
 
 fn unopened<T>() -> Answer<T> {

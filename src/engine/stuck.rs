@@ -1,5 +1,5 @@
-//! The threads of this client that have waited for a while and hold something meanwhile, as of one moment: from
-//! the registry, for the client's entry.
+//! The threads of this client that have waited for a while and hold something, as of one moment: from the
+//! registry, for the client's entry.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::seam::Family;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Moment, millis};
 
-/// A wait of a thread that holds something, and as the client's entry shows it.
+/// A wait of a thread that holds something, and its form in the client's entry.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnWait {
     pub(crate) wait: Wait,
@@ -25,7 +25,7 @@ pub(crate) struct OwnWait {
     pub(crate) known: Arc<KnownWait>,
 }
 
-/// A hold that such a thread has, or that one waits for.
+/// A hold that such a thread has or waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
     pub(crate) family: Family,
@@ -36,9 +36,9 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients under which this process works: a wait of any thread here delays their end.
+    /// The holds of other clients under which this process works: waits of all its threads delay their end.
     pub(crate) under: Vec<Owner>,
-    /// When the next wait will have lasted for as long.
+    /// When the next wait will have lasted for long enough.
     pub(crate) next: Option<Moment>,
 }
 
@@ -55,8 +55,8 @@ impl Stuck {
         ClientInfo { uses, ..here.clone() }
     }
 
-    /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its
-    /// thread holds. Of a thread with very many locks the one that `first` says is named before the others.
+    /// The part that fits into an entry: the waits in `first`, then the oldest, each before its thread's
+    /// holds. If a thread has very many locks, the lock that `first` names comes before the others.
     pub(crate) fn named(&self, first: &HashMap<u64, String>) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
         let order = |wait: &&OwnWait| (!first.contains_key(&wait.wait.id), Reverse(wait.shown.lasted));
@@ -84,7 +84,7 @@ impl Stuck {
             let fitting = block.iter().take(room).take_while(fits).count();
             let is_whole = fitting == block.len();
             named.is_cut |= !is_whole;
-            // Otherwise the wait is left out: without its thread's holds it is of no use to others.
+            // Otherwise the wait is left out: without its thread's holds the wait is of no use to others.
             if is_whole || wanted.is_some() && fitting > 1 {
                 block.truncate(fitting);
                 (room, bytes) = (room - fitting, left);
@@ -124,10 +124,10 @@ pub(crate) struct Named {
     pub(crate) is_cut: bool,
 }
 
-/// The waits that the client's entry may tell of, as those who wait have to do with them.
+/// The waits that the client's entry may show, as waiting threads see them.
 pub(crate) struct PublishedWaits {
     pub(crate) after: Duration,
-    /// When there is something to look at, as `Moment::nanos`: the maximum while there is nothing.
+    /// When there is something to check, as `Moment::nanos`: the maximum while there is nothing.
     pub(crate) due: AtomicU64,
     pub(crate) publishes: AtomicBool,
 }
@@ -137,11 +137,11 @@ impl PublishedWaits {
         PublishedWaits { after, due: AtomicU64::new(u64::MAX), publishes: AtomicBool::new(false) }
     }
 
-    /// A wait that has lasted since then begins to sleep. `Some`: the watchdog is to look by this moment,
-    /// which it does not know of.
+    /// A wait that began at `since` is about to sleep. `Some`: the watchdog must check by this moment, which
+    /// it does not know.
     ///
-    /// The waiter has noted itself first. Pairs with `Finder::round`, which opens `due` before it looks and
-    /// sets it after.
+    /// The waiter was noted in its queue before. Pairs with `Finder::round`, which opens `due` before it
+    /// reads the queues and sets it afterwards.
     pub(crate) fn note_wait(&self, since: Moment) -> Option<Moment> {
         let ripe = since.plus(self.after);
         let is_news = ripe.nanos() < self.due.load(Ordering::SeqCst);
@@ -151,8 +151,8 @@ impl PublishedWaits {
         })
     }
 
-    /// A wait that the entry may tell of is over, and has left its queue. `true`: the watchdog is to be woken
-    /// to write the entry. The caller does not wait for that: see `Finder::look`.
+    /// A wait that the entry may show is over, and has left its queue. `true`: wake the watchdog, which
+    /// writes the entry. The caller does not wait for that: see `Finder::search`.
     pub(crate) fn note_end(&self) -> bool {
         self.due.swap(0, Ordering::SeqCst) != 0
     }
@@ -163,14 +163,13 @@ impl PublishedWaits {
 }
 
 impl Registry {
-    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and
-    /// the holds that these threads have or wait for. Each of the waits is told of from now on. All of it is
-    /// as of one moment, but for locks that nobody had or wanted when they were looked at.
+    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile (of
+    /// all threads in a process that works `under` holds of others), and the holds that these threads have or
+    /// wait for. Publishes each of these waits. The result is as of one moment, except for locks that no
+    /// thread had or wanted when they were read.
     ///
-    /// Of a process that works `under` holds of others, each such wait counts.
-    ///
-    /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing
-    /// is stuck.
+    /// Reads all locks, and all holds if any wait is that old: called once a second at most while nothing is
+    /// stuck.
     pub(crate) fn stuck(
         &self,
         client: ClientId,
@@ -190,8 +189,7 @@ impl Registry {
         for (key, local) in &entries {
             for ticket in local.queue.iter() {
                 let Some(one) = ticket.waiter.sleeper() else { continue };
-                // A hold is entered before its waiter leaves the queue: a lock that was granted is waited for
-                // no more.
+                // A hold is entered before its waiter leaves the queue: such a waiter does not wait any more.
                 let is_granted = |state: &State| {
                     let hold = &state.hold;
                     let is_own =

@@ -1,4 +1,4 @@
-//! The policy above the seam, on a store that answers as a test has it.
+//! The policy above the seam, on a store whose answers a test scripts.
 
 mod answers;
 mod cached;
@@ -38,53 +38,53 @@ use crate::stores::memory::MemoryStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
-/// One lock, kept right but for what a test has fail.
+/// A store of one lock, which is right except for what a test scripts.
 #[derive(Default)]
 struct Odd {
     holder: Mutex<Option<Owner>>,
     outlasts_leases: bool,
     cleanups: AtomicUsize,
     renewals: AtomicUsize,
-    /// The number of renewals that go without an answer, each of which is carried out.
+    /// The number of renewals that are carried out without an answer.
     deaf: AtomicUsize,
-    /// The threads that have asked for that, and their deadlines.
+    /// The threads that have asked for a clean-up, and their deadlines.
     cleaned_up: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
-    /// Says when an attempt is made, and grants it when allowed to.
+    /// Reports each attempt, and grants it when allowed to.
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// The number of attempts that are refused.
     failing: AtomicUsize,
     /// The time that re-entries take.
     reenters_in: Option<(ManualClock, Duration)>,
-    /// Refuses releases and their repetitions; from its end on in any case.
+    /// Refuses releases and clean-ups, in any case after the store was closed.
     closed: AtomicBool,
-    /// By when changes of something counted were to be answered, of which none is.
+    /// The deadlines of changes of counts, none of which is answered.
     counted: Mutex<Vec<Moment>>,
     /// The answers to the next attempts, releases and clean-ups, each instead of the right one.
     attempting: Scripted<Attempt>,
     releasing: Scripted<Release>,
     /// The answers to the next questions; a lock is free otherwise.
     inspecting: Scripted<Option<Snapshot>>,
-    /// The answers to the next hand-offs, as their readers find them; others are not even sent.
+    /// The answers to the next hand-offs, as their readers find them; further hand-offs are not sent.
     handing: Scripted<Handoff>,
-    /// The events while the next renewals are made, and by when those were to be answered.
+    /// Run while the next renewals are made; and the deadlines of those.
     renewing: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     renewed_by: Mutex<Vec<Moment>>,
-    /// The events while waiters begin to listen.
+    /// Run while waiters begin to listen.
     listening: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
-    /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.
+    /// The channel on which the store reports releases, if it does: otherwise a waiter sleeps for an hour.
     channel: Option<Arc<Channel>>,
-    /// Has a queue for each kind, not for the fair lock alone.
+    /// The store has a queue for each kind, not for the fair lock alone.
     queues_all: bool,
-    /// It is made of several servers. The holds that ended while they were renewed.
+    /// The store is made of several servers; and the holds that ended while they were renewed.
     is_several: bool,
     ended_meanwhile: Mutex<Vec<Owner>>,
     keeps_no_names: bool,
     has_sessions: bool,
-    /// The end of its session, which all holds have, if they have one.
+    /// The end of the session that all holds depend on, if they do.
     session: Option<Arc<SessionEnd>>,
     attached: Mutex<Option<ServiceWaker>>,
-    /// Can keep locks until a recall; the answers to the next checks, and how many there were.
+    /// The store can cache holds until a recall; the answers to the next checks, and how many there were.
     caches: bool,
     checking: Scripted<CachedCheck>,
     checks: AtomicUsize,
@@ -93,7 +93,7 @@ struct Odd {
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
 type Script<T> = Box<dyn FnOnce() -> Answer<T> + Send>;
 
-/// The source of a channel that stays.
+/// A source whose channels never end.
 struct Standing;
 
 impl ChannelSource for Standing {
@@ -104,7 +104,7 @@ fn refusal() -> Error {
     Error::new(ErrorKind::Busy, "request", "not now")
 }
 
-/// Says when the answer to a hand-off is being read, which is that it was refused, and reads it when allowed to.
+/// Reports that a hand-off's answer, a refusal, is being read, and reads it when allowed to.
 fn refused_when_read(reading: Sender<()>, go_on: Receiver<()>) -> Scripted<Handoff> {
     let refuse = move || {
         reading.send(()).unwrap();
@@ -114,7 +114,6 @@ fn refused_when_read(reading: Sender<()>, go_on: Receiver<()>) -> Scripted<Hando
     Mutex::new([Box::new(refuse) as Script<Handoff>].into())
 }
 
-/// A hand-off whose answer is scripted.
 struct Handing(Script<Handoff>);
 
 impl Pending for Handing {
@@ -295,7 +294,7 @@ fn engine_with(options: Options, store: &Arc<Odd>, clock: &Clock) -> Engine {
     Engine::start(options, clock.clone(), store, Arc::new(Reporter::new(None))).unwrap()
 }
 
-/// A client of this store by a clock that stands still.
+/// A client of this store, with a clock that stands still.
 fn standing(store: Odd) -> (Arc<Odd>, ManualClock, Engine, Arc<LockName>) {
     let (store, clock) = (Arc::new(store), ManualClock::new());
     let engine = engine(&store, &Clock::Manual(clock.clone()));
@@ -330,7 +329,7 @@ fn acquire_as(
 
 const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);
 
-/// A guard was dropped, and the thread that the lock was handed to is reading that this was refused.
+/// A guard was dropped, and the thread that the lock was handed to is reading that the hand-off was refused.
 struct FailingHandoff {
     store: Arc<Odd>,
     engine: Engine,
@@ -338,7 +337,7 @@ struct FailingHandoff {
     go_on: Sender<()>,
 }
 
-/// Has the threads of a failed test end instead of waiting for each other for ever.
+/// Ends the threads of a failed test, which would wait for each other for ever.
 struct Ends<'a>(&'a FailingHandoff);
 
 impl Drop for Ends<'_> {
@@ -354,7 +353,7 @@ fn unlock(engine: &Engine, name: &Arc<LockName>) -> Result<()> {
     engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.local(Kind::Mutex, name))
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for an effect of another thread.
 #[track_caller]
 fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     let deadline = Clock::System.after(Duration::from_secs(10));
@@ -364,14 +363,14 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the first in the local queue sleeps, and so may be handed the lock.
+/// Whether the first waiter in the local queue sleeps, and so may be handed the lock.
 fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
     let local = engine.registry.found(Kind::Mutex, name);
     local.is_some_and(|local| local.state().queue.iter().next().is_some_and(|head| head.is_asleep))
 }
 
-/// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
-/// lock too. The lock was released the plain way all the same, and nothing is left to the watchdog.
+/// Runs `meanwhile` while the next owner reads the refusal on a thread of its own; then that thread acquires
+/// the lock too. The lock is released the plain way all the same, and nothing is left to the watchdog.
 fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
@@ -447,8 +446,8 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner(), *store.holder.lock());
-        // Whichever comes first, the waiter is granted the lock. Checked before the assertions: all
-        // threads wait for it.
+        // In either order the waiter is granted the lock. Released before the assertions, since all threads
+        // wait.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");
@@ -483,8 +482,7 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
                 clock.advance(Duration::from_millis(100));
                 steps += 1;
                 if steps > 2 {
-                    // The thread has no processor at the moment; without this the clock would run far
-                    // ahead of it.
+                    // The thread is descheduled; without this sleep the clock would run far ahead of it.
                     Waker::default().sleep(Some(Duration::from_millis(1)));
                 }
                 thread::yield_now();
@@ -578,7 +576,7 @@ fn a_failed_try_costs_waiters_no_retry_time() {
     engine.shutdown().unwrap();
 }
 
-/// A second time-out would be on the caller's time.
+/// A second time-out would exceed the caller's time.
 #[test]
 fn a_queue_place_is_always_left() {
     let wait = Duration::from_millis(20);
@@ -631,7 +629,7 @@ fn a_blocked_shutdown_fails_in_time() {
             || acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(|entered| entered.is_some());
         let trying = thread::Builder::new().spawn_scoped(scope, attempt).unwrap();
         has_begun.recv().unwrap();
-        // The store takes longer than the deadline that it was given.
+        // The store takes longer than its deadline.
         assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
@@ -681,7 +679,7 @@ fn a_loss_callback_is_dropped_on_its_thread() {
     engine.shutdown().unwrap();
 }
 
-/// Holds of one thread that nobody releases.
+/// Holds of one thread that it never releases.
 #[test]
 fn only_the_last_expired_holds_are_remembered() {
     let clock = ManualClock::new();
@@ -702,7 +700,6 @@ fn only_the_last_expired_holds_are_remembered() {
     clock.advance(lease);
     let left = engine.registry.holds().len();
     assert!(left <= 1_025, "{left} holds are kept");
-    // Only the last ones are remembered.
     let why = |n: usize| unlock(&engine, &name(n)).unwrap_err().not_held().cloned();
     let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
     assert_eq!(known, left - 1);

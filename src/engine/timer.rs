@@ -1,5 +1,5 @@
 //! The one thread per client that notices ends of windows and threads, and hands renewals that are due to the
-//! watchdog. It waits for no I/O and runs nobody else's code, so nothing delays that.
+//! watchdog. The thread waits for no I/O and runs no code of the program's, so nothing delays it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,27 +17,24 @@ use crate::time::{Clock, Moment};
 struct Timer {
     core: Arc<Core>,
     next_hung_up: Moment,
-    /// Until then connections are checked, even if nothing is held.
+    /// Until this moment connections are checked, even if nothing is held.
     held_until: Moment,
 }
 
-/// The most locks that are taken from the table under its mutex at a time.
+/// Maximum number of locks that are taken from the table at a time, under its mutex.
 const AT_A_TIME: usize = 256;
 
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much
-/// later at most.
+/// A sleeping thread does not notice that the machine was suspended: it reports an end this late at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// The time for which connections are checked still after something was held: locks that come and go wake
-/// this thread once, not each.
+/// Connections are checked for this time after a hold, so that locks that come and go wake the thread once.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// The least time between two rounds of renewals because a connection ended: a server may end each new
-/// connection too.
+/// The least time between two rounds of renewals for ended connections: a server may end each new one.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
@@ -50,10 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Sees to all that is due, checks connections, and says when to look next.
-    ///
-    /// It keeps the check that it was woken to plan, `woken_for`, even if that hold has ended. Otherwise each
-    /// short hold would wake it anew.
+    /// Handles all that is due, checks connections, and returns when to continue. The check for `woken_for`
+    /// stays even if its hold has ended: otherwise each short hold would wake the thread anew.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.check_holds(self.core.registry.bound(), self.core.clock.now());
@@ -68,8 +63,7 @@ impl Timer {
             self.core.announce(now);
             next.min(self.next_hung_up)
         } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // The next hold wakes it, so that it checks connections again, and has the client's entry be
-            // written.
+            // The next hold wakes this thread, which then checks connections and requests the client's entry.
             Moment::NEVER
         } else {
             next
@@ -84,7 +78,7 @@ impl Timer {
                 break;
             }
             if self.check_locks(&due, now, Duration::ZERO) {
-                // Renewals that fall due soon go along, so that many holds make few rounds.
+                // Renewals that fall due soon are sent along, so that many holds make few rounds.
                 let slack = renewal_slack(self.core.options.lease);
                 let soon = self.core.registry.take_due(now.plus(slack), AT_A_TIME);
                 self.check_locks(&soon, now, slack);
@@ -103,8 +97,7 @@ impl Timer {
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is
-    /// looked for next.
+    /// Renews some holds at once if a connection has ended; returns when to check next.
     fn check_connections(&self, due: Moment) -> Moment {
         let now = self.core.clock.now();
         if now < due {
@@ -120,7 +113,7 @@ impl Timer {
         }
     }
 
-    /// Sees to the holds of these locks that are due within `slack`; returns whether any is to be renewed.
+    /// Handles the holds of these locks that are due within `slack`; returns whether any is to be renewed.
     fn check_locks(&self, locks: &[Arc<LocalLock>], now: Moment, slack: Duration) -> bool {
         let due = |local: &Arc<LocalLock>| {
             let state = local.state();
@@ -146,13 +139,12 @@ impl Timer {
         is_any_renewed
     }
 
-    /// Whether the hold is to be kept alive.
     fn is_to_be_kept(&self, hold: &Arc<Hold>, now: Moment) -> bool {
         if hold.is_releasing() {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // The hold of a time slice is released without this.
+        // A cached hold is released without this.
         if orphaned && !hold.is_cached() && hold.is_first(|own| &mut own.is_abandoned) {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
@@ -172,12 +164,11 @@ impl Timer {
             && hold.is_in_doubt()
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal of unknown outcome may still be carried out, which would keep the lock without an
-            // owner.
+            // A renewal of unknown outcome may still come, and would keep the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
-            self.core.registry.remove(hold); // nobody would ask the registry for it
+            self.core.registry.remove(hold); // no thread would ask the registry for it
         } else if is_first && !hold.was_renewed() {
             self.core.registry.remember_lapsed(hold);
         }

@@ -1,4 +1,4 @@
-//! A waiting thread, as its lock and those who look for deadlocks know it, and the hand-off to it in one round
+//! A waiting thread, as its lock and the search for deadlocks know it, and the hand-off to it in one round
 //! trip.
 //!
 //! The releaser sends the request. The next owner reads the answer, and passes the result on to the releaser.
@@ -32,12 +32,11 @@ pub(crate) struct Wait {
     ends_for: OnceLock<Arc<Deadlock>>,
 }
 
-/// A wait's name for other clients: see [`Wait::publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublishedWait {
     pub(crate) id: u64,
-    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with other machines' to
-    /// choose one of several waits; any order will do that is the same for all.
+    /// The start of the wait by this machine's wall clock, in milliseconds. Compared with other machines' to
+    /// choose one of several waits: any order will do that is the same for all.
     pub(crate) at_ms: u64,
 }
 
@@ -47,7 +46,6 @@ pub(crate) struct Sleeper {
     pub(crate) thread: Arc<ThreadMarker>,
     pub(crate) since: Moment,
     pub(crate) kind: Kind,
-    /// The wait reacquires a lock that was released for a condition.
     pub(crate) takes_again: bool,
     pub(crate) writers_first: bool,
 }
@@ -59,7 +57,7 @@ impl Waits for LocalWaiter {
 }
 
 impl LocalWaiter {
-    /// The waiter is about to sleep; whether for the first time under its number.
+    /// Notes that the waiter is about to sleep; returns whether for the first time under its number.
     pub(crate) fn note_sleeper(&mut self, sleeper: Sleeper) -> bool {
         let number = sleeper.number;
         let before = self.sleeper.replace(sleeper);
@@ -78,8 +76,8 @@ impl Wait {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The wait's name for other clients, made by `make` the first time. Called under the local lock's mutex,
-    /// so that a waiter that has left knows whether others know it. Pairs with `Waiting::take_or_give_up`.
+    /// The wait's name for other clients, made by `make` the first time, under the local lock's mutex: a
+    /// waiter that has left the queue knows whether it was published. Pairs with `Waiting::take_or_give_up`.
     pub(crate) fn publish(&self, make: impl FnOnce() -> PublishedWait) -> PublishedWait {
         *self.published.get_or_init(make)
     }
@@ -89,7 +87,7 @@ impl Wait {
     }
 
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
-        // Sets first, wakes second. Pairs with `Waiting::check_queue`.
+        // The reason is set before the thread is woken. Pairs with `Waiting::check_queue`.
         self.ends_for.get_or_init(|| Arc::clone(ring));
         self.wake();
     }
@@ -113,10 +111,10 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// The effect of a hand-off's outcome on the thread that handed the lock off, until that thread knows it.
+/// Passes a hand-off's outcome to the thread that handed the lock off, once.
 pub(crate) struct Releaser {
     settle: Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>,
-    /// The releaser waits, and releases what was refused.
+    /// Whether the releaser waits, and itself releases a lock whose hand-off is refused.
     pub(crate) waits: bool,
 }
 
@@ -125,8 +123,7 @@ pub(crate) enum ReleaseOutcome {
     Freed {
         others: Others,
     },
-    /// The next thread here has the lock. To other processes it was never free, so the run of local hand-offs
-    /// goes on.
+    /// The next thread here has the lock, which was never free for other processes: local hand-offs go on.
     HandedOff,
     Lost,
     Refused(Error),
@@ -171,8 +168,8 @@ impl Releaser {
 }
 
 impl Drop for Releaser {
-    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease,
-    /// the releaser's is unknown.
+    /// A waiter that panics has not acted on the answer: its own claim ends with its lease, and the
+    /// releaser's outcome is unknown.
     fn drop(&mut self) {
         if self.settle.is_some() {
             let words = "the thread that was handed the lock panicked";
@@ -189,8 +186,8 @@ pub(crate) struct HandoffResult {
 }
 
 impl HandoffResult {
-    /// The thread waits with a limit. If it has stopped waiting, it has treated its hold as one of unknown
-    /// outcome.
+    /// The releasing thread waits with a limit. If it has stopped waiting, it has treated its hold as one of
+    /// unknown outcome.
     pub(crate) fn releaser(&self) -> Releaser {
         let HandoffResult { outcome, waker } = self.clone();
         Releaser::new(true, move |ended| {

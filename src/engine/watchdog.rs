@@ -1,8 +1,8 @@
 //! The one thread per client that renews, and cleans up what was left in doubt. The timer says when.
 //!
-//! Renewals begin with a hold's entry in the registry and end with its release beginning, so none is sent for
-//! a hold that is not known to be granted or that is being given up. One that is in flight at the release
-//! finds the field gone.
+//! A hold is renewed from its entry into the registry until its release begins, so no renewal is sent for a
+//! hold that is not known to be granted or that is being released. A renewal that is in flight at the release
+//! finds no hold in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// The least time for which a clean-up waits for its turn, also if it is asked once only.
+/// A clean-up waits at least this long for its place in a batch, even if it is sent only once.
 const WAITS: Duration = Duration::from_secs(30);
 
 const FIND_AGAIN: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ struct Round {
 }
 
 impl Round {
-    /// Does one thing that is due, renewals first, and says when the next is.
+    /// Does one thing that is due, renewals first, and returns when the next one is.
     fn round(&mut self) -> Moment {
         // First read, then taken: what the timer puts into the inbox later is due by then.
         let next_renewal = self.core.registry.first_look();
@@ -64,8 +64,7 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail, longer than renewals can spare, or when a shutdown waits for this
-        // round.
+        // No search while renewals fail or a shutdown waits, and none longer than renewals can spare.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             let spare = core.options.command_timeout.min(lease / 6);
             let searched = self.finder.round(core.clock.after(spare));
@@ -137,7 +136,7 @@ impl Round {
                     hold.end_renewal();
                     hold.note_failed_renewal();
                     let now = core.clock.now();
-                    // A cached hold that nobody uses is released soon, and concerns nobody.
+                    // A cached hold that no thread uses is released soon, so its failure concerns nobody.
                     let is_used = !hold.is_cached();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
                     if is_used && item.is_reported(now) {
@@ -220,7 +219,7 @@ impl Round {
                     core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                     return false; // the request in doubt had been carried out, once, and is undone
                 }
-                // The request never arrived, or may still: ask again until it can do no harm.
+                // The request may still arrive: ask again until it can do no harm.
                 Some(Ok(_)) => {
                     let pause = longer(command_timeout, cleanup.tries);
                     cleanup.tries += 1;

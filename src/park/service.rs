@@ -11,7 +11,7 @@ pub(crate) struct Service {
     waker: ServiceWaker,
     /// When the thread works next, as `Moment::nanos`; the maximum while it works.
     next_check: AtomicU64,
-    /// Earliest moment that it was woken for since it last worked.
+    /// Earliest moment that the thread was woken for since it last worked.
     woken_for: AtomicU64,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -55,10 +55,8 @@ impl Service {
         }
     }
 
-    /// Makes the thread work by `moment`. Free if it will anyway.
-    ///
-    /// The caller changes the data first. Races with `run`, which sets `next_check` before and after it
-    /// works.
+    /// Makes the thread work by `moment`; costs nothing if it will anyway. The caller changes the data first.
+    /// Races with `run`, which sets `next_check` before and after it works.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);

@@ -13,8 +13,7 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// How many clients were in the queue, this one included. Zero: this client was not in it, or the
-        /// store does not say.
+        /// Clients in the queue, with this one; zero if this client was not in it, or the store does not say.
         queued: u32,
     },
     Busy {
@@ -23,11 +22,10 @@ pub(crate) enum Attempt {
     },
     /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
     InWaitQueue {
-        /// When to ask again at the latest; `None`: nothing says when.
+        /// When to ask again at the latest; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether to watch for releases that do not notify the queue: this client is first in it, and the
-        /// holder's release would.
+        /// Whether to watch releases: this client is first in the queue, which the holder does not notify.
         watches: bool,
     },
     /// A count above one was wanted, but the owner holds nothing. Nothing changed.
@@ -71,8 +69,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old one holds nothing. No
-    /// waiter was notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old one nothing. No waiter was
+    /// notified.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -91,9 +89,9 @@ pub(crate) fn named_each<T>(
     answers.map(|(claim, answer)| crate::seam::failure::named(answer, action, claim.name.given())).collect()
 }
 
-/// A request on its way, whose answer is to be read.
+/// A sent request whose answer is to be read.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Reads the answer by the request's deadline. One that has come by then is read.
+    /// Waits for the answer until the request's deadline. An answer that arrived by then is read.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 
@@ -113,9 +111,8 @@ pub(crate) struct Sink {
 
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
-    /// The store did not carry out the release and sends it again. A request that this client has sent under
-    /// the same owner meanwhile arrives first, so the release ends a hold that it began: no such hold may
-    /// count. Called before the answer of any such request is read.
+    /// The store repeats the release, which was not carried out. Requests under the same owner meanwhile
+    /// arrive first, and the release would end their holds: none may count. Called before their answers.
     fn overtaken(&self);
 }
 

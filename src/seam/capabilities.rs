@@ -16,7 +16,6 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// A store's abilities. No I/O: read often.
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
     /// Releases elsewhere wake waiters here; otherwise waiters poll.
@@ -24,15 +23,14 @@ pub(crate) struct Capabilities<'a> {
     /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
     /// Whether a busy attempt of this kind joins a queue in the store. Then each waiter asks for itself, so
-    /// that the store's order is that of arrival; repeated attempts keep the place; and a waiter that gives
-    /// up has its claim [cleaned up](super::Store::clean_up).
+    /// that the store's order is that of arrival; repeated attempts keep the place; and the engine [cleans
+    /// up](super::Store::clean_up) the claim of a waiter that gives up.
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether what a request in doubt left in the store outlasts its lease, and must be cleaned up however
-    /// long the store does not answer.
+    /// Whether a request in doubt can leave something in the store that outlasts its lease. Its clean-up must
+    /// then be repeated until the store answers.
     pub(crate) outlasts_leases: bool,
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
-    /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time
-    /// between them.
+    /// Shortest and longest sleep of a waiter that no message wakes; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn HomeNodes>,
     pub(crate) batches: Option<&'a dyn Batches>,
@@ -44,13 +42,12 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
-    /// The table of a database that has the locks.
     pub(crate) table: Option<&'a TableInUse>,
     /// For questions that only one kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
-/// Bounds the loss of a message where messages wake waiters.
+/// How often waiters poll although messages wake them: bounds the delay after a lost message.
 pub(crate) const SAFETY_POLL: (Duration, Duration) =
     (Duration::from_millis(1_000), Duration::from_millis(1_200));
 
@@ -94,19 +91,19 @@ pub(crate) trait HomeNodes: Send + Sync {
     fn home(&self, name: &LockName) -> u32;
 }
 
-/// Requests whose answers are read later, so that several stores can be asked at the same time, and those for
-/// several locks at once.
+/// Requests whose answers are read later, so that a caller can ask several stores at the same time; and
+/// requests for several locks at once.
 pub(crate) trait Batches: Send + Sync {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// Locks with the same number can be taken and released by one request. `None`: this one cannot. No I/O.
+    /// One request can cover locks with the same number. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later.
-    /// Grants all before the first that another owner has (with `or_none` all or none), and returns their
-    /// tokens. The owners must be new: they hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one. Grants all locks before the
+    /// first that another owner holds (with `or_none` all or none), and returns their tokens. The owners must
+    /// be new: they hold nothing.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -120,19 +117,19 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this must not be used for another hold: a request under them may still arrive,
-    /// although every answer so far was `Ok`.
+    /// No other hold may use numbers below this: a late request may arrive, although all answers were `Ok`.
     fn first_unspent_number(&self) -> u64;
 
-    /// A hold ended during a renewal: no server may be given it again, and one that was must forget it.
+    /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
+    /// restored it must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// How long a refused waiter must not ask again, whatever messages it gets: it met others that want the
+    /// For how long a refused waiter must not ask again, whatever messages arrive, because others want the
     /// lock too. Does not hold off single tries.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether several owners have parts of a lock, so that none can hold it. Everybody may have been
-    /// refused; the caller retries after a random part of [`SPLIT_PAUSE`].
+    /// Whether several owners have parts of a lock, so that none can hold it and all may have been refused.
+    /// The caller retries after a random part of [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
@@ -144,8 +141,7 @@ pub(crate) trait Sessions: Send + Sync {
     /// Wakes `timer` when a [`Bound`] has ended, or holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
-    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Called once for
-    /// each grant.
+    /// The end of a granted hold besides its lease, if there is one. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
@@ -156,7 +152,7 @@ pub(crate) trait ConnectionWatch: Send + Sync {
 }
 
 pub(crate) trait Sweeping: Send + Sync {
-    /// Removes some entries of locks that have been free for longer than `age`; how many.
+    /// Removes some entries of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
     /// Why the database keeps old versions of rows, in words, such as transactions that are open for longer
@@ -164,15 +160,13 @@ pub(crate) trait Sweeping: Send + Sync {
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
-/// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is
-/// free.
+/// A store that queues the clients that wait for a lock, and notifies the first when the lock is free.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server did not let a release of this client's notify the queue. Later holds are under an
-    /// id that says so. No I/O.
+    /// Whether the server forbade a release to notify the queue; later holds have an id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Takes the claim's client out of the lock's queue; a reservation for it passes to the next. In order
-    /// with the client's other requests about the lock; waits for the outcome only where that order needs it.
+    /// Removes the claim's client from the lock's queue; a reservation for it passes on. Keeps the order of
+    /// the client's requests about the lock, and waits only where that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.
@@ -181,34 +175,34 @@ pub(crate) trait WaitQueues: Send + Sync {
     }
 }
 
-/// A store in which waiters can ask a lock's holder for it, by a recall or by being seen.
+/// A store in which a lock's holder learns of waiters: they send a recall, or a check sees them.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Whether holds are cached here; else they only hear of others.
+    /// Whether this store allows cached holds; otherwise holds only hear of others.
     fn caches(&self) -> bool {
         true
     }
 
-    /// Wakes `waker` when others ask for the lock that the claim's client caches, or [hears](Claim::hears) of.
+    /// Wakes `waker` when others want a lock that the claim's client caches or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// For each claim that [`caches`](Claim::caches): whether others want the lock. Changes nothing, so a late
-    /// look harms no later hold. For each that [`hears`](Claim::hears), also has the next waiter send a recall.
-    /// One answer per claim, in order.
+    /// Asks for each claim whether others want the lock; one answer per claim, in order. Changes nothing for
+    /// a claim that [`caches`](Claim::caches), so a late check harms no later hold. For a claim that
+    /// [`hears`](Claim::hears), also makes the next waiter send a recall.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CachedCheck {
     Stays,
-    /// Others want it. Of a cached hold also: the store cannot see whether they do.
+    /// Others want the lock. For a cached hold also: the store cannot see whether others want it.
     Wanted,
-    /// Of a hold that [hears](Claim::hears): nobody is seen, but no recall would have been sent up to now. One was
-    /// sent, unless this is the first check.
+    /// For a hold that [hears](Claim::hears): the store sees no other client, but nothing made waiters send a
+    /// recall up to now. Unless this is the first check, a recall was sent.
     Unmarked,
     Lost,
 }
 
-/// A store without [`Batches`] is asked at once.
+/// Sends the request. A store without [`Batches`] answers it before this returns.
 pub(crate) fn begin_attempt(
     store: &dyn Store,
     claim: &Claim,
@@ -221,7 +215,7 @@ pub(crate) fn begin_attempt(
     }
 }
 
-/// A store without [`Batches`] is asked at once.
+/// As [`begin_attempt`].
 pub(crate) fn begin_release(
     store: &dyn Store,
     claim: &Claim,

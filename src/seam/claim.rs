@@ -15,38 +15,35 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The lock's place, as [`HomeNodes::home`](super::capabilities::HomeNodes::home) said at the first
-    /// attempt.
+    /// The lock's home node, by [`HomeNodes::home`](super::capabilities::HomeNodes::home).
     pub(crate) home: u32,
-    /// Whether the owner goes on asking while the lock is busy: a store with a queue gives it a place.
+    /// Whether the owner keeps asking while the lock is busy: a store with a queue gives it a place.
     pub(crate) waits: bool,
-    /// How the attempt treats the queue of waiting clients, if the store keeps one.
     pub(crate) queue_mode: QueueMode,
     /// The messages that wake a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Whether the owner stands for election, whose queue has three places: further candidates are notified
-    /// to listen for [`Nothing`](ListensFor::Nothing).
+    /// Whether the owner stands for election. The queue of an election has three places: answers make further
+    /// candidates listen for [`Nothing`](ListensFor::Nothing).
     pub(crate) leads: bool,
-    /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such
-    /// a reader looks.
+    /// For read-write locks: waiting writers go before new readers. A writer with this option announces
+    /// itself; a reader with it looks for such writers.
     pub(crate) writers_first: bool,
-    /// For how long the caller has waited, where several may have the lock: zero at its first attempt. A thread that
-    /// reads already has waited for ever: no writer goes before its further reads.
+    /// How long the caller has waited, for read-write locks and permits: zero at its first attempt. The
+    /// maximum for a thread that already reads, so that no writer goes before its further reads.
     pub(crate) waited: Duration,
     pub(crate) units: u32,
-    /// The note that the store may show to people. The store ends nothing by it.
+    /// The note that the store may show to people. The store does not act on it.
     pub(crate) note: Option<HoldNote>,
-    /// The number of levels, for renewals: a server that lost the hold is given this count again.
+    /// The number of levels, for renewals: a renewal restores this count on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold until a recall, which waiters send on stores that
+    /// Whether the client caches the hold until a recall, on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
-    /// Whether the hold is to hear of others who want the lock, by recalls. The owner number is not used again after
-    /// such a hold, so a request that comes late has no recalls sent to another.
+    /// Whether recalls tell the hold that others want the lock. Its owner number is not used again, so a late
+    /// request cannot make waiters send recalls to another hold.
     pub(crate) hears: bool,
-    /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted
-    /// later either.
+    /// Whether the lock is known to have been granted. If not, a clean-up must also prevent a later grant.
     pub(crate) is_granted: bool,
 }
 
@@ -79,13 +76,12 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner's key, which a request for several locks
-    /// would leave behind.
+    /// Whether the store may keep more of the hold than its owner's key. A group's release leaves the rest.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
 
-    /// The claim of the hold that was granted under this one: it waits no more.
+    /// The claim of the hold that was granted under this claim, and no longer waits.
     pub(crate) fn of_hold(self) -> Claim {
         Claim {
             waits: false,
@@ -101,8 +97,7 @@ impl Claim {
     }
 }
 
-/// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of
-/// its threads wait.
+/// How an attempt treats the queue of waiting clients. All threads of a client have one place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueMode {
     /// Takes a free lock even if it is reserved.
@@ -113,8 +108,7 @@ pub(crate) enum QueueMode {
     Waits,
     /// As `Waits`; the client may be in the queue already.
     InWaitQueue,
-    /// The client was notified that it is next. If another has the lock, the client is first in the queue
-    /// again.
+    /// A message says that the client is next. If another has the lock, this client becomes first again.
     IsNext,
 }
 
@@ -128,16 +122,16 @@ pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
 pub(crate) enum ListensFor {
     /// Each release of the lock; the only messages of a store without a queue.
     Releases,
-    /// The client is next in the queue; until an answer says otherwise.
+    /// A message that this client is next in the queue; the default until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both of these: the holder's release does not notify the queue.
+    /// Both of the above: the holder's release does not notify the queue.
     OwnTurnAndReleases,
     /// Nothing: the queue of an election is full, and this candidate is not in it.
     Nothing,
 }
 
-/// A hold's note about itself: its latest end, however it is renewed, and where its owner is.
+/// The latest end of a hold, whatever renews it, and the place of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,
@@ -146,10 +140,10 @@ pub(crate) struct HoldNote {
 
 /// The end of a hold that lives no longer than something of the store's own, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// Signs of life move it on; once past, it stays.
+    /// Signs of life move this moment on. Once it has passed, it stays.
     fn until(&self) -> Moment;
 
-    /// The store has said that the hold is gone.
+    /// Whether the store has said that the hold is gone.
     fn is_gone(&self) -> bool {
         false
     }

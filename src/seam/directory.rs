@@ -17,7 +17,7 @@ pub(crate) struct Posted {
 
 pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
-/// An unknown outcome is just a failure here: no lock depends on it.
+/// Turns an unknown outcome into a plain failure: no lock depends on the directory.
 pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     match outcome {
         Ok(value) => Ok(value),
@@ -63,15 +63,15 @@ pub(crate) trait Listing: Send + Sync {
 pub(crate) struct Wanted {
     /// The beginning of the keys of the client's locks.
     pub(crate) prefix: String,
-    /// A pattern in Redis's syntax for what follows.
+    /// A pattern in Redis's syntax for the rest of the key.
     pub(crate) pattern: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The servers still to be asked, the present one first; `None`: not begun.
+    /// The servers that remain, the current one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// The place at which the present server's list goes on; empty: its beginning.
+    /// Where the current server's list continues; empty: at its beginning.
     pub(crate) cursor: String,
 }
 
@@ -84,8 +84,8 @@ pub(crate) struct Page<T> {
     pub(crate) examined: u64,
 }
 
-/// A page of a list that goes from server to server, with the answer of the first of `servers`, which is
-/// asked until it has shown all.
+/// A page of a list over several servers, from the answer of the first of `servers`. That server stays first
+/// until it has listed everything.
 pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
     let mut page = answer?;
     let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
@@ -159,7 +159,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Length of the pattern's first element, which stands for one byte, if it matches this one.
+/// Length of the pattern's first element, if that element matches `byte`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,

@@ -1,8 +1,8 @@
 //! The number of the format in which this version keeps locks.
 //!
-//! Each store keeps the number where a client reads it on connecting. A client that finds none writes its
-//! own; a user without that right locks all the same. Clients of different numbers would not exclude each
-//! other, so the later one is refused.
+//! Each store keeps the number where a client reads it on connecting. A client that finds no number writes
+//! its own; a client without the right to write still locks. Clients of different numbers would not exclude
+//! each other, so the later client is refused.
 
 use crate::error::{Error, ErrorKind, Result};
 

@@ -15,8 +15,8 @@ use crate::shrink::CrowdMap;
 use crate::sync::{Condvar, Mutex, Waker};
 use crate::time::{Clock, Moment, random_between};
 
-/// Pauses between connections: at least, at most. Each is prolonged by a random part of itself, so that
-/// clients of a server that was down do not come back together.
+/// Shortest and longest pause between connections. A random part is added to each, so that clients of a
+/// server that was down do not come back together.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long [`Hub::close`] waits for the thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// `Ok`: the connection is to be replaced, or the hub was closed. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// There is news, or the hub was closed. Runs on any thread, without the hub's lock, and never waits.
+    /// Called when there is news or the hub was closed, on any thread, without the hub's lock. Never waits.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -37,7 +37,6 @@ pub(crate) struct Hub<P: WakeupProtocol> {
     pub(crate) protocol: P,
     /// `None`: outages are not reported.
     reporter: Option<Arc<Reporter>>,
-    /// How long a channel outlasts its last listener.
     pub(crate) linger: Duration,
     pub(crate) state: Mutex<HubState<P>>,
     /// Signalled by news, by closing, and by the thread's end.
@@ -50,9 +49,8 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) own: P::State,
     /// Changes of subscriptions that the connected server does not know yet.
     news: Vec<News>,
-    /// Whether a connection takes the news.
     is_served: bool,
-    /// Before the next connection, if this one fails.
+    /// The pause before the next connection, if this one fails.
     pause: Duration,
     thread: Option<JoinHandle<()>>,
     /// Whether the observer knows that wake-ups are down.
@@ -112,7 +110,7 @@ impl<P: WakeupProtocol> Hub<P> {
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // usual, and saves making the name
+            return None; // the usual case: saves building the name
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())
@@ -126,7 +124,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.state.lock().closed
     }
 
-    /// Sends any news to the server; without a connection, the next one brings it.
+    /// Sends any news to the server. If there is no connection, the next one brings the news.
     pub(crate) fn wake(&self) {
         let state = self.state.lock();
         let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
@@ -145,7 +143,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.wake();
     }
 
-    /// Ends the thread. Waits for it within a limit, and not on the thread itself.
+    /// Ends the thread and waits for it, [`LAST_WAIT`] at most, unless called on the thread itself.
     pub(crate) fn close(&self) {
         self.dismiss();
         let mut state = self.state.lock();
@@ -181,8 +179,6 @@ impl<P: WakeupProtocol> Hub<P> {
         }
     }
 
-    // ---- the thread
-
     pub(crate) fn run_thread(self: &Arc<Self>, state: &mut HubState<P>) {
         if state.thread.is_some() {
             return;
@@ -216,7 +212,7 @@ impl<P: WakeupProtocol> Hub<P> {
         !state.closed
     }
 
-    /// Makes all listeners poll. After an error waits first, so that a troubled server is not stormed.
+    /// Makes all listeners poll. After an error waits before the next connection, to spare a troubled server.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());
@@ -285,7 +281,7 @@ impl<P: WakeupProtocol> HubState<P> {
         Some(entry)
     }
 
-    /// A new connection, to which all channels are news.
+    /// Begins a new connection, which must subscribe to all channels.
     pub(crate) fn begin(&mut self) {
         self.is_served = true;
         self.channels.values_mut().for_each(|entry| entry.refused = None);
@@ -301,14 +297,14 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels without listeners after `linger`; refused ones, and those that do not linger, at once.
+    /// Ends a channel without listeners after `linger`, or at once if it was refused or does not linger.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         over.iter().for_each(|name| drop(self.end(name)));
     }
 
-    /// Under the mutex, so that no confirmation is read in between.
+    /// Under the mutex, so that no confirmation of a subscription is read in between.
     fn set_down(&self) {
         let up = self.channels.values().filter(|entry| entry.channel.is_up());
         up.for_each(|entry| entry.channel.set_up(false));
@@ -454,7 +450,7 @@ mod tests {
         let waker = Waker::default();
         drop(hub.listen("a", &waker));
         assert!(hub.is_idle(), "nobody listens any more");
-        // Entered before its first listener joins, as etcd's are.
+        // etcd's channels, too, are entered before their first listener joins.
         hub.state.lock().enter("a", true);
         hub.left(&Arc::new(Channel::new("a", true)));
         assert!(!hub.is_idle());

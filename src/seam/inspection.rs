@@ -10,7 +10,7 @@ use crate::seam::failure::{Answer, Failure};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// Questions about locks. They change nothing.
+/// Read-only questions about locks.
 pub(crate) trait Inspect {
     /// `None`: the lock is free.
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
@@ -53,8 +53,7 @@ impl Snapshot {
     }
 }
 
-/// [`Inspect::describe`] for a store that implements only [`Inspect::inspect`], which is asked for each kind
-/// of lock.
+/// [`Inspect::describe`] for a store that implements only [`Inspect::inspect`]: inspects each kind of lock.
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);
     let mut kind = ObjectKind::Absent;

@@ -8,7 +8,7 @@ use crate::inspect::Mode;
 pub(crate) enum Kind {
     /// Reentrant, Redisson's `RLock`.
     Mutex,
-    /// The same lock, with a token for each grant: Redisson's `RFencedLock`.
+    /// `Mutex` with a token for each grant: Redisson's `RFencedLock`.
     Fenced,
     /// Reentrant, granted in the order of requests, across clients: Redisson's fair `RLock`.
     Fair,
@@ -129,7 +129,6 @@ impl Kind {
         self.properties().is_one_record
     }
 
-    /// Whether a store may keep a queue of waiting clients.
     pub(crate) const fn has_queue(self) -> bool {
         self.properties().is_handed_off
     }
@@ -148,7 +147,7 @@ impl Kind {
         matches!(self, Kind::Fair | Kind::Signal)
     }
 
-    /// Whether its end in the store is shared with other holders, whose renewals may bring it forward.
+    /// Whether holders share one end in the store, which another holder's renewal may bring forward.
     pub(crate) const fn shares_its_end(self) -> bool {
         self.properties().shares_its_end
     }
@@ -186,38 +185,37 @@ pub(crate) enum Counting {
     AskOut,
     /// How many permits there are, out or not; `None`: never set up.
     AskAll,
-    /// Sets the count if there is none: 1, else 0. With a lease it ends then.
+    /// Sets the count if there is none; returns 1, else 0. With a lease the count expires.
     SetUp {
         to: u32,
         lease: Option<Duration>,
     },
-    /// Adds or subtracts; the new count.
+    /// Adds or subtracts; returns the new count.
     Add(i64),
-    /// Adds if the count was set up: 1, else 0.
+    /// Adds if the count was set up; returns 1, else 0.
     AddIfSetUp(i64),
     /// Sets the number of permits, including those that are out; returns how many are left.
     SetTo(u32),
-    /// Acquires all; how many there were.
+    /// Acquires all; returns how many there were.
     Drain,
-    /// Counts down; how many are left. No effect at zero.
+    /// Counts down; returns how many are left. No effect at zero.
     CountDown,
-    /// Releases a permit by its id, whoever has it: 1, or 0 if it is not out.
+    /// Releases a permit by its id, whoever has it; returns 1, or 0 if the permit is not out.
     GiveBack([u8; 16]),
-    /// Releases permits by their ids, whoever has them: how many, or 0 if not all are out.
+    /// Releases permits by their ids, whoever has them; returns how many, or 0 if not all are out.
     GiveBackAll(Vec<[u8; 16]>),
-    /// Sets the lease of a permit from now on: 1, or 0 if it is not out.
+    /// Sets the lease of a permit from now on; returns 1, or 0 if the permit is not out.
     Lease([u8; 16], Duration),
     /// The rest of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
     AskLease([u8; 16]),
-    /// 1, or 0 if there is nothing.
+    /// Returns 1, or 0 if there is nothing.
     Delete,
-    /// Notifies the first waiter for a condition, or all; how many.
+    /// Notifies the first waiter for a condition, or all; returns how many.
     Notify {
         all: bool,
     },
     Enlist,
-    /// A change under this claim was answered, and will be neither repeated nor undone: the store may forget
-    /// it. No answer is read.
+    /// The change under this claim was answered, and the store may forget it. No answer is read.
     Forget,
 }
 

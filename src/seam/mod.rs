@@ -40,15 +40,12 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers a request under an owner, where repeating it would do harm. No request is
-/// repeated later.
+/// How long a store remembers a request where repeating it would do harm. No request is repeated later.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
-/// A store: keeps locks.
-///
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
 /// no thread for a request. After its `deadline` a request is `Unknown` or `Refused`.
 pub(crate) trait Store: Inspect + Send + Sync {
@@ -65,13 +62,13 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// lease. A grant carries a new fencing token if the claim wants one.
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt>;
 
-    /// Leaves `left` holds to the owner; zero frees the lock and notifies waiters. Never changes the lease.
+    /// Leaves `left` levels to the owner; zero frees the lock and notifies waiters. Never changes the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
     /// As [`release`](Self::release) with nothing left, but may return before the answer. The thread that
-    /// reads the answer passes it to `done` before the answer of any later request of this client on the
-    /// same lock, or has [notified](Releasing::overtaken) the hold by then. A claim that waits leaves its
-    /// place, as by [`clean_up`](Self::clean_up).
+    /// reads the answer passes it to `done` before the answer of any later request of this client on the same
+    /// lock, or has called [`overtaken`](Releasing::overtaken) by then. A claim that waits leaves its place,
+    /// as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -96,7 +93,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
     /// Ends each owner's hold and its place in any queue: undoes attempts and repeats releases of unknown
-    /// outcome, which were sent before this call. Goes out like renewals; one answer per claim, in order.
+    /// outcome, which were sent before this call. Sent like renewals; one answer per claim, in order.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
     /// Makes a held lock end by itself after `rest`, sooner or later than it would; `false`: the owner does

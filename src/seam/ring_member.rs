@@ -9,7 +9,7 @@ use crate::ident::derived::Part;
 use crate::seam::{Answer, Attempt, Claim, Store};
 use crate::time::Moment;
 
-/// A node's mark; no lock can have this name.
+/// The key of a node's mark; no lock can have this name.
 pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Marked<T> {
     Other(String),
 }
 
-/// A name on a former home.
+/// The state of a name on its former home node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
     Free {

@@ -14,7 +14,7 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// Of these messages, those that said that this client is next.
+    /// The messages among them that say that this client is next.
     turn_count: AtomicU64,
     /// Messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
@@ -33,7 +33,7 @@ struct Listener {
 
 /// Sent by `wait_queue.lua` to the client that is next in the queue.
 const IS_NEXT: &[u8] = b"next";
-/// Sent to the client behind it.
+/// Sent to the client behind the next one.
 const STANDBY: &[u8] = b"standby";
 
 /// Distance between the first counts of channels: a recreated channel must not show an old channel's count,

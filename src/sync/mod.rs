@@ -1,8 +1,7 @@
 //! The door to mutexes, atomics, channels and threads.
 //!
-//! With `--cfg leasehold_shuttle` (`./check model`) `model` takes its place, and shuttle runs the same code
-//! under thousands of schedules. Counters of the process and loss channels stay outside, since no thread
-//! waits for them.
+//! With `--cfg leasehold_shuttle` (`./check model`), `model` replaces it: shuttle runs the code under
+//! thousands of schedules. Process counters and loss channels stay outside: no thread waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the
 //! waits that are over.
 //!
-//! Long because it implements the interfaces of parking_lot, crossbeam and time.
+//! The file is long because it implements the interfaces of parking_lot, crossbeam and time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -51,8 +51,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Under the mutex, so the writing thread sees this and writes again. Races with the end of this
-            // loop.
+            // Under the mutex, so the writing thread writes again. Races with the end of this loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());
@@ -69,7 +68,6 @@ impl Outbox {
             match written {
                 Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Another thread added bytes, or learned that there is room.
                     if !outbox.again {
                         return Ok(());
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::sync::{Condvar, Mutex};
 
 /// Wakes one thread. A signal is kept until the thread waits for it; two signals before that are one. All
-/// clones share it.
+/// clones share the signal.
 ///
 /// Not a channel: channels spin and yield before they sleep, and most waits here are long.
 #[derive(Debug, Clone, Default)]

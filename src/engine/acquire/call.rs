@@ -1,5 +1,4 @@
-//! One call to acquire a lock: what the caller asks for, how its lock value is used, for how long it waits and
-//! bears failures, and its result.
+//! One call to acquire a lock: its options, how long it waits and retries, and its result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub(crate) struct AcquireCall<'a> {
 }
 
 impl<'a> AcquireCall<'a> {
-    /// A guard's, for one, renewed, with nothing that ends the wait.
+    /// A guard's call for one unit, with a renewed lease and no interrupt.
     pub(crate) fn new(
         action: &'static str,
         kind: Kind,
@@ -51,8 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether the hold may be cached for a time slice after its last level, and taken again by this call:
-    /// the client renews it, and nothing tells its grants apart.
+    /// Whether the hold may be cached for a time slice after its last level, and reused by this call: the
+    /// client renews the hold, and nothing tells its grants apart.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
@@ -66,7 +65,7 @@ impl<'a> AcquireCall<'a> {
 
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
-            // The plain and the fenced lock of a name are one.
+            // The plain and the fenced lock of a name are one lock.
             Reuse::UntilRecall => !self.wants_fence() || hold.fencing_token().is_some(),
             Reuse::ForTimeSlice => self.may_cache_slice(),
             Reuse::Never => false,
@@ -119,8 +118,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// For a read-write lock: waiting writers come before later readers.
     pub(crate) writers_first: bool,
-    /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
-    /// for a deadlock.
+    /// Whether the call reacquires a lock after a wait for a condition: no deadlock ends such a wait.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) time_slices: bool,
@@ -170,8 +168,8 @@ impl LockConfig {
 
 /// How long a [spin lock](crate::LockClient::get_spin_lock) sleeps between its attempts.
 ///
-/// Each sleep is a random part of its length, between half and all of it, so that those who began together do
-/// not go on together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+/// Each sleep is random, between half of its length and all of it, so that waiters that began together do not
+/// stay together. (Redisson's exponential back-off adds a random part; its constant back-off adds none.)
 ///
 /// # Examples
 ///
@@ -219,7 +217,7 @@ impl Default for Backoff {
     }
 }
 
-/// Caller's pause between failed requests: a random part.
+/// A caller's pause after a failed request is random between these two.
 pub(crate) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
 #[derive(Default)]
@@ -229,8 +227,7 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Notes a failure. `Err`: it is final, or failures have lasted for `retry_timeout`, or the caller's time
-    /// `is_over`.
+    /// Notes a failure. `Err`: it is final, or `retry_timeout` or the caller's time is over.
     pub(crate) fn note(
         &mut self,
         retry_timeout: Duration,

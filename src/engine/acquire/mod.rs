@@ -22,10 +22,10 @@ use crate::seam::{Attempt, Capabilities, Claim, Failure, Family, Kind};
 use crate::time::{LONGEST_LEASE, Lease, Moment, random_between};
 
 impl Engine {
-    /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
+    /// Acquires the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
-        // Counted in first: if the client has not ended by the next line, its end waits for this call.
+        // The call is counted before the client is checked: a later end of the client waits for this call.
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
@@ -55,14 +55,13 @@ impl Engine {
                 self.core.give_back(&hold, next, begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
-            // The thread's own hold was lost: the new one has another owner number, which no late request
-            // can carry. See `Hold::lose`.
+            // After a loss the new hold has another number, out of reach of late requests: see `Hold::lose`.
             Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
-    /// The other case: somebody here has the lock or wants it, or another process did a moment ago.
+    /// Waits for a contended lock: a thread here has or wants it, or another process did a moment ago.
     #[cold]
     fn wait_for<'a>(
         &self,
@@ -72,7 +71,7 @@ impl Engine {
         waiting: impl FnOnce() -> Waiting<'a>,
     ) -> Result<Option<Granted>> {
         if !call.by_thread || call.limit.is_over(begun) {
-            self.release_cached(call.local); // no thread holds it
+            self.release_cached(call.local); // the call would find the lock busy, although no thread holds it
         }
         if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
@@ -80,8 +79,7 @@ impl Engine {
         waiting().run()
     }
 
-    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown`
-    /// to see.
+    /// Releases what was granted while the client was shut down: `shutdown` may not have seen the grant.
     pub(crate) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
         if let Err(error) = self.open(call.action) {
             self.drop_level(&granted.hold, granted.level);
@@ -128,7 +126,7 @@ impl Engine {
         hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
 
-    /// The lease to ask for, once all is checked that can be without I/O.
+    /// Checks all that needs no I/O, and returns the lease to ask for.
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
         let on_this = |error: Error| error.on(call.name.given());
         self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
@@ -149,8 +147,8 @@ impl Engine {
         Ok(asked)
     }
 
-    /// Whether one request can ask for this lock together with others, before its turn: nothing in this process
-    /// holds it or waits for it, and it was not contended a moment ago.
+    /// Whether one request can ask for this lock with others, before its turn: this process has no hold or
+    /// waiter, and the lock was not contended a moment ago.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
@@ -179,8 +177,7 @@ impl Engine {
         }
     }
 
-    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
-    /// reading: the two may share what has the time.
+    /// Makes the write hold end in the store at its own time, although both holds may share one expiry.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;
@@ -202,8 +199,8 @@ impl Engine {
         self.watch(&writing);
     }
 
-    /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for
-    /// the read lock wait for it. Stood it behind them, all would wait for ever.
+    /// Whether this thread has the write lock whose read lock it wants. Such a read is granted at once, and
+    /// other readers wait for this thread: queued behind them, it would deadlock.
     fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> bool {
         call.kind == Kind::Read
             && call.by_thread
@@ -211,8 +208,7 @@ impl Engine {
     }
 }
 
-/// Whether a call for a calm lock asks at once. Else its kind, its terms or its store needs more than one plain
-/// request.
+/// Whether one plain request is enough for a call for an uncontended lock, which then asks at once.
 fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
@@ -232,15 +228,15 @@ const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned gua
     owner: use a guard of this thread, or release the write lock first";
 const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";
 
-/// More re-entries than any program means; what Redisson's counter holds.
+/// Maximum number of re-entries: more than any program means, and the range of Redisson's counter.
 const MOST_HOLDS: u32 = i32::MAX as u32;
 
 impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated. A grant counts only
-    /// if the window, as it was before this grant, is still open when the answer has been read. Once that has
-    /// ended, others may have been notified, and may have held the lock.
+    /// The count is absolute, so a request of unknown outcome is simply repeated. A grant counts only if the
+    /// window, as it was before this grant, is still open when the answer has been read. Once that window has
+    /// ended, the loss may have been reported, and others may have held the lock.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,
@@ -267,8 +263,7 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Reported once it is certain whether the level exists: an observer may drop the guard of
-            // another level.
+            // Reported once the level's existence is certain: an observer may drop another level's guard.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,
@@ -282,7 +277,7 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            // No answer, or one read after the window: the store may count the level.
+            // No answer, or a grant read after the window: the store may count the level.
             if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
@@ -293,7 +288,7 @@ impl Engine {
                 Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
                 Ok(Attempt::Granted { fence, .. }) => {
                     hold.set_fence(fence);
-                    // The outer level decides how the lock is kept until others are acquired too.
+                    // The outer level decides whether the hold is renewed until other locks are acquired too.
                     let level = hold.add_level(match call.lease {
                         Lease::Kept(lease) => Lease::Fixed(lease),
                         other => other,

@@ -1,5 +1,5 @@
-//! The question of a program which deadlocks there are; and the second reading of what a first has shown, which
-//! begins after the first ended: see `graph`.
+//! The answer to a program that asks which deadlocks there are; and the second reading of cycles that a first
+//! has shown, which begins after the first ended: see `graph`.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::seam::Failure;
 use crate::seam::directory::Place;
 use crate::time::Moment;
 
-/// The time between two looks that both have to show a ring. Longer than a client needs to take a wait out of
-/// its entry: `WRITES_APART`, a request, and what a busy machine adds.
+/// The time between two searches that both have to show a cycle. Longer than a client needs to remove a wait
+/// from its entry: `WRITES_APART`, a request, and what a busy machine adds.
 pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct Again {
@@ -100,7 +100,7 @@ fn place(info: &ClientInfo, thread: String) -> Location {
 const MOST_PAGES: usize = 100;
 
 impl Engine {
-    /// All rings that can be seen now, whosever threads are on them.
+    /// All cycles that can be seen now, of threads of any client.
     pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.usable("deadlocks")?;
         let own = self.stuck(self.clock.now());
@@ -139,7 +139,7 @@ impl Engine {
         if rings.is_empty() {
             return Ok(Vec::new());
         }
-        // A wait that was over is out of its client's entry by then: see `SEEN_FOR`.
+        // By then each client has removed the waits that were over from its entry: see `SEEN_FOR`.
         Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
         let stuck = || self.stuck(self.clock.now());
         let again = read_again(&asked, &stuck, rings, &self.options.key_prefix);
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and
-    /// `change` says what is not as before then. Other processes are not seen.
+    /// How many cycles of those in `begin` the second reading shows. The reading asks for this client's part
+    /// twice, and `change` alters it each time. Other processes are not seen.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
         let (store, clock, id) = (MemoryStore::new().open(), Clock::System, here());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));

@@ -1,14 +1,14 @@
 //! From one wait to the next, until it comes back to where it began.
 //!
-//! The search reads a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is
-//! read step by step while the world goes on, so a ring that is found in one view need never have been there.
-//! It counts once a second view, begun after the first ended, shows the same waits and the same owners: see
+//! The search reads a [`View`]: who holds a lock, which thread has a hold, what a thread waits for. A view is
+//! read step by step while the threads go on, so a cycle in one view may never have existed. A cycle counts
+//! once a second view, begun after the first ended, shows the same waits and the same owners: see
 //! `docs/decisions/0047`.
 
 use crate::ident::ClientId;
 use crate::seam::Kind;
 
-/// The number of owners through which a chain is followed.
+/// Maximum number of owners through which a chain is followed.
 pub(crate) const MOST_OWNERS: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,16 +33,16 @@ pub(crate) struct Wait {
     pub(crate) at_ms: u64,
     /// The wait reacquires a lock after a condition, and is never ended.
     pub(crate) takes_again: bool,
-    /// Writers that wait come before it, if it is a reader.
+    /// Waiting writers come before this wait, if it is a reader's.
     pub(crate) writers_first: bool,
 }
 
-/// A wait, and the owner that it is for. The next link is the wait of that owner's thread.
+/// A wait, and an owner that it waits for. The next link is the wait of that owner's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Holder,
-    /// Only that thread can release the lock. `false`: others may, so the cycle may be no deadlock.
+    /// Whether only that thread can release the lock. If others may, the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 
@@ -53,8 +53,8 @@ pub(crate) trait View {
     /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
 
-    /// The threads that are likely to release it where any thread may: the one that
-    /// took it, and one that waits in a process that works under the hold.
+    /// The threads that are likely to release a lock that any thread may release: the one that acquired it,
+    /// and one that waits in a process that works under the hold.
     fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
         let _ = (holder, key);
         Vec::new()
@@ -77,7 +77,7 @@ pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
     follow(view, origin, &mut met, &mut path).then_some(path)
 }
 
-/// Whether one of the ways from here leads back to the first that was met. `path` is the way then.
+/// Whether a path from here leads back to the first thread in `met`; `path` is that path then.
 fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
     for holder in view.holders(wait) {
         let (keepers, is_certain) = keepers_of(view, holder, &wait.key);
@@ -107,7 +107,7 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
 }
 
 /// The second half, begun when all holders have been read: whether the waits are the same, by their ids.
-/// Their threads took nothing since the first reading, so the holders stood then as well.
+/// Threads in the same waits acquired nothing since the first reading, so the holders stood then as well.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
@@ -115,8 +115,8 @@ pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     })
 }
 
-/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member
-/// computes the same, since what is compared is what the waits' own clients say.
+/// The wait of a cycle that ends if deadlocks are broken: the youngest of the waits that can end. Each client
+/// chooses the same wait, since all compare what the waits' own clients say.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
     let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
     can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
@@ -136,7 +136,6 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
 pub(crate) mod tests {
     use super::*;
 
-    /// A wait for a plain lock.
     pub(crate) fn wait(thread: Thread, id: u64, key: &str, number: u64) -> Wait {
         let (key, kind) = (key.to_owned(), Kind::Mutex);
         Wait { thread, id, key, kind, number, at_ms: 0, takes_again: false, writers_first: false }
@@ -164,7 +163,7 @@ pub(crate) mod tests {
         };
         // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // Of waits as young: by client, then by id.
+        // Equally young waits: by client, then by id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
         // A wait that reacquires its lock after a condition is never ended.
@@ -172,7 +171,7 @@ pub(crate) mod tests {
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }
 
-    /// Owners who hold what the other waits for; `1` waits for `7` as well, who waits for nobody.
+    /// Two owners that hold what the other waits for; `1` also waits for `7`, which waits for nobody.
     struct Crossed(ClientId);
 
     impl View for Crossed {

@@ -1,14 +1,14 @@
-//! Deadlocks: threads that wait for each other in a ring, across processes. They are looked for, told, and on
-//! request broken.
+//! Deadlocks: threads that wait for each other in a cycle, across processes. The watchdog searches for
+//! cycles, reports them, and on request breaks them.
 //!
-//! A wait that has lasted for a while, of a thread that holds something, is written into the client's entry
-//! in the directory, with an id. The watchdog then follows it: who holds the lock, for what that owner's
-//! thread waits, and so on (`graph`). Other clients' part is read from the directory and the store
-//! (`reading`), at a pace (`pace`).
+//! When a thread that holds something has waited for a while, the watchdog writes the wait into the client's
+//! entry in the directory, with an id. The watchdog then follows the wait: who holds the lock, what that
+//! owner's thread waits for, and so on (`graph`). Other clients' part is read from the directory and the
+//! store (`reading`), at a pace (`pace`).
 //!
-//! The call of a wait that is over does not wait for the entry: the watchdog takes the wait out after that.
-//! So the reader bears the cost of a stale entry: a ring counts when it has been seen for [`SEEN_FOR`], in
-//! which a client that can write has taken out each wait that was over before.
+//! A call whose wait is over does not wait for the entry: the watchdog removes the wait afterwards. So
+//! entries may be stale, and a cycle counts when it has been seen for [`SEEN_FOR`]: in this time a client
+//! that can write has removed each wait that was over before.
 
 mod again;
 pub(crate) mod graph;
@@ -36,16 +36,15 @@ use crate::refused::Refused;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// Entries are written no closer together than this for the sake of deadlocks.
+/// Entries are written at least this far apart for the sake of deadlocks.
 const WRITES_APART: Duration = Duration::from_millis(100);
 
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The number of clients through which a chain is followed.
 const MOST_CLIENTS: u64 = 64;
 
-/// The most requests of one reading: to see who holds the lock, and what that client says of itself, for each
-/// client on the way.
+/// Maximum number of requests of one reading. Each client on the way takes two: who holds the lock, and the
+/// entry of the holder's client.
 const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 
 pub(crate) struct Finder {
@@ -54,7 +53,7 @@ pub(crate) struct Finder {
     /// The waits that the entry names, and whether it has no room for others.
     written: (Vec<u64>, bool),
     /// The waits that the entry is to name first, by their ids: another client may need them to see a cycle.
-    /// Each with the lock that the previous thread of the cycle waits for; empty if that is not known.
+    /// Each comes with the lock that the previous thread of the cycle waits for; empty if that is not known.
     first: HashMap<u64, String>,
     next_write: Option<Moment>,
     seen: HashMap<RingKey, Moment>,
@@ -84,7 +83,7 @@ impl Finder {
         }
     }
 
-    /// Does what is due, with all requests by `deadline`, and says when it is to come again.
+    /// Does what is due, with all requests by `deadline`; returns the time of the next round.
     pub(crate) fn round(&mut self, deadline: Moment) -> Moment {
         let core = Arc::clone(&self.core);
         let now = core.clock.now();
@@ -118,7 +117,7 @@ impl Finder {
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Keeps an earlier time that a wait has set since `due` was reset. Pairs with `PublishedWaits::note_wait`.
+        // Keeps an earlier time that a wait has set meanwhile. Pairs with `PublishedWaits::note_wait`.
         Moment::from_nanos(
             core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
         )
@@ -131,8 +130,7 @@ impl Finder {
             return;
         }
         let (ids, is_cut) = (named.ids.clone(), named.is_cut);
-        // From here on the announcer no longer writes entries by itself: they would lack the waits that
-        // others rely on.
+        // From here on the announcer writes no entries by itself: they would lack the waits that others need.
         core.published_waits.publishes.store(true, Ordering::SeqCst);
         match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
@@ -141,7 +139,7 @@ impl Finder {
                 core.published_waits.publishes.store(!ids.is_empty() || is_cut, Ordering::SeqCst);
                 self.written = (ids, is_cut);
             }
-            // Written by the first round after the store has accepted an entry again.
+            // The first round after the store accepts entries again writes it.
             Posting::Never => {
                 core.published_waits.publishes.store(false, Ordering::SeqCst);
                 self.written = (Vec::new(), false);
@@ -154,7 +152,7 @@ impl Finder {
         self.written.0 == named.ids && self.written.1 == named.is_cut
     }
 
-    /// Tells the end of rings in which no thread of this client waits any more as it did.
+    /// Reports the end of cycles that a wait of this client has left.
     fn end_rings(&mut self, stuck: &Stuck, now: Moment) {
         let ids: HashSet<u64> = stuck.ids().into_iter().collect();
         let own = self.core.id.as_u128();
@@ -165,8 +163,7 @@ impl Finder {
         over.iter().for_each(|key| self.report_over(key, now));
     }
 
-    /// Whether a ring that a search shows has been seen for long enough. If not, its waits here are looked at
-    /// again when it may have been.
+    /// Whether a cycle has been seen for long enough. If not, its waits here are searched again later.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {
@@ -201,8 +198,8 @@ impl Finder {
         }
     }
 
-    /// Has the entry name the own waits of a ring first. The client of its youngest wait may not see it
-    /// otherwise, and no other client may end that wait.
+    /// Makes the entry name this client's waits of a cycle first. Otherwise the client of the youngest wait
+    /// may not see the cycle, and no other client may end that wait.
     fn name_first(&mut self, ring: &[Link]) {
         let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
         for (before, link) in before.zip(ring).filter(|(_, link)| link.wait.thread.client == self.core.id) {
@@ -210,9 +207,8 @@ impl Finder {
         }
     }
 
-    /// Looks at these waits, by one reading for all; and at the rings that it and an earlier look show by
-    /// another, begun after the first ended. Pairs with `PublishedWaits::note_end`: what is over may be in
-    /// the entries that one search reads.
+    /// Follows these waits in one reading. A second one, begun after the first ended, checks the cycles that
+    /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name ended waits.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
@@ -226,7 +222,7 @@ impl Finder {
         let (mut searched, mut leaves) = (Vec::new(), false);
         for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.wait.id == *id)) {
             if sees_others && first.requests >= room {
-                break; // its turn comes when there is room for more
+                break; // the wait's turn comes when there is room for more
             }
             let before = first.has_gaps;
             first.limit(MOST_REQUESTS);
@@ -267,7 +263,7 @@ impl Finder {
             |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains(id));
         self.seen.retain(|key, _| has_gaps || !was_searched(key) || met.contains(key));
         rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
-        // Rings of these waits that all of it would have shown.
+        // The cycles that the second reading shows too.
         let mut found: HashSet<RingKey> = HashSet::new();
         if !rings.is_empty() {
             let stuck = || core.stuck(core.clock.now());

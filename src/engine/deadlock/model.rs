@@ -1,13 +1,13 @@
-//! All that can happen to three threads of three clients and three locks while one of them looks for a
-//! deadlock: no ring is reported that was not there, and one that stands all the time is.
+//! All that can happen to three threads of three clients and three locks while one of them searches for a
+//! deadlock: each reported cycle existed, and a cycle that exists all the time is reported.
 //!
-//! An entry that has no room for a worker's wait names neither the wait nor what the worker holds, until
-//! another entry does. A wait that is over stays in its client's entry for a while. Between the two readings
-//! lies the time in which each client that lives takes such waits out.
+//! An entry that has no room for a worker's wait names neither the wait nor the worker's holds, until a later
+//! entry does. A wait that is over stays in its client's entry for a while. Between the two readings each
+//! live client has time to remove such waits.
 //!
-//! Before each thing that a search reads, any one step of the world may come: a grant, a time-out, a release,
-//! a crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
-//! search is the engine's own (`graph`).
+//! Before each read of a search, any one step of the world may come: a grant, a time-out, a release, a crash,
+//! the end of a lease, an entry written. The model explores all orders, up to a number of steps. The search
+//! is the engine's own (`graph`).
 
 #![allow(
     clippy::indexing_slicing,
@@ -24,11 +24,11 @@ use crate::ident::ClientId;
 const THREADS: usize = 3;
 const LOCKS: usize = 3;
 
-/// How the world differs from what the engine does.
+/// How the world differs from the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Fault {
     None,
-    /// A ring counts as soon as one reading shows it.
+    /// A cycle counts as soon as one reading shows it.
     OneReading,
     /// The second reading follows the first at once.
     NoPause,
@@ -74,7 +74,7 @@ enum Step {
 }
 
 impl World {
-    /// Nobody holds or waits.
+    /// A world without holds and waits.
     fn new(fault: Fault) -> World {
         let worker = |at: usize| Worker { number: at as u64 + 1, wait: None, is_dead: false };
         World {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Time passes: each client that lives takes out of its entry what is over.
+    /// Time passes: each live client removes ended waits from its entry.
     fn pause(&mut self) {
         for worker in 0..THREADS {
             let published = self.entries[worker].as_ref().and_then(|entry| entry.wait);
@@ -158,8 +158,7 @@ impl World {
         }
     }
 
-    /// The same world with other numbers. They are compared and nothing else, so worlds that have the same
-    /// form go on alike.
+    /// The same world with other numbers. Numbers are only compared, so worlds of the same form behave alike.
     fn form(mut self) -> World {
         let mut given = HashMap::new();
         let mut rename = |number: &mut u64| {
@@ -196,8 +195,8 @@ impl World {
         steps
     }
 
-    /// Whether the ring is there. A worker that died waits still, and counts as it was heard last: its
-    /// hold is there until its lease ends.
+    /// Whether the cycle exists. A worker that died still waits, and counts as its entry says: its hold
+    /// exists until its lease ends.
     fn has(&self, ring: &[Link]) -> bool {
         let waits = |worker: usize, wait: (u64, usize)| {
             let published = || self.entries[worker].as_ref().and_then(|entry| entry.wait);
@@ -217,7 +216,7 @@ impl World {
     }
 }
 
-/// The choice among several ways that a run can go: the next run goes another way, until all have been gone.
+/// The choice among the several ways that a run can go: each run takes another way, until none is left.
 #[derive(Default)]
 struct Ways {
     chosen: Vec<(usize, usize)>,
@@ -330,7 +329,7 @@ impl View for Reading<'_> {
     }
 }
 
-/// A search as the engine looks. Returns the ring that it reports.
+/// A search as in the engine. Returns the cycle that it reports.
 fn search(
     begin: &World,
     clients: &[ClientId; THREADS],
@@ -358,8 +357,8 @@ fn search(
     (is_there.then_some(ring), past)
 }
 
-/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for that of the
-/// next; all of it is told. A ring, if all of them wait.
+/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for the lock of
+/// the next thread; entries name all of it. A cycle, if all of them wait.
 fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     let mut world = World::new(fault);
     (0..members).for_each(|at| world.go(Step::Acquire(at, at)));
@@ -368,7 +367,7 @@ fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     world
 }
 
-/// All worlds to which at most `steps` steps lead, each once.
+/// All worlds that at most `steps` steps lead to, each once.
 fn after(world: World, steps: usize) -> Vec<World> {
     let first = world.form();
     let (mut met, mut all, mut last) = (HashSet::from([first.clone()]), vec![first], 0);
@@ -389,11 +388,11 @@ fn after(world: World, steps: usize) -> Vec<World> {
     all
 }
 
-/// A ring that was reported, and the world since the search began, in which it was not.
+/// A cycle that was reported, and the worlds since the search began, in none of which it existed.
 type FalseRing = (Vec<Link>, Vec<World>);
 
-/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and
-/// one that was false.
+/// Searches all these worlds in all ways. Returns the number of searches, the number of reported cycles, and
+/// a false one.
 fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
     let (mut searches, mut reports) = (0, 0);
@@ -435,8 +434,8 @@ fn exactly_real_cycles_are_reported() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// A wait that was told, for the lock of the thread that will look. The lock is granted, released and taken
-/// again, and then the looker waits for what the other still holds: five steps lead there.
+/// A published wait for the lock of the thread that will search. The lock is granted, released and acquired
+/// again, and then the searcher waits for what the other thread still holds: five steps lead there.
 fn told_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let published =

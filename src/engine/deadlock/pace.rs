@@ -1,17 +1,16 @@
-//! How often waits are looked at, and how many requests that may take.
+//! How often waits are searched, and how many requests that may take.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The pause after the first search for a wait, then doubled up to the most. Waits that begin within
-/// milliseconds of each other may be in their entries in another order: then it is the second search that
-/// sees the ring.
+/// The pause after the first search for a wait; it doubles up to `LONGEST_PAUSE`. Entries of waits that begin
+/// within milliseconds of each other may come in another order: only the second search sees the cycle.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The part of a client's time budget that one request takes: all searches together send 33 requests a second at most.
+/// The share of one request in a client's time budget: all searches send at most 33 requests a second.
 const EACH: Duration = Duration::from_millis(30);
 /// How far a client may overdraw its budget: 32 requests at once after a time without requests.
 const AHEAD: Duration = Duration::from_millis(960);
@@ -25,7 +24,7 @@ struct Due {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// A search has shown something that the next is to confirm.
+    /// A search has shown something that the next search is to confirm.
     Urgent,
     New,
     Again,
@@ -38,7 +37,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Forgets the waits that are over. A new one is due at once.
+    /// Forgets the waits that are over. A new wait is due at once.
     pub(super) fn keep(&mut self, ids: &[u64], now: Moment) {
         self.next.retain(|id, _| ids.binary_search(id).is_ok());
         for id in ids {
@@ -46,8 +45,8 @@ impl Pace {
         }
     }
 
-    /// The waits that are due. Those with something to confirm come first; then the new ones, the newest
-    /// first, since the last wait closes a ring; then those that have been due for longest.
+    /// The waits that are due: first waits with something to confirm; then new waits, the newest first, since
+    /// the last wait closes a cycle; then the waits that have been due for longest.
     pub(super) fn due(&self, now: Moment) -> Vec<u64> {
         let order = |due: &Due| {
             if due.rank == Rank::New { now.since(due.at) } else { due.at.since(Moment::from_nanos(0)) }
@@ -58,7 +57,7 @@ impl Pace {
         due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The wait was looked at. If others do not see it, nobody else looks, and the pause stays as it is.
+    /// The wait was searched. `is_seen`: others search for it too; otherwise the pause stays short.
     pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);
@@ -94,7 +93,7 @@ impl Pace {
 
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
         let first = self.next.values().map(|due| due.at).min()?;
-        // Not before there is room for a few requests.
+        // Waits until there is room for a few requests.
         let has_room = self.spent_until.map_or(now, |spent| spent.minus(AHEAD / 2));
         Some(first.max(if self.room(now) > 0 { now } else { has_room }))
     }
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(pace.due(at(5)), [5, 4, 1, 2, 3]);
         pace.confirm_by(2, at(6));
         assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3]);
-        // A wait that others do not see is looked at each second, and not less and less often.
+        // A wait that others do not see is searched each second, and not less and less often.
         pace.keep(&[3], at(6));
         (6..9).for_each(|second| pace.searched(3, false, at(second)));
         assert_eq!(pace.next(at(8)), Some(at(9)));

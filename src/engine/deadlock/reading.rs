@@ -1,5 +1,4 @@
-//! One reading: this client from its registry, the holders of locks from the store, other clients from the
-//! directory. Nothing is read twice in it.
+//! One reading of this client's registry, the holders in the store, and other clients' directory entries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub(super) struct Reading<'a> {
     /// By key, and whether it is half of a read-write lock.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
-    /// The thread that waits for an owner's sake, of another client.
+    /// For an owner: the longest waiting thread in another client's process under that hold.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
     most: u64,
@@ -141,8 +140,8 @@ impl<'a> Reading<'a> {
         self.client(holder.client)?.uses.iter().find(is_it)
     }
 
-    /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
-    /// other lock has one holder, and a question about that needs the rights of its own kind only.
+    /// The lock in the store. Half of a read-write lock is described with all its holders. A question about
+    /// the one holder of another lock needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         let place = (key.to_owned(), kind.other_half().is_some());
         if !self.locks.contains_key(&place)
@@ -182,9 +181,8 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether a writer that waits comes before this reader. That is so if writers go first for this reader and
-/// the store says that one waits, or has waited for long, or if the store serves all of them in one queue and the reader is not its
-/// first.
+/// Whether a waiting writer comes before this reader: writers go first for it, or one has waited for long, or
+/// the store has one queue for all, in which the reader is not first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;
@@ -208,7 +206,7 @@ pub(super) fn holder_of(owner: &str) -> Option<Holder> {
     Some(Holder { client: ClientId::read(client)?, number: number.parse().ok()? })
 }
 
-/// The kind that an entry names by its label, of those that have holders.
+/// The kind that an entry names by its label, among the kinds that have holders.
 pub(super) fn kind_of(label: &str) -> Option<Kind> {
     let kinds = [Kind::Mutex, Kind::Fenced, Kind::Fair, Kind::Read, Kind::Write, Kind::Token];
     kinds.into_iter().find(|kind| kind.label() == label)
@@ -232,7 +230,7 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
         let mut holders = self.held_here(wait);
-        // Only this process can hold an exclusive lock that it holds.
+        // An exclusive lock that this process holds has no other holder.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }

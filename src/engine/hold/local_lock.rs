@@ -1,6 +1,5 @@
-//! One lock in this process: its state under its mutex, and what its values, holds and waiters do with it.
-//!
-//! One local lock for each lock, however many values stand for it. Each value and each hold has it.
+//! One lock in this process, which all its values and holds share: its state under its mutex, and what
+//! values, holds and waiters do with it.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -24,7 +23,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
-/// A lock: kinds that are one lock in the store are one here.
+/// The key of a lock: kinds that are one lock in the store have one key.
 #[derive(Debug, Clone)]
 pub(crate) struct LockKey {
     pub(crate) family: Family,
@@ -62,9 +61,9 @@ pub(crate) struct Locks {
 pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
-    /// The keeper watches the lock. Cleared under the mutex.
+    /// Whether the cache thread watches the lock. Cleared under the mutex.
     is_watched: AtomicBool,
-    /// The registry's, which this local lock leaves when it is dropped.
+    /// The registry's table, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
@@ -75,9 +74,9 @@ pub(crate) struct LockState {
     recalls: Option<Subscription>,
     /// Holds may stay until a recall, so the channel outlasts them.
     keeps_recalls: bool,
-    /// Since when the head has had only failures, and the last one. The waiters behind it share them.
+    /// Since when the head has had only failures, and the last one. The waiters behind the head share them.
     failure: Option<(Moment, Error)>,
-    /// The registry keeps the local lock until then, even if no value refers to it.
+    /// The registry keeps the local lock until this moment, even if no value refers to it.
     remembered_until: Option<Moment>,
     look_at: Option<Moment>,
 }
@@ -115,8 +114,8 @@ impl LocalLock {
         }
     }
 
-    /// Enters a hold, and returns when to look at it. `place`: that of the waiter that was granted the lock; it
-    /// is left. `None`: the grant does not count, see [`Machine::counts`].
+    /// Enters a hold, and returns when to check it. `place`: the waiter's place in the queue, which the grant
+    /// leaves. `None`: the grant does not count, see [`Machine::counts`].
     pub(crate) fn enter(
         self: &Arc<LocalLock>,
         mut own: State,
@@ -138,7 +137,7 @@ impl LocalLock {
         Some(look)
     }
 
-    /// Has the timer look at the lock when the first of its holds needs that.
+    /// Makes the timer check the lock when the first of its holds is due.
     pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
         let mut state = self.state();
         let next = state.holds.iter().map(|own| own.look_at).min();
@@ -153,8 +152,7 @@ impl LocalLock {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. With the result comes the caller's place at the head of the queue of an
-    /// uncontended lock, if it waits.
+    /// See [`Machine::find`]. Also returns the place of a caller that waits for an uncontended lock.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
@@ -178,8 +176,7 @@ impl LocalLock {
         state.is_uncontended(state.at(now))
     }
 
-    /// Ends a level of the hold of this thread and task, as [`Machine::end`] does; `None`: there is no such
-    /// hold.
+    /// As [`Machine::end`], for the hold of this thread and task; `None`: there is no such hold.
     pub(crate) fn end_of_thread(
         &self,
         thread: u64,
@@ -202,15 +199,14 @@ impl LocalLock {
         self.state().end_level(hold, level, may_stay, now)
     }
 
-    /// Pairs with `find`.
+    /// Races with `find`, which may reuse the cached hold: the mutex decides.
     pub(crate) fn give_back(&self, thread: Option<u64>, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
         let mut state = self.state();
         let at = state.at(now);
         state.machine.give_back(thread, at)
     }
 
-    /// The recalls so far, if all are heard. `listen` begins to listen if nobody does; then none is heard
-    /// yet.
+    /// The recalls so far, if all are heard; without a subscription `listen` begins one.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let mut state = self.state();
         state.keeps_recalls = true;
@@ -240,7 +236,7 @@ impl LocalLock {
         self.state().holds.iter().any(|own| own.hears.is_some())
     }
 
-    /// Whether the keeper does not watch the lock yet, which has something to be watched.
+    /// Marks the lock as watched; `false`: the cache thread watches it already.
     pub(crate) fn begin_watch(&self) -> bool {
         !self.is_watched.swap(true, Ordering::SeqCst)
     }
@@ -271,7 +267,7 @@ impl LocalLock {
         state.machine.note_checked(hold.serial(), answer, at)
     }
 
-    /// Keeps the local lock until then without any value; returns whether it was not kept yet.
+    /// Keeps the local lock until `until` even without any value; returns whether it was not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
         let before = state.remembered_until;
@@ -292,7 +288,7 @@ impl LocalLock {
         self.state().queue.get(ticket)?.waiter.offer.clone()
     }
 
-    /// The hand-off of this hold is on its way. `Some`: its waiter has gone, by a panic.
+    /// Notes the hand-off that was sent for this hold. `Some`: its waiter panicked and is gone.
     pub(crate) fn sent(&self, hold: &Hold, handoff: PendingHandoff) -> Option<PendingHandoff> {
         match self.state().machine.sent(hold.serial()) {
             Some(waiter) => {
@@ -340,7 +336,7 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // Looks first, counts second: each change of `is_up` is counted, see `Channel::set_up`.
+        // `is_up` is read before the count: each change of `is_up` changes the count, see `Channel::set_up`.
         let recalls =
             self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
@@ -382,7 +378,7 @@ impl Drop for LocalLock {
         let look_at = self.state().look_at;
         self.locks.timer_table.lock().remove(self, look_at);
         let mut locks = self.locks.by_key.lock();
-        // Another entry may have been made for the lock meanwhile.
+        // Another local lock may have been made for the lock meanwhile.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
         }
@@ -403,8 +399,7 @@ impl QueuePlace {
         &self.wait
     }
 
-    /// Leaves the queue by a grant. The hold is already in `state`, which the caller has locked: the next
-    /// head sees a hold to wait for.
+    /// Leaves the queue by a grant, whose hold is in `state` already: the next head has to wait for it.
     pub(crate) fn leave_granted(mut self, state: &mut LockState) {
         drop(state.queue.leave(self.ticket));
         self.has_left = true;
@@ -424,11 +419,12 @@ impl Drop for QueuePlace {
     }
 }
 
-/// When the timer looks at each lock next, in the order of time: a look costs by the locks that are due, not by
-/// all. A lock has one entry at most, for the first of its holds. The entry stays when that hold ends, and moves to
-/// an earlier moment only, so locks that come and go do not touch the table: the look finds out.
+/// When the timer checks each lock next, in the order of time, so that a check costs by the locks that are
+/// due, not by all. A lock has at most one entry, for the first of its holds. The entry stays when that hold
+/// ends, and only moves to an earlier moment, so locks that come and go do not touch the table: the check
+/// finds out.
 ///
-/// By moment and, to tell locks of the same moment apart, by where each is in memory.
+/// Keyed by moment, and by the lock's address, which tells locks of the same moment apart.
 #[derive(Debug)]
 pub(crate) struct TimerTable<L>(BTreeMap<(Moment, usize), Weak<L>>);
 
@@ -452,7 +448,7 @@ impl<L> TimerTable<L> {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
-    /// Takes out some of the locks whose moment comes by then. Each is put back by `LocalLock::look_in_time`.
+    /// Takes out up to `most` locks that are due at `by`. `LocalLock::look_in_time` puts each back.
     pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<L>> {
         let mut due = Vec::new();
         while due.len() < most
@@ -487,7 +483,6 @@ mod tests {
         LocalLock::new(LockKey::new(Kind::Mutex, &name), &Arc::default())
     }
 
-    /// A hold on the lock, asked for at the beginning.
     fn entered(local: &Arc<LocalLock>) -> Arc<Hold> {
         let owner = Owner::new(ClientId::random(), 1);
         let lease = Duration::from_secs(30);

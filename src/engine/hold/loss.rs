@@ -14,9 +14,9 @@ use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
 
 impl Hold {
-    /// Records the loss, gives up the owner's number, and notifies all listeners, once; returns whether this
-    /// call did. The number must go, since a request under it may be on its way, and the old guard may still
-    /// try to release. A write hold whose owner reads is ended in the store from here on, again and again.
+    /// Records the loss, retires the owner number, and notifies all listeners, once; returns whether this
+    /// call did. A request under the number may be on its way, and the old guard may still try to release. A
+    /// write hold whose owner reads is ended in the store from here on, again and again.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if self.phase.loss().is_some() {
             return false;
@@ -54,8 +54,7 @@ impl Hold {
         Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
     }
 
-    /// Notifies all. Called once, after the phase says that the hold is lost: later listeners check the
-    /// phase.
+    /// Notifies all listeners, once, after the phase says that the hold is lost: later listeners check it.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
         let List { callbacks, senders, contended, .. } = self.listeners.take(false);
         for sender in senders {
@@ -71,8 +70,7 @@ impl Hold {
     /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
     fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
         let mut list = self.listeners.list.lock();
-        // Sets first, looks second. Pairs with `lose` and `forget_listeners`, which change first and look
-        // second.
+        // The flag is set before the phase is read; `lose` and `forget_listeners` do the reverse.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let loss = self.known_loss();
         if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
@@ -90,7 +88,7 @@ impl Hold {
         }
     }
 
-    /// Gets the loss, if there is one, and is disconnected when the hold ends.
+    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
     pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
         let (sender, receiver) = bounded(1);
         self.send_loss(sender);
@@ -111,8 +109,7 @@ impl Hold {
         }
     }
 
-    /// Each callback by itself, so that a panic in one does not keep the others. While one still runs, none is
-    /// called again.
+    /// Runs each callback by itself, so that a panic stops no other. While one runs, none is run again.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let callbacks = self.listeners.list.lock().contended.clone();
         if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {
@@ -130,12 +127,12 @@ impl Hold {
         reporter.run_later(move || hold.listeners.is_calling.store(false, Ordering::SeqCst));
     }
 
-    /// From now on a release leaves the listeners here or not, for the hold that follows.
+    /// `are_kept`: from now on a release leaves the listeners here, for the hold that follows.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
         self.listeners.list.lock().are_kept = are_kept;
     }
 
-    /// This hold ended by release: its listeners are for the next one.
+    /// Takes the listeners of this hold, which ended by release, for the next hold.
     pub(crate) fn take_listeners(&self) -> List {
         self.listeners.take(false)
     }

@@ -1,8 +1,7 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `local_lock` is the lock in this process, with all that changes about its holds under one mutex, as the
-//! state machine of `engine/lock` has it. `phase` is what each look reads of that, with who is notified of a
-//! loss (`loss`).
+//! `local_lock` is the lock in this process: the state machine of `engine/lock`, under one mutex. `phase` is
+//! the part of a hold's state that checks read without the mutex, with the listeners of its loss (`loss`).
 
 pub(crate) mod local_lock;
 mod loss;
@@ -29,7 +28,6 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::task::TaskMarker;
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 
-/// See [`HoldState`].
 pub(crate) type State = HoldState<Arc<Hold>>;
 
 impl Handle for Arc<Hold> {
@@ -62,8 +60,6 @@ impl Releasing for Hold {
     }
 }
 
-/// One grant of a lock.
-///
 /// A check of a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
 /// methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
@@ -71,11 +67,10 @@ pub(crate) struct Hold {
     claim: Claim,
     /// The lock in this process, which has this hold until the registry takes it out.
     local: Arc<LocalLock>,
-    /// The order of the holds of a lock.
     serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
-    /// The holder leads, for those who look.
+    /// Whether the holder leads, for people who inspect the lock.
     pub(crate) leads: bool,
     pub(crate) ceiling: Option<Moment>,
     pub(crate) bound: Option<Arc<dyn Bound>>,
@@ -84,7 +79,7 @@ pub(crate) struct Hold {
     phase: Phase,
     /// The end of the hold's own window, as `Moment::nanos`. Only raised.
     until: AtomicU64,
-    /// When the lock was asked for, or the cached hold taken again.
+    /// When the lock was asked for, or the cached hold was used again.
     since: AtomicU64,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
@@ -92,7 +87,7 @@ pub(crate) struct Hold {
     /// Something other than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
-    /// Others are to send the hold recalls, so the store may have more of the hold than its owner.
+    /// Whether waiters send recalls for the hold, so the store may have more of it than its owner.
     hears: AtomicBool,
 }
 
@@ -145,7 +140,7 @@ impl Hold {
         self.serial
     }
 
-    /// `None`: the lock has the hold no more.
+    /// `None`: the lock does not have the hold any more.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.local.state().state_of(self.serial).map(act)
     }
@@ -218,8 +213,8 @@ impl Hold {
         self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }
 
-    /// The thread without which the hold is not released: its holder, or the one that acquires more. `None`:
-    /// whoever has the guard.
+    /// The only thread that can release the hold: its holder, or the thread that still acquires other locks
+    /// of a group. `None`: any thread that has the guard.
     pub(crate) fn kept_by(&self, state: &State) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),
@@ -231,13 +226,12 @@ impl Hold {
         self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
     }
 
-    /// Gives up the owner number for the thread's next holds. A loss does so by itself: see
-    /// [`lose`](Self::lose).
+    /// Retires the owner number. A loss does so by itself: see [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         self.retire_owner_in(&mut self.local.state());
     }
 
-    /// Also where the lock has the hold no more.
+    /// Works even if the lock does not have the hold any more.
     fn retire_owner_in(&self, state: &mut LockState) {
         if let Some(mark) = self.holder.thread() {
             state.retired.add(self.claim.owner.number());
@@ -258,7 +252,7 @@ impl Hold {
         self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
-    /// Whether the hold can be cached, and used again as if it were granted anew. `Some`: whether for a time
+    /// Whether the hold can be cached, and used again as if it were granted anew. `Some(true)`: for a time
     /// slice too. `unlock` promises that the lock is free unless the call asked for caching.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
@@ -274,7 +268,7 @@ impl Hold {
         self.with(|state| state.recallable = None);
     }
 
-    /// Whether the hold did not hear of others before.
+    /// Makes the hold hear of others; `false`: it did so before.
     pub(crate) fn begin_hearing(&self) -> bool {
         !self.hears.swap(true, Ordering::SeqCst)
     }
@@ -287,7 +281,7 @@ impl Hold {
         self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
-    /// Whether no thread has the hold. Once it is released or lost: whether no thread had it when that began.
+    /// Whether no thread has the hold, or none had it when its release or loss began.
     pub(crate) fn is_cached(&self) -> bool {
         self.phase.is_unused()
     }
@@ -300,8 +294,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// A level that was kept while other locks were acquired ends by itself from now on. Later renewals ask
-    /// for `renewed_lease`.
+    /// A level that was renewed while other locks were acquired ends by itself; renewals use the new lease.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {
@@ -320,7 +313,6 @@ impl Hold {
         levels.unwrap_or_else(|| Some(Vec::new()))
     }
 
-    /// Ends a level, and returns how many are left. `None`: no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         self.with(|state| {
             state.levels.take(level)?;
@@ -367,13 +359,13 @@ impl Hold {
         }
     }
 
-    /// Whether the window ends at the ceiling, less the drift of a lease that was cut short by it.
+    /// Whether the window ends at the ceiling, less the drift of a lease that the ceiling cut short.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
     }
 
-    /// When the hold ends unless confirmed: the end of its window, or of what it is bound to.
+    /// When the hold ends unless confirmed: at the end of its window, or of what it is bound to.
     pub(crate) fn until(&self) -> Moment {
         let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         self.window_end().min(bound)
@@ -383,15 +375,14 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request sent at `sent` that set `lease` was confirmed. Never shortens the window. `false`: the
-    /// window had ended before, and may have been seen to end: then the hold is lost, although the store has
-    /// prolonged it.
+    /// A request of `sent` that set `lease` was confirmed. Never shortens the window. `false`: the window had
+    /// ended before, perhaps seen by a thread: the hold is lost, although the store has prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));
         let mut state = self.local.state();
         let before = self.until.fetch_max(until.nanos(), Ordering::AcqRel);
-        // Raises first, reads the time second: a thread that reads a later time sees the new end.
+        // The end is raised before the time is read: a thread that reads a later time sees the new end.
         let now = clock.now();
         let Some(own) = state.state_of(self.serial) else { return now.nanos() < before };
         if lease >= self.renewed_lease() {
@@ -400,12 +391,12 @@ impl Hold {
         own.confirm(until, now)
     }
 
-    /// Whether any level, open or not, was to be renewed: then its end was not meant to come by itself.
+    /// Whether any level, open or not, was to be renewed: then the hold was not meant to end by itself.
     pub(crate) fn was_renewed(&self) -> bool {
         self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
-    /// Changes nothing; two atomics are enough for a hold that stands.
+    /// Changes nothing; a hold that stands costs two atomic reads.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);
@@ -431,7 +422,7 @@ impl Hold {
         if is_at_risk.unwrap_or_default() { Standing::AtRisk(until) } else { Standing::Held }
     }
 
-    /// Whether the hold stands at `now`; one that has run out is recorded as lost.
+    /// Whether the hold stands at `now`; otherwise records its loss.
     pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
         match self.loss_at(now) {
             None => true,
@@ -472,7 +463,7 @@ pub(crate) enum Holder {
     /// A thread and its task; the mark is gone when the thread has ended.
     Thread { id: u64, mark: Weak<ThreadMarker>, task: TaskMarker },
     /// A transferable guard. `taker`: the thread that acquired it, and probably releases it; `None` if that
-    /// ran a task, since the thread goes on to the next task.
+    /// thread ran a task, since a thread goes on to the next task.
     Guard { taker: Option<Weak<ThreadMarker>> },
 }
 
@@ -491,7 +482,7 @@ impl Holder {
         }
     }
 
-    /// Whether the calling thread runs the task that took the lock, if any. A guard's hold is no task's.
+    /// Whether the calling thread runs the task that acquired the lock, if any; for a guard always.
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
             Holder::Thread { task, .. } => *task == TaskMarker::current(),

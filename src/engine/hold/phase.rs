@@ -1,4 +1,4 @@
-//! The phase of a hold: held, being released, or lost; and what is notified of a loss, or called when others want
+//! The phase of a hold: held, being released, or lost; and the listeners of its loss, and of others who want
 //! the lock.
 //!
 //! | `phase`     | meaning                                             | who may set it, from what               |
@@ -33,7 +33,7 @@ const TOO_LONG: u8 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held,
-    /// Held until then, but a renewal is overdue.
+    /// Held until this moment, but a renewal is overdue.
     AtRisk(Moment),
     Lost(LossReason),
 }
@@ -71,7 +71,7 @@ impl Phase {
         }
     }
 
-    /// The view without the mutex. Written under the mutex of the lock, as all changes.
+    /// Sets the phase that threads read without the mutex. Called under the lock's mutex, as all changes.
     pub(super) fn publish(&self, stage: Stage) {
         let phase = match stage {
             Stage::Held => LIVE,
@@ -82,8 +82,7 @@ impl Phase {
         self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// Changes the phase from live to lost, or from releasing to gone, which only the store can say. Returns
-    /// whether this call changed it.
+    /// Changes the phase from live to lost, or from releasing to gone (by the store). `false`: no change.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
         let is_possible = match self.stage() {
             LIVE => true,
@@ -114,7 +113,7 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// There may be some; else nobody takes the mutex.
+    /// Whether there may be listeners; otherwise no thread takes the mutex.
     pub(super) are_there: AtomicBool,
     /// The hold ended by release: there will be no loss.
     pub(super) released: AtomicBool,
@@ -125,7 +124,7 @@ pub(super) struct Listeners {
 
 #[derive(Default)]
 pub(crate) struct List {
-    /// They are for the hold that follows this one.
+    /// Whether the listeners are for the hold that follows this one.
     pub(super) are_kept: bool,
     pub(crate) callbacks: Vec<OnLost>,
     pub(crate) senders: Vec<Sender<Loss>>,
@@ -137,7 +136,7 @@ impl Listeners {
         self.are_there.load(Ordering::SeqCst)
     }
 
-    /// Takes them out, unless they are to `stay` for the hold that follows.
+    /// Takes the listeners out, unless they are to `stay` for the hold that follows.
     pub(super) fn take(&self, stay: bool) -> List {
         if !self.is_any() {
             return List::default();

@@ -32,7 +32,7 @@ impl Hold {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
             let lease = self.within_ceiling(self.renewed_lease(), now);
-            // As `needs_keepalive` says, also for a level with a longer lease.
+            // Never less than the present window, as for `needs_keepalive`: a level may have a longer lease.
             if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
@@ -40,8 +40,8 @@ impl Hold {
         Some(Claim { lease, ..self.claim.clone() })
     }
 
-    /// When a third of a renewed window has passed. Counted from the window's end, since a level with a short
-    /// lease of its own is confirmed without moving that.
+    /// When a third of a renewed window has passed. Counted from the window's end, which the confirmation of
+    /// a level with a short lease of its own does not move.
     pub(crate) fn due(&self) -> Moment {
         self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
     }
@@ -56,8 +56,8 @@ impl Hold {
         if self.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
-    /// Whether the store must now and then be asked to keep the hold, although its lease is its own. A read
-    /// hold shares its key's time with Redisson's readers, whose renewals cut it to their own.
+    /// Whether renewals must keep the hold alive although none of its levels is renewed. A read hold shares
+    /// its key's time with Redisson's readers, whose renewals cut that time to their own.
     fn needs_keepalive(&self, state: &State) -> bool {
         self.kind().shares_its_end() && state.levels.renewed == 0
     }
@@ -75,7 +75,6 @@ impl Hold {
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
-    /// When the timer has to look at the hold, as of `now`.
     pub(super) fn next_look(&self, state: &State, now: Moment) -> Moment {
         let (soon, lease) = (now.plus(Duration::from_millis(1)), self.renewed_lease());
         if state.has_lapsed {
@@ -85,7 +84,7 @@ impl Hold {
             return now.plus(renewal_period(lease));
         }
         let until = self.until();
-        // The watchdog renews it, and does not have it yet.
+        // Not if the watchdog has already queued the renewal.
         let (due, is_renewed) = (self.due_in(state), self.is_renewable_in(state) && !state.is_queued);
         if is_renewed && due < until && !self.is_orphaned() {
             return due.max(soon);
@@ -93,12 +92,12 @@ impl Hold {
         if !self.is_of_any_thread() {
             return until.max(soon);
         }
-        // Now and then whether the thread lives: less and less often the longer it still has.
+        // Checks now and then whether the thread lives: the more time the hold has left, the less often.
         let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
         until.min(check).max(soon)
     }
 
-    /// Has the timer look in time; returns when.
+    /// Plans the timer's next check of the hold; returns when.
     pub(crate) fn look_in_time(&self, now: Moment) -> Moment {
         let mut state = self.local.state();
         let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };

@@ -27,7 +27,7 @@ fn hold_by(grant: Hold) -> Arc<Hold> {
     enter(grant, Lease::Renewed, false)
 }
 
-/// As its lock has it.
+/// Enters the grant in its lock.
 fn enter(grant: Hold, lease: Lease, until_recall: bool) -> Arc<Hold> {
     let (hold, mut own, _level) = grant.begin(lease);
     own.asks_to_cache = hold.may_be_cached;
@@ -38,7 +38,7 @@ fn enter(grant: Hold, lease: Lease, until_recall: bool) -> Arc<Hold> {
     hold
 }
 
-/// As of a thread whose call asks to cache the hold.
+/// The hold of a thread whose call asks to cache it.
 fn cached() -> Hold {
     let mark = ThreadMarker::current();
     let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark), task: TaskMarker::current() };
@@ -70,7 +70,6 @@ fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
     hold.with(|state| hold.can_be_cached(state, is_dropped))?
 }
 
-/// A confirmation that comes at once.
 fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
     assert!(hold.confirm(sent, lease, &Clock::Manual(ManualClock::new())));
 }
@@ -117,7 +116,6 @@ fn a_loss_is_told_once_and_stays() {
     assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
 }
 
-/// A hold of the calling thread.
 fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
     let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMarker::current() };
     let grant = grant(Kind::Mutex, ManualClock::new().now());
@@ -133,7 +131,7 @@ fn a_spent_number_lasts_until_the_release() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
-    // The same with the release before the retirement.
+    // As above, with the release before the retirement.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_release());
@@ -159,7 +157,7 @@ fn a_renewal_during_a_release_spends_the_number() {
     assert_eq!(mark.number(), number);
 }
 
-/// However it was learnt of: a check of the clock says it too.
+/// A loss retires the number in each case, also if a check of the clock found it.
 #[test]
 fn a_lost_hold_has_given_up_its_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -176,7 +174,7 @@ fn a_lost_hold_has_given_up_its_number() {
     assert_ne!(mark.number(), number);
 }
 
-/// The thread may hold locks of other clients under it, and read what it writes.
+/// The thread may hold locks of other clients under the number, and read what it writes.
 #[test]
 fn the_end_of_a_client_retires_doubtful_numbers_only() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -227,7 +225,7 @@ fn a_settled_group_hold_is_not_renewed() {
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(LEASE));
 }
 
-/// Each of these took time by the number of levels: this, many minutes.
+/// If each end took time by the number of levels, this would take many minutes.
 #[test]
 fn many_levels_can_be_left_from_either_end() {
     const LEVELS: usize = 200_000;
@@ -256,7 +254,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
     assert_eq!(hold.due(), due);
 }
 
-/// Another reader may have cut the time that the store has for it.
+/// Another reader may have cut the key's time in the store.
 #[test]
 fn a_read_hold_is_renewed_for_its_longest_level() {
     let start = ManualClock::new().now();
@@ -292,7 +290,7 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
-    // A read hold without renewal is restored all the same: readers that leave may shorten the key that
+    // A read hold that is not renewed is restored all the same: readers that leave may shorten the key that
     // all share.
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), third);
@@ -327,7 +325,7 @@ impl Bound for Session {
     }
 }
 
-/// The next owner would have what was meant for the last use.
+/// Otherwise the next use would get what was meant for the last one.
 #[test]
 fn a_hold_is_cached_after_its_whole_use() {
     let hold = || hold_by(cached());
@@ -390,7 +388,7 @@ fn a_hold_keeps_its_first_fence() {
     assert_eq!(hold.fencing_token(), Some(FencingToken::new(7)));
 }
 
-/// How often a callback of the hold has run, after the calls that are under way.
+/// How often a callback of the hold has run, once the calls under way have ended.
 #[cfg(not(leasehold_shuttle))]
 fn called(calls: &AtomicU64, reporter: &Reporter) -> u64 {
     let (sender, done) = crossbeam_channel::bounded(1);

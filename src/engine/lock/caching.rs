@@ -1,11 +1,10 @@
-//! Whether a hold stays in the store after its last level, and how long: for the client's time slice, or until
-//! a recall.
+//! Whether a hold stays in the store after its last level, and how long: for a time slice, or until a recall.
 //!
-//! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the
-//! client got the lock out of the wait queue in the store, and a thread that comes back at once has the lock
-//! again without a request. So a slice needs no keys and no messages, as eventual fairness in parking_lot and
-//! the cohort locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold until
-//! another client asks for the lock, which recalls it, as the delegations of NFSv4 (RFC 7530, 10.4).
+//! Other clients see the lock as held meanwhile, by an owner whose lease runs. A time slice begins when the
+//! store grants the lock from the wait queue; in the slice, a thread that returns at once reacquires without
+//! a request. A slice needs neither keys nor messages, like eventual fairness in parking_lot and the cohort
+//! locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold in the store until
+//! another client recalls it, like the delegations of NFSv4 (RFC 7530, 10.4).
 
 use std::time::Duration;
 
@@ -24,17 +23,17 @@ pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// The most hand-offs, and the longest time of them, before other processes get the lock. More makes the
-    /// others wait longer; less costs more true releases.
+    /// Maximum number and time of local hand-offs before other processes get the lock. Higher values make the
+    /// others wait longer; lower values cost more releases in the store.
     pub(crate) local_handoffs: u32,
     pub(crate) local_handoff_time: Duration,
     /// A lock counts as contended for this time after its last release here.
     pub(crate) contended: Duration,
-    /// All time slices of the clients in the queue together, and the longest single one. A client waits for
+    /// Total of the time slices of all clients in the queue, and the longest single slice. A client waits for
     /// one slice and one hand-over of each client before it.
     pub(crate) slices: Duration,
     pub(crate) longest_slice: Duration,
-    /// A longer hold is released as usual: the hand-over costs little beside it.
+    /// A longer hold is not cached: the hand-over costs little beside it.
     pub(crate) short: Duration,
     /// A thread that asks again within this reacquires at once.
     pub(crate) at_once: Duration,
@@ -43,8 +42,8 @@ pub(crate) struct Rules {
     /// A longer pause in a time slice means that the thread was descheduled.
     pub(crate) stall: Duration,
     pub(crate) unused: Duration,
-    /// The first check of a hold comes this long after its grant, each later one after twice as long, up to
-    /// the longest gap. A check finds waiters that send no recalls.
+    /// The first check of a hold, for waiters that send no recalls, comes this long after its grant; each gap
+    /// is twice the last one, up to the longest.
     pub(crate) first_check: Duration,
     pub(crate) longest_check_gap: Duration,
     /// Two recalls within `soon` switch caching off for `pause`: clients that alternate gain nothing by it.
@@ -71,7 +70,7 @@ pub(crate) const RULES: Rules = Rules {
 };
 
 /// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From
-/// `UNKNOWN` one return is enough: in a crowd of hundreds a client has few grants a second.
+/// `UNKNOWN` one return is enough for caching: in a crowd of hundreds a client has few grants a second.
 const UNKNOWN: u8 = 2;
 pub(super) const MOST: u8 = 8;
 pub(super) const LATE: u8 = 4;
@@ -80,27 +79,25 @@ pub(super) const LATE: u8 = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     pub(super) ends: Option<Moment>,
-    /// Since when the present thread has the lock.
     pub(super) began: Moment,
     /// When the hold was last taken or released in the slice.
     pub(super) last: Moment,
     /// The last release that may be cached: when, and by which thread, which has not asked since.
     pub(super) dropped: Option<(Moment, u64)>,
     pub(super) score: u8,
-    /// How long this process did not run in the last slice: the next one lasts longer by that.
+    /// How long this process did not run in the last slice; the next slice lasts longer by that.
     missed: Duration,
     pub(super) recalled: Option<Moment>,
     pub(super) paused_until: Option<Moment>,
-    /// This client has, or had, a time slice or a hold that may stay until a recall.
+    /// Whether this client has, or had, a time slice or a hold that may stay until a recall.
     pub(crate) may_cache: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
-    /// Nobody uses the cached hold, or others want it: release it.
+    /// No thread uses the cached hold, or others want it: release it.
     Idle,
-    /// Look again then. The store is asked whether others want `checks`, and others want `calls`, which hear of
-    /// that.
+    /// Watch again at `next`. Ask the store whether others want `checks`; call the callbacks of `calls`.
     Until {
         next: Moment,
         checks: Vec<H>,
@@ -111,10 +108,10 @@ pub(crate) enum Watched<H> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// It was cached until a recall, and none came.
+    /// The hold was cached until a recall, and none came.
     UntilRecall,
     ForTimeSlice,
-    /// Others want it, or this call would not cache it: release it.
+    /// Others want the hold, or this call would not cache it: release it.
     Never,
 }
 
@@ -136,7 +133,7 @@ impl Default for Caching {
 }
 
 impl Caching {
-    /// The store granted the lock to this client, from a queue of so many.
+    /// The store granted the lock to this client, from a queue of `clients`.
     pub(crate) fn begin(&mut self, clients: u32, at: At<'_>) {
         let length = at.rules.longest_slice.min(at.rules.slices / clients.max(1));
         let more = std::mem::take(&mut self.missed).min(length);
@@ -175,18 +172,17 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// Whether the slice is over for waiting threads here: this one would come back at once, and others wait.
+    /// Whether other clients come before waiters here, since a slice in which threads came back is over.
     pub(super) fn is_over(&self, at: At<'_>) -> bool {
         self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
     }
 
-    /// The lock went back to the store, or was lost: the slice is over. A cached hold may be another, and
-    /// stays.
+    /// Ends the slice: the lock was released or lost. A cached hold stays, since it may be another one.
     pub(super) fn end(&mut self) {
         self.ends = None;
     }
 
-    /// The recalls so far. `None`: none would be heard now, or too many came, so nothing is to be cached.
+    /// The recalls so far. `None`: cache nothing, since no recall would be heard now, or too many came.
     pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
         let is_paused = self.paused_until.is_some_and(|until| at.now < until);
         at.recalls.filter(|_| !is_paused)
@@ -248,8 +244,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(CachedFor::TimeSlice)
     }
 
-    /// For a call that would cache the hold until a recall (`caches`) or not. In its time slice the hold is
-    /// used again although others want it. Returns the level; `None`: the hold is to be released.
+    /// Uses a cached hold again, in its time slice even if others want it. `caches`: the call would cache the
+    /// hold until a recall. Returns the level; `None`: the hold is to be released.
     pub(super) fn reuse(
         &mut self,
         serial: u64,
@@ -281,7 +277,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(own.levels.add(Lease::Renewed))
     }
 
-    /// As [`begin_release`](Machine::begin_release).
+    /// Begins the release of a cached hold, as [`begin_release`](Machine::begin_release).
     pub(crate) fn give_back(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
@@ -289,7 +285,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some((hold, next))
     }
 
-    /// Of this thread or of any.
+    /// Whether a hold of `thread`, or of any thread, is cached.
     pub(crate) fn caches(&self, thread: Option<u64>) -> bool {
         self.holds.iter().any(|own| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread)))
     }
@@ -298,7 +294,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().any(HoldState::is_cached_until_recall)
     }
 
-    /// From now on the hold hears of others.
     pub(crate) fn hear(&mut self, serial: u64, now: Moment) {
         self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
     }
@@ -326,8 +321,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_idle { self.give_back(None, at) } else { None }
     }
 
-    /// The keeper's task for this lock. `is_deaf`: no recall will be heard; `is_waited_for`: a thread of this
-    /// client waits for a lock whose holds hear of others.
+    /// Decides what to do about this lock's holds now, and when to watch next. `is_deaf`: no recall will be
+    /// heard; `is_waited_for`: a thread of this client waits for a lock whose holds hear of others.
     pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);
@@ -343,7 +338,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             }
             in_slice |= own.stage == Stage::Cached(CachedFor::TimeSlice);
         }
-        // A hold that others have recalled is cached for a time slice only.
+        // A hold that others have recalled can be cached for a time slice only.
         let until = caching.last.plus(at.rules.idle);
         match (in_slice, caching.ends) {
             _ if is_idle => {}
@@ -357,7 +352,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             (_, Some(ends)) if now < ends => next = now.plus(at.rules.idle),
             _ => {}
         }
-        // After all that may end the look: what is noted here as checked or called back must be.
+        // After all early returns: what is noted here as checked or called back must really be.
         let (mut checks, mut calls) = (Vec::new(), Vec::new());
         for own in holds.iter_mut().filter(|own| own.is_live()) {
             if let Some(recallable) = &mut own.recallable {

@@ -6,15 +6,15 @@ use crate::engine::lock::At;
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Moment;
 
-/// Between two checks of a hold, and between two calls of its callbacks.
+/// Time between two checks of a hold, and between two calls of its callbacks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A message has a hold checked sooner, this long after its last check. ZooKeeper also sends one for each reader
-/// that comes to other readers.
+/// A message brings the check forward to this long after the last one. ZooKeeper also sends a message for
+/// each reader that joins other readers.
 const APART: Duration = Duration::from_millis(50);
 
-/// Other clients count as waiting for this long after their last sign: a waiter's pause between two requests, and
-/// the time until the next check.
+/// Other clients count as waiting for this long after their last sign: a waiter's pause between two requests
+/// plus the time until the next check.
 const COUNTS_FOR: Duration = Duration::from_millis(2_500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,9 +23,9 @@ pub(crate) struct Hears {
     /// The recalls that had come before the last check.
     heard: Option<u64>,
     last_check: Option<Moment>,
-    /// The store was asked to have recalls sent.
+    /// The store was asked to make waiters send recalls.
     is_marked: bool,
-    /// There was a sign of other clients since the last call.
+    /// Other clients gave a sign since the last call.
     is_wanted: bool,
     /// Until then other clients count as waiting.
     wanted_until: Moment,
@@ -39,12 +39,12 @@ impl Hears {
         Hears { since, heard, last_check, is_marked: false, is_wanted: false, wanted_until, called }
     }
 
-    /// Whether the hold is to be checked now, and its callbacks to be called, and when to look next. `is_deaf`: no
+    /// Whether to check the hold now, whether to call its callbacks, and when to watch next. `is_deaf`: no
     /// recall will be heard; `is_waited_for`: a thread of this client waits.
     pub(super) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> (bool, bool, Moment) {
         let is_due = self.due(at, is_deaf) <= at.now;
         if is_due {
-            // Counted first, asked second: a message that comes from here on has the hold checked again.
+            // Recalls are counted before the store is asked, so that a later message causes another check.
             (self.heard, self.last_check) = (at.recalls, Some(at.now));
         }
         let is_wanted = self.is_wanted || is_waited_for;
@@ -56,8 +56,8 @@ impl Hears {
         (is_due, is_called, if is_wanted { due.min(self.next_call()) } else { due })
     }
 
-    /// First when recalls can be heard, so that none is missed. Not before the next call may be made: a crowd
-    /// sends many messages.
+    /// The first check waits up to `EVERY` until recalls can be heard, so that none is missed. A message
+    /// brings no check forward beyond the next call: a crowd sends many messages.
     fn due(&self, at: At<'_>, is_deaf: bool) -> Moment {
         let Some(last) = self.last_check else {
             let is_ready = is_deaf || at.recalls.is_some();
@@ -72,7 +72,7 @@ impl Hears {
     }
 
     pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
-        // The first check sets the mark; later a mark that is gone was taken by a recall.
+        // The first check sets the mark. If a later check finds it gone, a recall removed it.
         if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
             self.wanted_until = now.plus(COUNTS_FOR);
             self.is_wanted = true;
@@ -80,7 +80,6 @@ impl Hears {
         self.is_marked = true;
     }
 
-    /// Whether other clients count as waiting.
     pub(crate) fn is_wanted(&self, now: Moment) -> bool {
         now < self.wanted_until
     }
@@ -112,7 +111,6 @@ mod tests {
             self.now = self.now.plus(by);
         }
 
-        /// How long it is until the hold is checked.
         fn due_in(&self) -> Duration {
             self.hears.due(self.at(), false).since(self.now)
         }

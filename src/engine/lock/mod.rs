@@ -14,8 +14,8 @@
 //! A lock whose holds are all gone or lost is free here. Locks with one holder have one hold that is not
 //! lost; read locks and counted kinds have several, each with a stage of its own.
 //!
-//! `tests/table.txt` lists what each event does in each stage, and the events that never came there in an
-//! exploration. The tests compare that table with the code, and explore all states of small worlds of several
+//! `tests/table.txt` lists what each event does in each stage, and the events that an exploration never saw
+//! there. The tests compare that table with the code, and explore all states of small worlds of several
 //! machines and a store.
 
 pub(crate) mod caching;
@@ -33,18 +33,18 @@ use crate::observe::LossReason;
 use crate::seam::Others;
 use crate::time::Moment;
 
-/// A hold, as its threads have it: the machine publishes there what they look at without the mutex.
+/// The part of a hold that its threads share: the machine publishes there what they read without the mutex.
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Has the thread use another owner number for its next hold. `false`: no thread would use this one.
+    /// Makes the thread use another owner number for its next hold. `false`: no thread would use this number.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
 
     fn lost(&mut self, reason: LossReason);
 
-    /// When the hold ends besides its window.
+    /// The end of the hold by its session.
     fn session_ends(&self) -> Moment;
 }
 
@@ -60,7 +60,6 @@ pub(crate) struct At<'a> {
     pub(crate) rules: &'a Rules,
 }
 
-/// All that threads of this process share about a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Machine<H, W> {
     /// In the order of serial numbers.
@@ -85,7 +84,7 @@ pub(crate) struct LocalHandoffs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Nobody,
-    /// A thread does, but others' processes come first.
+    /// A thread waits here, but other processes come first.
     Others,
     Local(TicketId),
 }
@@ -111,12 +110,11 @@ pub(crate) enum Then {
 pub(crate) enum Found<H> {
     Own(H),
     Cached(H, u64),
-    /// The same, but its release has begun: others want it, or this call asks for something else. `None`: it
-    /// is lost.
+    /// A cached hold whose release has begun, since this call cannot use it. `None`: the hold is lost.
     Stale(H, Option<Next>),
-    /// Another thread is releasing that one. This thread's own request could arrive before the release, which
-    /// would then free the new grant; and the lock could be handed from the owner to itself. So it asks under
-    /// another number.
+    /// Another thread is releasing this thread's hold. A request under the same number could arrive before
+    /// the release, which would then free the new grant; or the owner could hand the lock to itself. So the
+    /// thread asks under another number.
     Leaving,
     /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
     /// the head of the queue if it would wait.
@@ -161,7 +159,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.get_mut(at)
     }
 
-    /// Live or lost.
     pub(crate) fn of_thread(&self, thread: u64) -> Option<&H> {
         let is_own =
             |own: &&HoldState<H>| own.is_of(thread) && matches!(own.stage, Stage::Held | Stage::Lost);
@@ -169,8 +166,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
-    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended lock;
-    /// `may_use`: it can use a cached hold again.
+    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended
+    /// lock; `may_use`: it can use a cached hold again.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -212,7 +209,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
     }
 
-    /// To whom, and whether the request was sent.
+    /// The waiter that the lock is handed to, and whether the request was sent.
     fn handing(&self) -> Option<(TicketId, bool)> {
         self.holds.iter().find_map(|own| match own.stage {
             Stage::HandingOff { to, sent } => Some((to, sent)),
@@ -221,8 +218,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // A lock on its way to a waiter here counts as held here. Until the hand-off is settled nothing
-        // may be requested under the releaser's number.
+        // A lock on its way to a waiter here is held: meanwhile no request may use the releaser's number.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }
@@ -230,8 +226,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         stands.map(|own| own.until.min(own.hold.session_ends())).max()
     }
 
-    /// The next step of a waiter. `all_ask`: each waiter asks the store; `asks_for_itself`: despite a hold of
-    /// this process.
+    /// The next step of a waiter. `all_ask`: each waiter asks the store; `asks_for_itself`: this one asks
+    /// despite a hold of this process.
     pub(crate) fn look(&mut self, id: TicketId, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let handing = self.handing();
         if handing == Some((id, true)) {
@@ -248,8 +244,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.held_here(now).map_or(Look::Free, Look::HeldHere)
     }
 
-    /// The waiter is about to sleep; `is_open`: it can be handed the lock from now on. `for_head`: until it
-    /// is the head. `false`: something has changed since it looked.
+    /// The waiter is about to sleep. `is_open`: it can be handed the lock from now on; `for_head`: it sleeps
+    /// until it is the head. `false`: something has changed since it looked.
     pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
         let Some(ticket) = self.queue.get_mut(id) else { return false };
         if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {
@@ -259,7 +255,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         true
     }
 
-    /// The waiter goes on for itself, to ask or to leave. All that changes from here on leaves it a word.
+    /// The waiter accepts no hand-off any more, to ask or to leave. Each later change leaves it a word.
     pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawn {
         match self.handing() {
             Some((to, true)) if to == id => return Withdrawn::Given,
@@ -272,20 +268,19 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Withdrawn::Free
     }
 
-    /// Whether this waiter must give up the client's place in the store's queue: there is one, and no other
-    /// thread here waits. It leaves the queue here when that request was sent: others ask behind it.
+    /// Whether this waiter must give up the client's place in the store's queue: no other thread here waits.
+    /// The waiter leaves the local queue after it sent that request, so that other requests follow it.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.len() == 1 && std::mem::take(&mut self.queued)
     }
 
-    /// Whether a grant under this number, read now, counts: its window is open, and nothing may come yet that
-    /// was asked under the number.
+    /// Whether a grant under this number counts: its window is open, and no earlier request may still arrive.
     pub(crate) fn counts(&self, own: &HoldState<H>, now: Moment) -> bool {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
-    /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread: they make
-    /// room, and their guards still know them.
+    /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread, which it
+    /// replaces. Their guards still know them.
     pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
@@ -300,8 +295,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         lost
     }
 
-    /// The waiter has read the answer of the hand-off to it, and acted on it. Returns the hold that is over
-    /// with that. `is_refused`: nothing has changed, and the releaser releases.
+    /// The waiter has acted on the answer to the hand-off. Returns the hold that the hand-off ended.
+    /// `is_refused`: nothing has changed, and the releaser releases.
     pub(crate) fn received(&mut self, id: TicketId, is_refused: bool) -> Option<HoldState<H>> {
         let is_own = |own: &HoldState<H>| matches!(own.stage, Stage::HandingOff { to, .. } if to == id);
         let at = self.holds.iter().position(is_own);
@@ -317,7 +312,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         over
     }
 
-    /// Returns also a hold on its way to the waiter that it has not received.
+    /// Also returns the hold of a hand-off that the waiter has not received.
     pub(crate) fn leave(&mut self, id: TicketId) -> (Option<Ticket<W>>, Option<HoldState<H>>) {
         let over = if self.handing() == Some((id, true)) { self.received(id, false) } else { None };
         let left = self.queue.leave(id);
@@ -325,9 +320,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         (left, over)
     }
 
-    /// Ends a level; by default the innermost that no guard ends, or else the innermost. With the last level
-    /// the hold is cached if it `may_stay`, or its release begins. `None`: no such level. `may_stay` is
-    /// whether the hold can be cached, and then whether for a time slice too.
+    /// Ends `level`; by default the innermost without a guard, or else the innermost; `None`: there is none.
+    /// The last level's hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or released.
     pub(crate) fn end(
         &mut self,
         serial: u64,
@@ -362,9 +356,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(next)
     }
 
-    /// The same, not to a waiter here; `false`: the hold is lost, or another call releases it. A number under
-    /// which something may still come is not the thread's next one: a renewal under way would prolong the
-    /// next hold.
+    /// As [`begin_release`](Self::begin_release), but no waiter here gets the lock. `false`: the hold is
+    /// lost, or being released. A number in doubt is retired: a late renewal would prolong the next hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -395,7 +388,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Next::Local(head.id)
     }
 
-    /// The hand-off is on its way: its waiter reads the answer. `None`: the waiter has gone, by a panic.
+    /// The hand-off was sent: its waiter reads the answer. `None`: the waiter panicked and is gone.
     pub(crate) fn sent(&mut self, serial: u64) -> Option<&mut W> {
         let Machine { holds, queue, .. } = self;
         let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
@@ -419,10 +412,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// Takes a hold out that is over here, and has the head of the queue look. `released`: it ended by a true
-    /// release, when, and which others were notified.
+    /// Removes a hold that is over here, and wakes the queue's head. `released`: whom it notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // Other processes come first: removing the hold, which wakes the next waiter here, is second.
+        // The release is noted before the removal wakes the next waiter: other processes come first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.end();
@@ -448,8 +440,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// The client ends: all holds, under whose numbers none follows if they are in doubt, of whichever client. A
-    /// lock on its way to a waiter here stays until the waiter has received it, and gives it back.
+    /// The client ends: takes out all holds, and retires the numbers of those in doubt for all clients of the
+    /// thread. A lock on its way to a waiter here stays until the waiter has received and released it.
     pub(crate) fn clear(&mut self) -> Vec<HoldState<H>> {
         let doubtful = self.holds.iter().filter(|own| own.is_in_doubt()).map(|own| own.hold.serial());
         doubtful.collect::<Vec<_>>().into_iter().for_each(|serial| self.retire(serial));
@@ -458,10 +450,10 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.extract_if(.., is_over).collect()
     }
 
-    /// Records a loss; `false`: this is known, or the hold is being released, which only the store can say to
-    /// be gone. The number must go, since a request under it may be on its way, and the old guard may still
-    /// try to release. Not at the end of its client, which releases the hold: a thread has the same number in
-    /// all clients.
+    /// Records a loss. `false`: the loss is known, or the hold is being released, and only the store can say
+    /// whether it is gone. Retires the number, since a request under it may be on its way, and the old guard
+    /// may still try to release. At the end of the client, which releases the hold, the number is retired
+    /// only if it is in doubt: a thread has the same number in all clients.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
         let Some(own) = self.state_of(serial) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());
@@ -479,9 +471,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         is_live
     }
 
-    /// A request about this hold alone went without an answer, and may still come: the thread's next hold
-    /// must have another number. While this hold lives the thread keeps its number, so that a writer can
-    /// still take the read lock.
+    /// A request about this hold alone may still arrive: the thread's next hold needs another number. While
+    /// this hold lives the thread keeps the number, so that a writer can still acquire the read lock.
     pub(crate) fn spend(&mut self, serial: u64) {
         if let Some(own) = self.state_of(serial) {
             own.is_spent = true;

@@ -1,9 +1,9 @@
-//! The parts of a lock's state: each hold with its stage, its levels and the requests about it; the local queue;
-//! and the owner numbers under which no hold follows.
+//! The parts of a lock's state: each hold with its stage, its levels and the requests about it; the local
+//! queue; and the retired owner numbers.
 //!
-//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own: it sleeps as its back-off
-//! says, and waiters that are notified of releases must not wait for that. A hand-off goes to the first
-//! waiter of both.
+//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own, which sleeps by its
+//! back-off: waiters that messages wake must not wait for it. A hand-off goes to the first waiter of either
+//! sort.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The place of a hold. A hold that its lock does not have is free in the store, or left to a clean-up.
+/// The stage of a hold in the machine. A hold that was taken out is free in the store, or left to a clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
-    /// No thread has the hold, and its own may take it again.
+    /// No thread has a level; the hold's own thread may use the hold again.
     Cached(CachedFor),
     /// A request moves the lock to the number of a waiter. The waiter reads the answer once the request is
     /// `sent`, and may not leave before.
@@ -24,10 +24,9 @@ pub(crate) enum Stage {
         to: TicketId,
         sent: bool,
     },
-    /// The release goes before whatever this process asks next: the hold stays until the release was sent, or
+    /// The release must go before this process's next request: the hold stays until the release was sent, or
     /// answered if the releaser waits for that.
     Returning,
-    /// A lost hold, whose levels are still to be ended.
     Lost,
 }
 
@@ -46,14 +45,13 @@ pub(crate) struct Recallable {
     pub(crate) gap: Duration,
 }
 
-/// All that changes about a hold, but for what each look reads.
+/// The changing state of a hold, except for what its threads read without the mutex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct HoldState<H> {
     pub(crate) hold: H,
     pub(crate) thread: Option<u64>,
     pub(crate) number: u64,
     pub(crate) stage: Stage,
-    /// The end of the hold's own window. Only raised.
     pub(crate) until: Moment,
     pub(crate) levels: Levels,
     /// When the store was last asked to keep the hold; see `needs_keepalive`.
@@ -77,7 +75,6 @@ pub(crate) struct HoldState<H> {
 }
 
 impl<H: Handle> HoldState<H> {
-    /// Without a level.
     pub(crate) fn new(hold: H, thread: Option<u64>, number: u64, sent: Moment, until: Moment) -> Self {
         HoldState {
             hold,
@@ -110,7 +107,6 @@ impl<H: Handle> HoldState<H> {
         self.thread == Some(thread)
     }
 
-    /// Whether the hold is lost, or ends by its time.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.stage == Stage::Lost || now >= self.until.min(self.hold.session_ends())
     }
@@ -132,9 +128,9 @@ impl<H: Handle> HoldState<H> {
         self.hold.publish(stage);
     }
 
-    /// Whether the hold can be cached after its last level, which a guard has ended if it `is_dropped`. `Some`:
-    /// whether for a time slice too, where that `has_slices`. Cached until a recall, the hold keeps its token, as
-    /// with re-entries, and a renewal that is under way concerns this hold alone.
+    /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, if it
+    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for it. Cached until a
+    /// recall, the hold keeps its token, as with re-entries, so a renewal under way concerns it alone.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -143,8 +139,8 @@ impl<H: Handle> HoldState<H> {
         ((until_recall || by_time_slice) && is_sound).then_some(by_time_slice)
     }
 
-    /// A request about the hold was confirmed, at `now`, by which it lasts until `until`. Never shortens the
-    /// window. `false`: the window had ended, and may have been seen to end.
+    /// A request about the hold was confirmed at `now`: the hold lasts until `until`. Never shortens the
+    /// window. `false`: the window had ended, and a thread may have seen that.
     pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
         let is_in_time = now < self.until;
         self.until = self.until.max(until);
@@ -152,21 +148,20 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// A renewal is about to be sent; whether the hold is one to renew. Whoever ends the hold from here on
-    /// finds that.
+    /// Marks a renewal as about to be sent; `false`: the hold is not to be renewed. A thread that ends the
+    /// hold from here on sees the mark.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
     }
 
-    /// `heard`: the recalls that had come before the lock was asked for; `is_wanted`: others waited for it when
-    /// it was granted; `gap`: the time until the first check.
+    /// `heard`: the recalls before the lock was asked for; `is_wanted`: others waited for it at the grant;
+    /// `gap`: the time until the first check.
     pub(crate) fn until_recall(&mut self, heard: u64, is_wanted: bool, now: Moment, gap: Duration) {
         self.recallable = Some(Recallable { heard, is_wanted, next_check: now.plus(gap), gap });
     }
 }
 
-/// The re-entries of one hold.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Levels {
     next_id: u64,
@@ -174,7 +169,7 @@ pub(crate) struct Levels {
     pub(crate) open: VecDeque<Level>,
     /// How many open levels asked for renewal.
     pub(crate) renewed: usize,
-    /// A level, open or not, has asked for renewals.
+    /// Whether a level, open or not, has asked for renewals.
     pub(crate) was_renewed: bool,
 }
 
@@ -182,7 +177,7 @@ pub(crate) struct Levels {
 pub(crate) struct Level {
     pub(crate) id: u64,
     pub(crate) lease: Lease,
-    /// A guard ends it; `unlock()` does only if there is no other level.
+    /// A guard ends this level; `unlock()` ends it only if every open level has a guard.
     pub(crate) guarded: bool,
 }
 
@@ -200,7 +195,6 @@ impl Levels {
         self.open.get_mut(at)
     }
 
-    /// Takes a level: by default the innermost that no guard ends, or else the innermost.
     pub(crate) fn take(&mut self, id: Option<u64>) -> Option<Level> {
         let at = match id {
             Some(id) => self.place(id)?,
@@ -214,7 +208,7 @@ impl Levels {
         Some(level)
     }
 
-    /// A level that was kept while other locks were acquired ends by itself from now on; whether it was one.
+    /// A level that was renewed while other locks were acquired ends by itself from now on.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };
@@ -236,14 +230,13 @@ pub(crate) struct Ticket<W> {
     pub(crate) id: TicketId,
     pub(crate) waiter: W,
     spins: bool,
-    /// The first of those who spin, or of those who do not.
+    /// The first of the waiters that spin, or of those that do not.
     pub(crate) is_head: bool,
     /// The waiter sleeps, and the lock may be handed to it.
     pub(crate) is_asleep: bool,
-    /// The waiter looks again when the hand-off to another is settled.
+    /// The waiter looks again when the hand-off to another waiter is settled.
     pub(crate) follows: bool,
-    /// Something has changed for the waiter since it looked: looked at before each sleep, forgotten before
-    /// each attempt.
+    /// Something has changed since the waiter looked; read before each sleep, cleared before each attempt.
     pub(crate) word: bool,
 }
 
@@ -296,7 +289,7 @@ impl<W: Waits> Queue<W> {
         Some(left)
     }
 
-    /// A hand-off goes to it.
+    /// The waiter that a hand-off goes to.
     pub(crate) fn head(&mut self) -> Option<&mut Ticket<W>> {
         self.tickets.front_mut()
     }
@@ -309,7 +302,7 @@ impl<W: Waits> Queue<W> {
         self.tickets.iter_mut().find(|ticket| ticket.id == id)
     }
 
-    /// The lock may be free: worth an attempt at once.
+    /// Wakes the head of each sort: the lock may be free.
     pub(crate) fn nudge(&mut self) {
         let Some(first) = self.tickets.front_mut() else { return };
         first.tell();
@@ -321,7 +314,7 @@ impl<W: Waits> Queue<W> {
         }
     }
 
-    /// The place of its client in the store's queue is gone, which waiters of both kinds counted on.
+    /// Wakes waiters of both sorts: the client's place in the store's queue is gone.
     pub(crate) fn nudge_apart(&mut self) {
         if self.spinning > 0 {
             let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;
@@ -353,18 +346,17 @@ impl<W: Waits> Queue<W> {
     }
 }
 
-/// The last owner numbers under which a request about the lock may still come. Later numbers are greater.
+/// The last retired owner numbers, under which a request may still come. Later numbers are greater.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Retired {
     pub(super) last: VecDeque<u64>,
-    /// This number and all before count as retired: there were too many.
+    /// All numbers up to this one count as retired: the list has room for [`MOST_RETIRED`] only.
     until: u64,
 }
 
 pub(super) const MOST_RETIRED: usize = 32;
 
 impl Retired {
-    /// Something may still come under that number.
     pub(crate) fn add(&mut self, number: u64) {
         if !self.last.contains(&number) {
             self.last.push_back(number);
@@ -376,7 +368,6 @@ impl Retired {
         }
     }
 
-    /// Whether that number is one of the last, as one that was retired a moment ago is.
     pub(super) fn has_lately(&self, number: u64) -> bool {
         self.last.contains(&number)
     }

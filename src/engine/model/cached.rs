@@ -4,8 +4,8 @@ use super::*;
 use crate::engine::acquire::call::LockConfig;
 use crate::engine::hold::LocalLock;
 
-/// Guards are dropped and taken again within turns, beside calls that ask for something else, questions, and
-/// time that passes: one has the lock at a time, and nobody is left behind when it is released.
+/// Threads drop guards and reuse the hold within time slices, beside calls that ask for something else,
+/// questions, and passing time: one thread has the lock at a time, and a release leaves no thread behind.
 #[test]
 fn caching_for_a_slice_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 1)] {
@@ -17,7 +17,7 @@ fn turns(threads_each: usize, trouble: usize) {
     let crowd =
         Crowd::start(threads_each, trouble, Exchange { has_queue: true, ..Exchange::default() }, |client| {
             (0..2).for_each(|_| client.turn());
-            // Releases the cached hold: if time stands still by now, nothing else would.
+            // Releases the cached hold: if time stands still by now, nothing else would release it.
             drop(client.lock().is_locked());
         });
     // Six steps end a time slice; without faults none of them causes a time-out.
@@ -48,7 +48,7 @@ impl Crowd {
         let (mut clients, mut threads) = (Vec::new(), Vec::new());
         for store in &stores {
             let client = world.client_on(Arc::<Far>::clone(store));
-            // A user's lock value keeps the local lock alive between holds; so does this.
+            // A user's lock value keeps the local lock alive between holds, as this does.
             let local = client.engine.registry.local(Kind::Mutex, &name());
             local.state().caching.count_on_return();
             for _ in 0..each {
@@ -63,14 +63,14 @@ impl Crowd {
         Crowd { world, ended, stores, clients, threads, readers }
     }
 
-    /// Moves the time on by steps, so many at most, until all threads have ended.
+    /// Moves the clock by `step`, at most `steps` times, until all threads have ended.
     fn pass_time(&self, step: Duration, steps: usize) {
         let is_over = || self.ended.load(Ordering::SeqCst) == self.threads.len();
         pass_time(&self.world.clock, step, steps, is_over);
     }
 
-    /// Waits for the threads, and ends the clients, whose requests do not get lost any more: no time passes
-    /// in which they could be repeated. Returns the number of grants.
+    /// Waits for the threads, and ends the clients. No request gets lost any more, because no time passes in
+    /// which the client could repeat it. Returns the number of grants.
     fn end(self, had_trouble: bool) -> usize {
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
@@ -86,7 +86,7 @@ impl Crowd {
 }
 
 impl Client {
-    /// Takes the lock in one of several ways, and gives it back in one of several.
+    /// Acquires the lock in one of several ways, and releases it in one of several.
     fn turn(&self) {
         let lock = self.lock();
         if toss() && toss() {
@@ -106,8 +106,8 @@ impl Client {
     }
 }
 
-/// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall
-/// alone gets it, while time stands still. With lost requests, answers and recalls time goes on.
+/// A client caches the hold after each use until the other asks for the lock: one has it at a time, and a
+/// recall alone gets it, while time stands still. With lost requests, answers and recalls time passes.
 #[test]
 fn caching_until_a_recall_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
@@ -126,7 +126,7 @@ fn until_recall(threads_each: usize, trouble: usize) {
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
 }
 
-/// No message recalls a lock cached for a thread of the same client: a waiting thread has it released.
+/// No message recalls a hold that is cached for a thread of the same client: a waiting thread releases it.
 #[test]
 fn no_thread_waits_for_its_clients_cached_hold() {
     check(|| {
@@ -135,7 +135,7 @@ fn no_thread_waits_for_its_clients_cached_hold() {
     });
 }
 
-/// The same where others stand in the wait queue, so that it is kept for turns too, also by `unlock`.
+/// As above, with others in the wait queue, so that the hold is cached for time slices too, also by `unlock`.
 #[test]
 fn both_kinds_of_caching_strand_nobody() {
     for threads_each in [1, 2] {
@@ -156,7 +156,7 @@ fn kept_cycles<const COUNT: usize>(client: &Client) {
 }
 
 impl Client {
-    /// Takes the lock to keep it, mostly, and ends its use in one of several ways.
+    /// Acquires the lock, mostly to cache it, and ends its use in one of several ways.
     fn kept_cycle(&self) {
         let keep = toss() || toss();
         let lock = self.lock().with_config(LockConfig { cached: keep, ..LockConfig::default() });

@@ -1,7 +1,7 @@
-//! A hold that is cached after its last level, and the keeper's thread, which releases what nobody uses.
+//! A hold cached after its last level, and the cache thread, which releases holds that no thread uses.
 //!
 //! `lock/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
-//! held here, but is no thread's until its own takes it again.
+//! held here, but no thread has the hold until its own thread uses it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Whether this client may cache a hold whose last level ends now, and then whether for a time slice too;
-    /// for a dropped guard, or by `unlock`.
+    /// Whether this client may cache a hold whose last level ends now, by a dropped guard or by `unlock`.
+    /// `Some(true)`: for a time slice too.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_give_back = !self.calls.is_closed()
@@ -59,7 +59,7 @@ impl Engine {
         if let Some(service) = cache_thread.service.get() {
             return service.as_ref();
         }
-        // One thread starts it, and none waits in `get_or_init`, where the model does not see a thread wait.
+        // One thread starts the service. The model would not see a thread that waits in `get_or_init`.
         let _alone = cache_thread.locks.lock();
         cache_thread.service.get_or_init(start).as_ref()
     }
@@ -82,7 +82,7 @@ impl Engine {
         local.heard(now, || hold_caching.hear(claim, waker))
     }
 
-    /// Has the keeper look at the hold's lock by `moment`.
+    /// Makes the cache thread check the hold's lock by `moment`.
     pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, moment: Moment) {
         if let Some((cache_thread, _)) = self.cache_thread() {
             self.core.cache_thread.watch(cache_thread, hold.local(), moment);
@@ -96,7 +96,7 @@ impl Engine {
         begun: Moment,
     ) -> Result<Granted> {
         if !granted.hold.is_until_recall() {
-            self.watch(&granted.hold); // without a level it was not to be renewed
+            self.watch(&granted.hold); // without a level the hold was not renewed
         }
         self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
@@ -104,8 +104,7 @@ impl Engine {
         self.unless_shut_down(call, granted)
     }
 
-    /// Releases the cached hold: to the program the lock is not held. This thread's next request goes behind
-    /// the release.
+    /// Releases the cached hold: to the program the lock is free. This thread's next request follows.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
         let now = self.clock.now();
         if let Some((hold, next)) = local.give_back(None, now) {
@@ -115,8 +114,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the release of a cached hold, which has begun if `next` says so; else the hold is lost. The calls
-    /// in `waiting` are over with that.
+    /// Sends the release of a cached hold, which has begun if `next` is `Some`; otherwise the hold is lost.
+    /// The calls in `waiting` end with that.
     pub(crate) fn give_back(
         self: &Arc<Core>,
         hold: &Arc<Hold>,
@@ -134,7 +133,7 @@ impl Core {
         drop(until_out);
     }
 
-    /// On the keeper's thread: releases what nobody uses or others want, and returns when to look next.
+    /// Runs on the cache thread: releases unused and wanted holds, and returns when to check next.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
@@ -161,9 +160,9 @@ impl Core {
                 }
             }
         }
-        // In slices: where each release waits for its answer, many of them would delay the checks of holds in
-        // use. What is not reached stays cached, and is found again: its thread may have it meanwhile. First
-        // comes what ending threads wait for.
+        // Releases stop after a `SLICE`: on a store where each release waits for its answer, many of them
+        // would delay the checks of holds in use. A hold that was not reached stays cached and is found
+        // again; its thread may use it meanwhile. Releases that ending threads wait for come first.
         let mut is_over = false;
         for (local, thread, calls) in awaited.into_iter().chain(idle) {
             let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! The end of a release: handed to the next local thread, or freed; on whichever thread learns of it.
+//! The end of a release, on whichever thread learns of it: a hand-off to a local thread, or a free lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,8 @@ use crate::seam::{Answer, Claim, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Whom the lock goes to next. `None`: the hold does not stand at `now`. If this was the last level, the
-    /// hold is taken out then, and nothing is sent; what may remain of a lease that we count as ended 1 %
-    /// early is left to the watchdog.
+    /// The next owner of the lock. `None`: the hold does not stand at `now`. After its last level it is taken
+    /// out, and nothing is sent: the watchdog frees the rest of a lease that we count as ended 1 % early.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then, now: Moment) -> Option<Next> {
         match then {
             Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
@@ -75,7 +74,7 @@ impl Core {
                     _ => self.note_ended(hold),
                 };
                 if hold.is_cached() {
-                    return; // told when its guard was dropped
+                    return; // reported when its guard was dropped
                 }
                 let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
                 let span = hold.span.end("released");
@@ -107,8 +106,7 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Loses the hold, as noticed at `now`, and returns whether this call was the first. A lost hold without
-    /// levels is removed.
+    /// Loses the hold, as noticed at `now`, and removes it if it has no levels. `false`: it was lost before.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {
@@ -132,8 +130,7 @@ impl Core {
         self.clean_up(hold.claim(), until, now);
     }
 
-    /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
-    /// moment, not before.
+    /// The store did not answer a request to end a hold at `ends`: the watchdog frees the lock then.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
@@ -163,8 +160,7 @@ impl Engine {
     }
 
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
-        // The thread that reads the answer gives up after a command time-out. After twice that it has lost
-        // its processor.
+        // The thread that reads the answer gives up after one time-out; after two it must be descheduled.
         let limit = self.options.command_timeout * 2;
         result.wait(limit).unwrap_or_else(|| {
             let words = "the thread that was handed the lock did not tell what came of it";
@@ -174,10 +170,10 @@ impl Engine {
 
     /// The result for a caller that has handed its lock off since `begun`.
     ///
-    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it is for
-    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a
-    /// hand-off that comes later finds nothing to pass on, since the number is not used again. The next owner
-    /// has given its own number up too.
+    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it names
+    /// the old owner's number alone. If the old owner holds nothing any more, the hand-off was carried out.
+    /// If it did hold the lock, a hand-off that comes later finds nothing to pass on, since the number is not
+    /// used again. The next owner has given its own number up too.
     pub(crate) fn handed_off(
         &self,
         action: &'static str,
@@ -203,8 +199,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off, if there is a waiter to hand to; else says why not. The window of the next hold
-    /// opens at `sent`.
+    /// Sends the hand-off if `next` is a waiter here, whose window opens at `sent`. `Some`: nothing was sent.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
@@ -214,7 +209,7 @@ impl Core {
     ) -> Option<Next> {
         let Next::Local(waiter) = next else { return Some(next) };
         let from = hold.claim();
-        // The lock stays where it was granted, wherever that name is asked for by now.
+        // The lock stays on the node where it was granted, even if the name has another home by now.
         let to = hold.local().offer_of(waiter).map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
         match to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to))) {
@@ -233,12 +228,12 @@ impl Core {
         }
     }
 
-    /// For a releaser that goes on: the outcome is settled by the thread that reads it, before it
-    /// [says](crate::engine::lock::Machine::received) that the hand-off is over.
+    /// For a releaser that goes on: the thread that reads the outcome settles it, before that thread calls
+    /// [`received`](crate::engine::lock::Machine::received).
     pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, calls: impl Send + 'static) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         Releaser::new(false, move |outcome| match outcome {
-            // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
+            // As in `handed_off`. Later requests of the releaser's thread follow this release.
             ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), calls),
             outcome => core.settle(&ended, outcome),
         })

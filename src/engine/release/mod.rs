@@ -1,7 +1,7 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level goes to the next local thread or is released in the store (`completion` has what follows, on
-//! whichever thread learns of the answer), or the hold is cached (`cache`).
+//! The last level's lock goes to the next local thread or is released in the store (`completion` handles the
+//! answer, on whichever thread reads it), or the hold is cached (`cache`).
 
 pub(crate) mod cache;
 pub(crate) mod completion;
@@ -40,9 +40,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, the hold with its last, and waits for the answer. A request without an
-    /// answer is repeated: the count is absolute and the caller waits here, so a repetition changes nothing.
-    /// An outcome that stays unknown goes to the watchdog.
+    /// Ends one level of a hold, or with the last one the hold, and waits for the answer. Repeats a request
+    /// without an answer: the count is absolute. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -107,8 +106,7 @@ impl Engine {
     }
 
     /// Ends a hold that has one level, but keeps the lock until `at_least` has passed since it was asked for.
-    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails, the
-    /// watchdog frees the lock when `at_least` has passed.
+    /// Requests repeat as by [`end_level`](Self::end_level); on failure the watchdog frees the lock then.
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -229,12 +227,11 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
-                // Sent first, removed second: later requests follow the release.
+                // The hold is removed after the release was sent, so that later requests follow the release.
                 self.registry.remove(hold);
             }
-            // Two answers are waited for. The count of an inner level must be right before the next request
-            // about it. And when other processes come first, the answer says whether they listen: only then
-            // do waiters here stand back.
+            // This thread waits for the answer: the count of an inner level must be right before the next
+            // request, and only if other processes come first and listen do waiters here stand back.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
@@ -244,7 +241,7 @@ impl Engine {
             }
         }
         if may_cache {
-            self.note_return(hold); // not every store sends without waiting
+            self.note_return(hold); // on some stores the release has waited for its answer
         }
     }
 
@@ -286,8 +283,7 @@ impl Engine {
                 Ok(answer) => return Ok((answer, in_doubt)),
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
-                    // The request may arrive at any time from now on: the thread's next hold must have
-                    // another number.
+                    // The request may still arrive: the thread's next hold must have another number.
                     in_doubt = true;
                     hold.retire_owner_on_end();
                     error

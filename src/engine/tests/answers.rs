@@ -1,4 +1,4 @@
-//! Answers that are late, lost or none, turns, and clients that stood still.
+//! Answers that are late, lost or missing, time slices, and clients that stood still.
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
@@ -84,8 +84,8 @@ fn a_grant_read_too_late_is_no_hold() {
     engine.shutdown().unwrap();
 }
 
-/// Its thread waited for a connection, say. By the window that the request opened the watchdog would find
-/// next to nothing left.
+/// The grant took long, because its thread waited for a connection, say. The watchdog would find next to
+/// nothing left of the window.
 #[test]
 fn a_grant_near_its_end_is_renewed_first() {
     let lease = Duration::from_secs(8);
@@ -123,8 +123,8 @@ fn a_grant_near_its_end_is_renewed_first() {
     }
 }
 
-/// However long the caller would wait. The store frees the lock at once when the grant is released, and says
-/// so.
+/// The error does not depend on the caller's time limit. When the grant is released, the store frees the lock
+/// at once, and sends a message.
 #[test]
 fn a_lease_below_the_answer_time_is_an_error() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
@@ -192,14 +192,14 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
     let mine = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
     thread::scope(|scope| {
         let wait = || {
-            // So long a lease that moving the clock does not end it.
+            // The lease is so long that moving the clock does not end it.
             let theirs = acquire(&engine, &name, FOREVER, Lease::Fixed(hour * 1000)).unwrap().unwrap();
             engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || sleeps(&engine, &name));
         *store.holder.lock() = None;
-        // Longer than the longest sleep of a waiter.
+        // Three hours exceed the longest sleep of a waiter, which is two.
         clock.advance(hour * 3);
         let is_done = || waiter.is_finished();
         let deadline = Clock::System.after(Duration::from_secs(10));
@@ -403,7 +403,7 @@ fn a_majority_hears_of_holds_ended_during_renewals() {
     store.renewing.lock().push_back(Box::new(move || assert!(hold.begin_release())));
     clock.advance(engine.options.lease / 2);
     assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
-    // `prolong` on the caller's thread does the same as the watchdog.
+    // `prolong` on the caller's thread does as the watchdog.
     prolong(std::iter::once((&engine, &mine.hold)), engine.options.lease);
     assert_eq!(store.ended_meanwhile.lock().len(), 2);
     drop(engine.shutdown());
@@ -503,7 +503,7 @@ fn a_groups_lease_counts_from_the_request() {
     drop(engine.shutdown());
 }
 
-/// One that lets others go first, as it has just released the lock, and whose time is over by then.
+/// A waiter that lets others go first, since it has just released the lock, and whose time is over by then.
 #[test]
 fn an_overdue_wait_still_asks_once() {
     let channel = Arc::new(Channel::new("a", true));
@@ -511,7 +511,7 @@ fn an_overdue_wait_still_asks_once() {
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    // Longer than a client stands back after its own release.
+    // The wait is longer than a client stands back after its own release.
     let wait = Duration::from_millis(10);
     let attempts = store.attempts.load(Ordering::SeqCst);
     let limit = WaitLimit::Deadline(clock.now().plus(wait));
@@ -528,7 +528,7 @@ fn an_overdue_wait_still_asks_once() {
     drop(engine.shutdown());
 }
 
-/// Its patience is for one outage, and not for two an hour apart.
+/// The retry time is for one outage, and not for two that are an hour apart.
 #[test]
 fn each_outage_has_the_whole_retry_time() {
     let (store, clock, engine, name) = standing(Odd::default());
@@ -552,7 +552,7 @@ fn each_outage_has_the_whole_retry_time() {
         loop {
             match is_told.recv_timeout(Duration::from_millis(1)) {
                 Ok(waited) => break waited,
-                Err(_none) => local.state().queue.nudge(), // it asks at once
+                Err(_none) => local.state().queue.nudge(), // makes the waiter ask at once
             }
         }
     });
@@ -561,12 +561,12 @@ fn each_outage_has_the_whole_retry_time() {
     drop(engine.shutdown());
 }
 
-/// It has waited for nothing, and what it was answered says nothing of the patience of those who do.
+/// A try has not waited, so its failure says nothing about the retry time of waiters.
 #[test]
 fn a_try_spends_no_retry_time_of_waiters() {
     let (store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
-    let place = local.join(false); // as one that waits
+    let place = local.join(false); // as a waiter
     store.failing.store(1, Ordering::SeqCst);
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
     let later = clock.now().plus(engine.options.retry_timeout * 2);
@@ -575,7 +575,7 @@ fn a_try_spends_no_retry_time_of_waiters() {
     engine.shutdown().unwrap();
 }
 
-/// The second request may come to the store when the thread has the next hold.
+/// The second request may reach the store when the thread has the next hold.
 #[test]
 fn a_repeated_request_spends_the_holds_number() {
     let (store, engine, name) = running(Odd::default());
@@ -598,7 +598,7 @@ fn a_repeated_request_spends_the_holds_number() {
     engine.shutdown().unwrap();
 }
 
-/// A store knows such a request again for some minutes only.
+/// A store recognizes a repeated release without a lease for some minutes only.
 #[test]
 fn a_doubtful_endless_release_goes_to_the_watchdog() {
     let (store, engine, name) = running(Odd::default());
@@ -662,7 +662,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
     drop(engine.shutdown());
 }
 
-/// A message may be lost, and nobody else knows of the loss.
+/// A message may be lost, and no other client knows of the loss.
 #[test]
 fn a_renewals_loss_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(Odd::default());
@@ -692,7 +692,7 @@ fn clean_ups_of_an_unanswered_request_back_off() {
     engine.shutdown().unwrap();
 }
 
-/// A request that may come late concerns the lock that was lost, and no other.
+/// A late request concerns the lock that was lost, and no other.
 #[test]
 fn a_try_survives_the_loss_of_an_older_hold() {
     let store = Arc::new(Odd::default());
@@ -709,7 +709,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
             held.lose(LossReason::Gone, Moment::from_nanos(1), &reporter);
             Ok(Attempt::granted(None))
         }));
-        // The lock itself is asked for under the number that it had: its loss is not known yet.
+        // The lost lock is asked for under the number that it had: its loss is not known yet.
         if asked.key() == "a" {
             engine.registry.local(kind, asked).state().holds.clear();
         }
@@ -722,7 +722,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
     drop(engine.shutdown());
 }
 
-/// So many that the lock knows that number by the later ones only.
+/// So many numbers are retired later that the lock knows the first one only by them.
 #[test]
 fn a_number_given_up_before_many_others_counts_no_more() {
     let store = Arc::new(Odd::default());
@@ -740,7 +740,7 @@ fn a_number_given_up_before_many_others_counts_no_more() {
     drop(engine.shutdown());
 }
 
-/// The answer to the first comes after the second has asked.
+/// The first thread is answered after the second has asked.
 #[test]
 fn threads_ask_for_permits_side_by_side() {
     let (store, engine, name) = running(Odd::default());

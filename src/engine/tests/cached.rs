@@ -13,7 +13,7 @@ use crate::park::take_time;
 const MS: Duration = Duration::from_millis(1);
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
-/// Longer than it takes until the first look, and the first again.
+/// Longer than the time until the first and the second check.
 const CHECKED: Duration = Duration::from_millis(200);
 
 impl HoldCaching for Odd {
@@ -29,12 +29,12 @@ impl HoldCaching for Odd {
     }
 }
 
-/// A client that keeps locks, by a clock that stands still.
+/// A client that caches holds, with a clock that stands still.
 struct Keeps {
     store: Arc<Odd>,
     clock: ManualClock,
     engine: Engine,
-    /// How many renewals were told to have failed.
+    /// How many failed renewals were reported.
     told: Arc<AtomicUsize>,
 }
 
@@ -70,21 +70,22 @@ impl Keeps {
         self.engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     }
 
-    /// Held by the calling thread, to be kept from its end on.
+    /// Held by the calling thread, and cached after its last level.
     fn used(&self, name: &Arc<LockName>) -> Granted {
         let first = self.lock(name);
-        self.unlock(&first); // from now on it listens for recalls
+        self.unlock(&first); // from now on the client listens for recalls
         let second = self.lock(name);
         assert!(second.hold.is_until_recall());
         second
     }
 
-    /// As many locks that are kept and not in use. As lock values do, what is returned has to outlast them.
+    /// As many locks that are cached and not in use. The caller keeps the local locks, as values would.
     fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let name = |at| Arc::new(LockName::new(&"many".into(), format!("many {at}")).unwrap());
         let names: Vec<_> = (0..many).map(name).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
-        // All listen before the first is kept: this store's releases are messages for each.
+        // The client listens for all recalls before it caches the first hold: a release in this store is a
+        // message for each.
         for _ in 0..2 {
             names.iter().for_each(|name| self.unlock(&self.lock(name)));
         }
@@ -120,7 +121,7 @@ fn an_idle_hold_is_released_without_check_answers() {
     client.engine.shutdown().unwrap();
 }
 
-/// Each renewal asks for the client's lease, whether it comes in a use or between two.
+/// Each renewal asks for the client's lease, during a use and between two.
 #[test]
 fn a_reused_lock_has_the_whole_lease() {
     let client = Keeps::with_lease(MS * 300);
@@ -191,7 +192,7 @@ fn a_check_may_end_or_release_the_hold() {
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
     let error = client.engine.end_level("unlock", &used.hold, Some(used.level)).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-    // Of two checks each has its answer.
+    // A check releases the hold if it finds that others want the lock, and not otherwise.
     for wanted in [false, true] {
         let used = client.used(&name());
         client.unlock(&used);
@@ -208,7 +209,7 @@ fn a_check_may_end_or_release_the_hold() {
     client.engine.shutdown().unwrap();
 }
 
-/// The release of each takes as long as the rest may wait for it.
+/// Each release uses up the cache thread's whole time for releases.
 #[test]
 fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
@@ -264,7 +265,7 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
         let engine = &client.engine;
         scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed)).unwrap());
         let got = got.recv_timeout(LONG);
-        drop(client.engine.shutdown()); // wakes it, if it sleeps
+        drop(client.engine.shutdown()); // wakes the waiter, if it sleeps
         assert!(got.expect("no check is waited for").unwrap().is_some());
     });
 }
@@ -281,8 +282,6 @@ fn a_lock_without_audible_recalls_is_not_cached() {
     client.unlock(&next);
     client.engine.shutdown().unwrap();
 }
-
-// ---- ends of threads
 
 #[test]
 fn an_ending_thread_releases_its_own_cached_holds() {
@@ -333,7 +332,7 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     assert!(releases.wait(Clock::System.after(LONG), || false));
 }
 
-/// One look of the keeper, for a thread that has ended and a hold that is to be checked.
+/// One round of the cache thread, for a thread that has ended and a hold that is to be checked.
 #[test]
 fn an_ending_thread_waits_for_no_check() {
     let (store, clock) = (Arc::new(Odd { caches: true, ..Odd::default() }), ManualClock::new());

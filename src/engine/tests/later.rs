@@ -1,9 +1,9 @@
-//! A store that is connected to when its client is first used.
+//! A store that its client connects to at the first use.
 
 use super::*;
 use crate::engine::core::StoreCell;
 
-/// A client whose store is connected to by `open`.
+/// A client that connects to its store by `open`.
 fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Engine {
     let store = StoreCell::later(Box::new(open));
     Engine::start(Options::default(), Clock::System, store, Arc::new(Reporter::new(None))).unwrap()

@@ -19,7 +19,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(Odd::default());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    // As after a request about another lock that got no answer.
+    // A request about another lock got no answer.
     ThreadMarker::current().retire(writing.hold.owner().number());
     let until = WaitLimit::Deadline(engine.clock.after(second));
     let attempts = store.attempts.load(Ordering::SeqCst);
@@ -78,12 +78,12 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease / 2);
     assert_eq!(store.renewals.load(Ordering::SeqCst), 1, "it is on its way");
     engine.stand_still(true);
-    // A moment behind the old window, and before the end of the one that the renewal would have opened.
+    // A moment after the old window, and before the end of the window that the renewal would have opened.
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // The store still has the lock under the old number, which a clean-up is about to free: that number
-    // must grant nothing.
+    // The store still has the lock under the old number, which a clean-up is about to free: a request under
+    // that number must not be granted.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -92,8 +92,8 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     drop(engine.shutdown());
 }
 
-/// Has another thread wait for the lock that `mine` is a hold of, until it is asleep and `release` has run.
-/// Returns whether it had the lock and gave it back, if it did not panic.
+/// Makes another thread wait for the lock of `mine`; runs `release` once that thread sleeps. Returns whether
+/// it had the lock and gave it back, unless it panicked.
 fn while_another_waits(
     engine: &Engine,
     name: &Arc<LockName>,
@@ -153,7 +153,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
-    // Each release is asked for once, the first one again when the retry time is over.
+    // Each release is requested once, and the first one again when the retry time is over.
     let later = clock.clone();
     let scripts: [Script<Release>; 4] = [
         Box::new(in_doubt),
@@ -189,7 +189,7 @@ fn an_overdue_shutdown_does_not_ask_again() {
     let (store, clock, engine, name) = standing(Odd::default());
     let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let timeout = engine.options.command_timeout;
-    // As a connect that gets no answer.
+    // A connection attempt that gets no answer.
     store.releasing.lock().push_back(Box::new(move || {
         clock.advance(timeout);
         Err(Failure::Refused(refusal()))
@@ -198,7 +198,7 @@ fn an_overdue_shutdown_does_not_ask_again() {
     assert_eq!(store.cleanups.load(Ordering::SeqCst), 1);
 }
 
-/// It may be carried out later than a clean-up that finds nothing, or that is refused.
+/// The store may carry out the attempt after a clean-up that finds nothing, or that is refused.
 #[test]
 fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
     for refuses in [false, true] {
@@ -229,7 +229,7 @@ fn a_second_shutdown_repeats_failed_releases() {
     store.releasing.lock().push_back(Box::new(denied));
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
     assert!(store.holder.lock().is_some() && !store.closed.load(Ordering::SeqCst));
-    // Two at a time: whichever comes second returns when the first has done.
+    // Two shutdowns at a time: the second one returns when the first has finished.
     let (begun, is_begun) = bounded(1);
     let (go_on, may_go_on) = bounded::<()>(1);
     store.releasing.lock().push_back(Box::new(move || {
@@ -252,7 +252,7 @@ fn a_second_shutdown_repeats_failed_releases() {
     assert!(store.closed.load(Ordering::SeqCst));
 }
 
-/// As an observer does that is told of an event on the thread of the call.
+/// An observer that is called on the thread of a call may do this.
 #[test]
 fn a_shutdown_inside_a_call_is_refused() {
     let store = Arc::new(Odd::default());
@@ -265,7 +265,7 @@ fn a_shutdown_inside_a_call_is_refused() {
     engine.shutdown().unwrap();
 }
 
-/// A place in the local queue of a lock, as of this thread's sleep.
+/// A place in the local queue of a lock, in which this thread seems to sleep.
 fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     let place = engine.registry.local(Kind::Mutex, name).join(false);
     let (thread, since) = (ThreadMarker::current(), engine.clock.now());
@@ -274,7 +274,7 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     place
 }
 
-/// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that
+/// The release of a dropped guard may take longer than the next wait of its thread: no thread waits for that
 /// thread. And a hold is entered before its waiter leaves the queue.
 #[test]
 fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
@@ -301,7 +301,7 @@ fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
     Engine::start(Options::default(), Clock::System, store, reporter).unwrap()
 }
 
-/// Nothing else would wake it for an hour: the store sends no messages, and nobody here holds the lock.
+/// Otherwise the new head would sleep for an hour: the store sends no messages, and the lock is free.
 #[test]
 fn a_new_head_asks_before_it_sleeps() {
     let store = Arc::new(Odd::default());
@@ -329,14 +329,14 @@ fn a_new_head_asks_before_it_sleeps() {
         let engine = &engine;
         scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed).is_ok()).unwrap());
         let got = got.recv_timeout(Duration::from_secs(10));
-        drop(engine.shutdown()); // wakes it, if it sleeps
+        drop(engine.shutdown()); // wakes the waiter, if it sleeps
         assert_eq!(got, Ok(true));
         assert_eq!(refused.join().unwrap().kind(), ErrorKind::WrongType);
     });
 }
 
-/// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end
-/// it.
+/// An observer takes time. Until a grant is entered as a hold, its number may be retired, and then a clean-up
+/// would end the grant.
 #[test]
 fn a_grants_request_is_reported_after_the_hold() {
     let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
@@ -353,7 +353,7 @@ fn a_grants_request_is_reported_after_the_hold() {
     engine.shutdown().unwrap();
 }
 
-/// A reader that lets writers go first has no turn in the store, and so nothing to leave there.
+/// A reader that lets writers go first has no place in the store, so it has nothing to leave there.
 #[test]
 fn readers_that_take_turns_have_a_place_to_leave() {
     for writers_first in [false, true] {
@@ -375,7 +375,7 @@ fn readers_that_take_turns_have_a_place_to_leave() {
     }
 }
 
-/// The clock stands: neither the timer's next check nor a poll comes.
+/// The clock stands still: neither the timer's next check nor a poll comes.
 #[test]
 fn an_ended_session_ends_its_holds_at_once() {
     let (clock, session) = (ManualClock::new(), Arc::new(SessionEnd(AtomicU64::new(u64::MAX))));
@@ -391,7 +391,7 @@ fn an_ended_session_ends_its_holds_at_once() {
     drop(engine.shutdown());
 }
 
-/// Nobody could ask the client for it.
+/// No thread could ask the client to release such a hold.
 #[test]
 fn an_expired_leaked_guard_leaves_no_hold() {
     let clock = ManualClock::new();
@@ -406,7 +406,7 @@ fn an_expired_leaked_guard_leaves_no_hold() {
     engine.shutdown().unwrap();
 }
 
-/// That grant took the client out of the wait queue.
+/// The other grant took the client out of the wait queue.
 #[test]
 fn a_large_request_is_repeated_after_anothers_grant() {
     let channel = Arc::new(Channel::new("a", true));
@@ -444,19 +444,19 @@ fn a_large_request_is_repeated_after_anothers_grant() {
         ]);
         assert!(take(1).unwrap());
         let taken = taken.recv_timeout(Duration::from_secs(10));
-        drop(engine.shutdown()); // wakes it, if it sleeps
+        drop(engine.shutdown()); // wakes the waiter, if it sleeps
         assert!(taken.expect("it asks again").unwrap());
     });
 }
 
-/// A call for the plain lock by this thread.
+/// A call of this thread for the plain lock.
 fn waits(engine: &Engine, name: &Arc<LockName>, interrupt: &Interrupt) -> Result<Option<Granted>> {
     let local = engine.registry.local(Kind::Mutex, name);
     let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
     engine.acquire(&AcquireCall { interrupt: Some(interrupt), by_thread: true, ..call })
 }
 
-/// This store hands nothing on: the lock is released, and that request takes its time.
+/// This store hands no lock to a waiter: the lock is released, and that request takes its time.
 #[test]
 fn a_waiter_that_is_not_handed_the_lock_may_leave() {
     let store = Arc::new(Odd::default());
@@ -481,7 +481,7 @@ fn a_waiter_that_is_not_handed_the_lock_may_leave() {
     engine.shutdown().unwrap();
 }
 
-/// The client's entry is to be written without it.
+/// The watchdog must write the client's entry without the wait.
 #[test]
 fn the_end_of_a_published_wait_is_noted() {
     let store = Arc::new(Odd::default());

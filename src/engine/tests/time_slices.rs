@@ -1,4 +1,4 @@
-//! The hold of a dropped guard in its client's turn: kept, taken again, and released.
+//! The hold of a dropped guard in its client's time slice: cached, used again, and released.
 
 use super::*;
 use crate::engine::hold::LocalLock;
@@ -6,14 +6,13 @@ use crate::engine::lock::caching::IDLE;
 
 const US: Duration = Duration::from_micros(1);
 
-/// A client whose turn it is at the lock, by a clock that stands still, and to which the thread has come back
-/// at once before. The guard that it has is the second.
+/// A client in its time slice, with a clock that stands still; its thread came back at once for this guard.
 struct InSlice {
     store: Arc<Odd>,
     clock: ManualClock,
     engine: Engine,
     name: Arc<LockName>,
-    /// As a lock value has it: it lasts from one hold to the next.
+    /// Kept from one hold to the next, as a lock value would.
     local: Arc<LocalLock>,
     guard: Granted,
 }
@@ -247,7 +246,7 @@ fn a_handle_without_time_slices_caches_nothing() {
     turn.engine.shutdown().unwrap();
 }
 
-/// To the store tasks of a thread are one owner, and to the client they are not.
+/// To the store, tasks of a thread are one owner; to the client they are not.
 #[cfg(feature = "tokio")]
 #[test]
 fn another_task_gets_a_lock_of_its_own() {
@@ -269,8 +268,7 @@ fn another_task_gets_a_lock_of_its_own() {
     });
 }
 
-/// The observers hear of the end of what was kept when its guard is dropped, and of all else when it is
-/// released.
+/// Observers hear of a cached hold's end when its guard is dropped, otherwise when the hold is released.
 #[test]
 fn a_drop_after_the_slice_caches_nothing() {
     let turn = InSlice::begin();

@@ -20,7 +20,7 @@ use crate::seam::{
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment, random_between, window};
 
-/// As observers hear of the request.
+/// Names of the requests in reports to observers.
 const ATTEMPT: &str = "acquire";
 const HANDOFF: &str = "hand_off";
 
@@ -65,10 +65,8 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// Acts on an answer that was read just now.
-    ///
-    /// The observers hear of the request last where the lock is had: they take time, and the number may be
-    /// given up meanwhile.
+    /// Acts on an answer that was read just now. Reports a grant after it was entered: observers take time,
+    /// and the number may be retired meanwhile.
     fn answered(
         &mut self,
         op: &'static str,
@@ -128,11 +126,11 @@ impl Waiting<'_> {
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
                 if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
-                    call.local.state().queued = true; // the store has its client among those whose readers wait
+                    call.local.state().queued = true; // the store lists this client, whose readers wait
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
-                // One millisecond behind the end of the lease: the lock is free then, and no loop runs hot.
+                // One millisecond after the end of the lease: the lock is free then, and no loop runs hot.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
@@ -202,8 +200,8 @@ impl Waiting<'_> {
         let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
-        // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
-        // Before that the releaser's thread may not ask under it again. Pairs with `Machine::held_here`.
+        // Last: by now the hold is in the registry, or the releaser's number is retired if it had to be.
+        // Until then the releaser's thread may not ask under its number. Pairs with `Machine::held_here`.
         drop(place.received(is_refused));
         step
     }
@@ -214,15 +212,14 @@ pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
 }
 
 impl Waiting<'_> {
-    /// The claim of this caller, as it waits now. Made anew for each attempt: the number may have been given
-    /// up since the last.
+    /// This caller's claim as it waits now, made anew for each attempt: the number may have been retired.
     pub(super) fn claim(&mut self) -> Claim {
         let Waiting { engine, call, .. } = *self;
         let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
         let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
         let LockConfig { writers_first, max_hold, leads, .. } = call.config;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
-        // Counted first, asked second: a recall that arrives from here on may concern this claim's hold.
+        // Recalls are counted before the store is asked: a later recall may concern this claim's hold.
         self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
             caches: self.heard.is_some() && self.unbound.is_none(),
@@ -253,9 +250,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant that was asked for under `claim`, whose lease counts from `since` on; the
-    /// local queue is left with that. `bound`: what ends the hold besides its lease. `queued`: so many stood in
-    /// the queue out of which the grant came. `None`: the grant does not count any more.
+    /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound`: what
+    /// else ends the hold. `queued`: clients in the store's queue. `None`: the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,
@@ -283,7 +279,7 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let heard = self.heard.filter(|_| claim.caches);
         if let Some(heard) = heard {
-            let is_wanted = queued > 1; // the client itself stood in the queue
+            let is_wanted = queued > 1; // the client itself is one of them
             state.until_recall(heard, is_wanted, now, RULES.first_check);
         }
         let look = call.local.enter(state, &mut self.place, &engine.clock)?;
@@ -299,14 +295,14 @@ impl Waiting<'_> {
     }
 
     /// The window of a grant that was asked for at `sent` and read just now: since when its lease counts, and
-    /// what ends the hold besides. `None`: the grant cannot be counted on, and is to be undone.
+    /// what ends the hold besides. `None`: the grant does not count, and is to be undone.
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<(Moment, Option<Arc<dyn Bound>>)> {
-        // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
+        // `bound` is called once for each grant; the hold keeps the answer.
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let since = self.renewed_if_late(claim, sent)?;
         // A failed release under this number will be repeated, and must not find this hold. A release of
-        // another lock cannot, except that the halves of a read-write lock share one number.
+        // another lock cannot find it, except that the halves of a read-write lock share one number.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
@@ -317,9 +313,8 @@ impl Waiting<'_> {
         (is_open && !is_given_up).then_some((since, bound))
     }
 
-    /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: it cannot be
-    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a
-    /// connection, say, is renewed here: the watchdog would hardly come in time.
+    /// From when the lease of a grant counts; `None`: it does not. A grant with less than a quarter of its
+    /// lease left, since the thread waited for a connection, say, is renewed here: the watchdog is too late.
     fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
         let engine = self.engine;
         let now = engine.clock.now();
@@ -344,8 +339,8 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when
-    /// the lock was on its way here, and whether from a thread of this client.
+    /// Reports a grant to observers: since when the call waited, after how many attempts, since when the lock
+    /// was on its way here, and whether from a thread of this client.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

@@ -37,7 +37,7 @@ pub(crate) struct Waiting<'a> {
     unbound: Option<u64>,
     /// The recalls that had come before the last claim was made.
     heard: Option<u64>,
-    /// Of a lock that nobody here wants; a grant leaves it.
+    /// The place in the queue of an uncontended lock; a grant leaves it.
     place: Option<QueuePlace>,
     is_uncontended: bool,
     wait_mode: WaitMode,
@@ -74,7 +74,7 @@ impl<'a> Waiting<'a> {
         begun: Moment,
     ) -> Waiting<'a> {
         let store_queues = (capabilities.queues)(call.kind);
-        // A token is only compared: if a token were reused, a late release could free the next hold.
+        // A late release compares only the token: a reused token would let it free the next hold.
         let is_threads = call.by_thread && !call.kind.is_token();
         Waiting {
             engine,
@@ -107,16 +107,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The same wait, under a fresh owner number although the owner is the thread: a request over another
-    /// connection could overtake the thread's other requests about the lock, and must not find their holds.
+    /// This wait under a fresh owner number, although the owner is the thread: its request could overtake the
+    /// thread's other requests about the lock on another connection, and must not find their holds.
     pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
         self.unbound = Some(number);
         self
     }
 
-    /// For an attempt that takes no place in the store's queue if the lock is busy; a caller that waits asks
-    /// again. A caller that does not wait barges, as with a single lock: it takes a lock that is reserved for
-    /// another client. Pairs with `take_or_give_up`.
+    /// Makes the attempt take no place in the store's queue. `is_only_try`: the caller does not wait, and
+    /// barges as with a single lock, which it acquires even if reserved. Pairs with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
         self
@@ -198,24 +197,23 @@ impl<'a> Waiting<'a> {
         };
         self.leave_wait_queue(&place);
         let wait = Arc::clone(place.wait());
-        // Entered first, place left second: the next head sees a hold to wait for.
+        // The place is left after the hold was entered, so that the next head sees a hold to wait for.
         drop(place);
-        // The queue is left first, and `is_published` looked at second: a wait is named while it stands in
-        // the queue. Pairs with `Wait::publish`.
+        // `is_published` is read after the queue was left: no later `Wait::publish` finds the wait.
         if wait.is_published() && self.engine.published_waits.note_end() {
             self.engine.watchdog.wake();
         }
         self.unless_shut_down(ended)
     }
 
-    /// The thread before it may have joined the wait queue for its client. And none of this client recalls
-    /// what a thread here caches until a recall.
+    /// A thread before this one may have put the client into the wait queue. Also releases a hold that a
+    /// thread here caches until a recall, since no request of this client recalls it.
     fn note_join(&mut self, place: &QueuePlace) {
         if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // The thread joins the queue before it looks for a cached hold. Pairs with `Machine::cache`, which caches
-        // no hold until a recall while threads here wait for it.
+        // The thread looks for a cached hold after joining the queue. Pairs with `Machine::cache`, which
+        // caches no hold until a recall while threads wait here.
         let Waiting { engine, call, .. } = *self;
         let is_idle = call.local.state().is_idle();
         if is_idle {
@@ -244,14 +242,14 @@ impl<'a> Waiting<'a> {
     }
 
     /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has
-    /// had nothing but failures for too long: those behind it have waited through the same.
+    /// had nothing but failures for too long: the waiters behind it have waited through the same failures.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
         if self.parker.is_none() {
             return Ok(());
         }
-        // Woken first, looked second. Pairs with `Wait::end_for`.
+        // The reason is read after the wake-up. Pairs with `Wait::end_for`.
         if let Some(ring) = place.wait().ends_for() {
             let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
@@ -260,12 +258,11 @@ impl<'a> Waiting<'a> {
         call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
     }
 
-    /// One step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be handed
-    /// the lock is withdrawn before the store is asked.
+    /// One step: receives a hand-off; or sleeps, if another waiter asks; or withdraws its offer and asks.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();
-        // Several may be granted permits at once; those that must wait queue here.
+        // Several waiters may be granted permits at once, so each attempts first; then they queue here.
         let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
@@ -303,9 +300,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// While a hold of this process stands, its release is the event to wait for: the registry notifies this
-    /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
-    /// client.
+    /// While a hold of this process stands, its release wakes this waiter. Only the safety poll asks the
+    /// store, in case the hold is gone there unknown to this client.
     fn held_here_until(&mut self, until: Moment, now: Moment) -> Option<Moment> {
         let next_poll = self.next_poll();
         let poll = self.poll_pause.poll_by(next_poll);
@@ -313,8 +309,8 @@ impl<'a> Waiting<'a> {
     }
 
     fn ask(&mut self) -> Result<Step> {
-        // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
-        // once. Pairs with `Channel::notify`.
+        // Messages are counted before the store is asked: a release between the two changes the count, and
+        // `sleep` returns at once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
         self.wait_mode.become_next(heard == Some(true));
         self.release_watch.note_count();
@@ -331,8 +327,7 @@ impl<'a> Waiting<'a> {
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {
-                // The releaser has promised the lock and sends the request now. It wakes this thread when
-                // that is done.
+                // The releaser has promised the lock and is sending the request; then it wakes this thread.
                 (Withdrawn::Promised, _) => drop(self.parker(place).park(Moment::NEVER, None)),
                 (Withdrawn::Free | Withdrawn::Given, handed) => return handed,
             }
@@ -375,7 +370,7 @@ impl<'a> Waiting<'a> {
 }
 
 impl Drop for Waiting<'_> {
-    /// Leaves the store's queue, on every way out: a waiter without the lock is in nobody's way.
+    /// Leaves the store's queue on every way out, so that no other waiter waits for a client that has gone.
     fn drop(&mut self) {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();

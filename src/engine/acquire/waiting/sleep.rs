@@ -1,4 +1,4 @@
-//! The sleep of a waiter: its turn between processes, its place in the local queue, and what observers hear of it.
+//! The sleep of a waiter: its turn between processes, its place in the local queue, and reports to observers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,16 @@ use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
 
-/// The time after which a client asks that got a standby message: the one that was notified to be next may
-/// not come.
+/// A client with a standby message asks after this time: the client that is next may not come.
 const STANDBY: Duration = Duration::from_millis(25);
-/// The time for which other processes that listen for the lock which this process has just released go first.
+/// How long a process that has just released the lock lets other processes go first that listen for it.
 const STAND_BACK: Duration = Duration::from_micros(500);
-/// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it
-/// was.
+/// A process that held the lock within this time lets others go first; the longer ago it was, the shorter.
 const FRESH: Duration = Duration::from_millis(8);
 
 impl Waiting<'_> {
-    /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
-    /// message, or `wake_at`. May end for no reason.
+    /// Sleeps until there may be something to do: the waiter is the head, the lock is handed to it, a release
+    /// here, a message, or `wake_at`. May end for no reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, .. } = *self;
         self.report_waiting();
@@ -34,10 +32,10 @@ impl Waiting<'_> {
         let claim = self.claim();
         self.show_sleeper(place, &claim, now);
         self.parker(place);
-        // Everything is checked after the waker is set, since earlier events found nobody to wake: first
-        // the client's end, which wakes everyone once. Pairs with `Engine::shutdown`.
+        // Everything is checked after the waker is set: earlier events found no waker. First comes the
+        // client's end, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
-        // Whoever is handed the lock caches it for a time slice at most: others here want it.
+        // A waiter that is handed the lock caches it for a time slice at most: others here want it.
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
         let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
@@ -82,7 +80,7 @@ impl Waiting<'_> {
             writers_first: call.config.writers_first,
         });
         engine.announce(now);
-        // Once: a wait that goes on sleeping is among those that the watchdog looks at.
+        // Called once for each wait: from then on the watchdog checks it.
         if is_new && !call.kind.is_counted() {
             engine.note_wait(begun);
         }
@@ -98,12 +96,12 @@ impl Waiting<'_> {
     }
 
     /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
-    /// its subscribers in the same order every time; without this the same process would win every time.
+    /// its subscribers in the same order every time; otherwise the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.local.state().contended else { return };
-        // The one other listener has had the lock since, so it is this client's turn. Or the lock is
-        // reserved for the next in the wait queue, whom nobody can overtake.
+        // No pause if the only other listener has had the lock since, or if the lock is reserved for the next
+        // in the wait queue, which no client can overtake.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
@@ -131,8 +129,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Whether a message ended the sleep: the lock may have been released elsewhere. Else something in this
-    /// process did, the time, an interrupt, or nothing.
+    /// Whether a message ended the sleep, so that the lock may have been released elsewhere.
     pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
         let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
@@ -153,7 +150,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What a waiter does in the local queue, each under the mutex of its lock.
+/// The actions of a waiter in the local queue, each under the mutex of its lock.
 impl QueuePlace {
     pub(crate) fn is_head(&self) -> bool {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
@@ -171,8 +168,8 @@ impl QueuePlace {
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See `Machine::sleep`. `offer`: the claim under which the lock can be handed to it. Returns whether it is
-    /// the head; `None`: something has changed since it looked.
+    /// See `Machine::sleep`. `offer`: the claim for a hand-off to this waiter. Returns whether the waiter
+    /// is the head; `None`: something has changed since it looked.
     pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
         let mut state = self.local.state();
         if !state.sleep(self.ticket, offer.is_some(), for_head) {
@@ -183,13 +180,12 @@ impl QueuePlace {
         Some(ticket.is_head)
     }
 
-    /// Whether something has changed since it looked.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn has_word(&self) -> bool {
         self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
     }
 
-    /// See `Machine::withdraw`. The lock, if it is on its way, is to be received.
+    /// See `Machine::withdraw`. Also returns the hand-off under way, which the caller must receive.
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);

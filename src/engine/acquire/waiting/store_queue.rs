@@ -1,20 +1,20 @@
 //! What a waiter leaves behind: attempts in doubt, and its client's place in the store's wait queue.
 //!
-//! The wait queue has one entry for each client, however many of its threads wait: only the head of the local
-//! queue asks, and joins it for all of them. A waiter that stands in the wait queue sleeps until its client
-//! is notified that it is next. Others may be notified and hang, messages may be lost: so it also asks when
-//! the store said that it should, and by the safety poll.
+//! The wait queue has one place for each client, however many of its threads wait: only the head of the local
+//! queue asks, and joins the wait queue for all of them. A waiter in the wait queue sleeps until the store
+//! notifies its client that it is next. A notified client may hang, and messages may be lost: so the waiter
+//! also asks when the store said that it should, and by the safety poll.
 //!
 //! The holder's id says whether its release notifies the wait queue. Java's `forceUnlock` may end that hold
 //! too, and the id may be one that only looks like ours: then a message comes on the channel of all releases,
-//! and nobody is notified. So the first in the wait queue watches releases: it listens to that channel as
-//! well.
+//! and no client in the queue is notified. So the first client in the wait queue watches releases: it listens
+//! to that channel as well.
 //!
-//! If the answer by which it joins the wait queue names it the first, it watches releases after [`AFTER`]; if
-//! a later answer does, at once. A client that takes turns often has the subscription to its turn still: it
-//! asks once and sleeps, so a wait queue that moves fast has no release watch, and costs nothing more. In a
-//! slow wait queue the release watch gets a message with each release, which wakes it anyway. Its
-//! subscription ends with its wait.
+//! A client that joins the wait queue as the first watches releases after [`AFTER`]; a client that a later
+//! answer names the first, at once. A client that takes turns often still has the subscription to its turn:
+//! it asks once and sleeps, so a wait queue that moves fast has no release watch, and costs nothing more. In
+//! a slow wait queue the release watch gets a message with each release, which wakes the client anyway. The
+//! subscription of the release watch ends with the wait.
 //!
 //! Source: docs/decisions/0027 and 0040.
 
@@ -30,8 +30,7 @@ use crate::park::Parker;
 use crate::seam::{Answer, Claim, ListensFor, PLACE_LASTS, REQUEST_LASTS, Release, Sink};
 use crate::time::{Moment, random_between};
 
-/// The time after which a waiter watches releases that has just joined the wait queue, unless it asks again
-/// before.
+/// A waiter that has just joined the wait queue watches releases this much later, unless it asks before.
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
@@ -55,8 +54,7 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The queue of its election is full: asks each third of its lease, and when the leader's lease may be
-    /// over.
+    /// For a full election queue: the waiter asks each third of its lease, and when the leader's may end.
     pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.engine.clock.now(), self.lease / 3);
         self.end_release_watch();
@@ -66,8 +64,7 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The server refused to let it listen for its turn: it goes by each release, as where there is no wait
-    /// queue.
+    /// The server refused the subscription to the client's turn: the waiter goes by releases instead.
     pub(super) fn go_by_releases(&mut self) {
         self.wait_mode.become_deaf();
         self.give_up_place();
@@ -75,8 +72,8 @@ impl Waiting<'_> {
         self.listening.listen_for(ListensFor::Releases);
     }
 
-    /// Takes its client out of the wait queue if nobody else here waits for the lock. Asked before the local
-    /// queue is left: the next who joins that queue asks behind this request.
+    /// Takes the client out of the wait queue if no other thread here waits for the lock. Called before the
+    /// local queue is left, so that the next thread that joins that queue asks behind this request.
     pub(super) fn leave_wait_queue(&mut self, place: &QueuePlace) {
         if self.parker.is_none() && !self.wait_mode.may_stand() || !place.takes_queue_place() {
             return;
@@ -102,8 +99,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Begins to watch releases, and sleeps on, `until` at most. When the subscription stands, that wakes it,
-    /// and it asks once: what came before was not heard.
+    /// Begins to watch releases, and sleeps on, `until` at most. When the subscription stands, it wakes the
+    /// waiter, which asks once: earlier releases were not heard.
     pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
         self.release_watch.begins_at = None;
         self.poll_pause.sleep_on(until);
@@ -126,8 +123,7 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
-    /// number that it cannot touch.
+    /// Leaves an attempt of unknown outcome to the watchdog, and goes on under another number.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.wait_mode.uses_wait_queue() {
             self.wait_mode.become_in_doubt();
@@ -155,8 +151,8 @@ impl Waiting<'_> {
         sent.plus(lasts).plus(self.engine.options.command_timeout)
     }
 
-    /// Notes that the store may have this caller among those who wait, and has it forget the place under a
-    /// number, or at a home, that was given up: nobody would come for that, and the lock would wait for it.
+    /// Notes that the store may have this caller among those who wait, and makes it forget a place under a
+    /// former number or home: no client would come for that place, and the lock would wait for it.
     pub(super) fn queue_as(&mut self, claim: &Claim) {
         let is_same = |queued: &Claim| (queued.owner, queued.home) == (claim.owner, claim.home);
         if self.queued.as_ref().is_some_and(is_same) {
@@ -168,8 +164,8 @@ impl Waiting<'_> {
         self.queued = Some(claim.clone());
     }
 
-    /// Waits no more for the store. The request is sent as a dropped guard's release is, and the caller does
-    /// not wait for the answer. Where the last request failed, or this one does, the watchdog sees to it.
+    /// Leaves the store's queue. Sends the request as for a dropped guard, without waiting for the answer. If
+    /// the last request failed, or this one does, the watchdog cleans up.
     pub(super) fn leave_queue(&mut self, claim: Claim) {
         self.listening.end();
         let engine = self.engine;
@@ -197,9 +193,8 @@ impl Waiting<'_> {
         engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
-    /// `is_own`: a grant came too late. That is this caller's own, by its lease: others here may ask for a longer
-    /// one. No message shortens the pause: to give the grant back makes one, and asked at once the next would come
-    /// too late too.
+    /// `is_own`: a grant came too late, by this caller's lease: others may ask for a longer one. No message
+    /// shortens that pause: the late grant's release causes one, and the next grant would be late too.
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();

@@ -16,10 +16,10 @@ use crate::time::Moment;
 /// | all of the wait queue | `GoesByReleases`   | the server, which refused its subscription; for good |
 /// | any                   | `AsksOnce`         | a caller that does not wait (any more)               |
 ///
-/// Of the wait queue are `QueuesHere`, `MaybeInWaitQueue`, `InWaitQueue` and `IsNext`.
+/// The modes of the wait queue are `QueuesHere`, `MaybeInWaitQueue`, `InWaitQueue` and `IsNext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
-    /// Makes one attempt by this turn; `keeps_place`: it has one in the store's queue, under its number.
+    /// One attempt in `queue_mode`; `keeps_place`: the caller has a place in the store's queue.
     AsksOnce {
         queue_mode: QueueMode,
         keeps_place: bool,
@@ -33,8 +33,7 @@ pub(super) enum WaitMode {
     MaybeInWaitQueue,
     InWaitQueue,
     IsNext,
-    /// The waiter may not listen for its turn: it joins no wait queue, and wakes with each release and by
-    /// polls.
+    /// May not listen for its turn: joins no wait queue, and wakes with each release and by polls.
     GoesByReleases,
 }
 
@@ -47,7 +46,7 @@ impl WaitMode {
         }
     }
 
-    /// Whether it goes by the wait queue: an attempt without an answer may have its client join it.
+    /// Whether the waiter goes by the wait queue, which an attempt without an answer may have joined.
     pub(super) fn uses_wait_queue(self) -> bool {
         use WaitMode::{InWaitQueue, IsNext, MaybeInWaitQueue, QueuesHere};
         matches!(self, QueuesHere | MaybeInWaitQueue | InWaitQueue | IsNext)
@@ -71,7 +70,7 @@ impl WaitMode {
         self.change(self.uses_wait_queue(), WaitMode::InWaitQueue);
     }
 
-    /// To be called before an attempt: whether this client was notified since the last one that it is next.
+    /// Called before an attempt. `is_notified`: since the last one, a message said that this client is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         self.change(is_notified && self.uses_wait_queue(), WaitMode::IsNext);
         self.change(!is_notified && *self == WaitMode::IsNext, WaitMode::InWaitQueue);
@@ -109,9 +108,8 @@ impl WaitMode {
     }
 }
 
-/// The subscription of a waiter, and the counts of its channel when they were last looked at.
-///
-/// A store without a wait queue knows one channel for each lock, whatever is asked for.
+/// The subscription of a waiter, and the counts of its channel when they were last read. A store without a
+/// wait queue has one channel for each lock, whatever a waiter asks for.
 #[derive(Default)]
 pub(super) struct Listening {
     subscription: Option<Subscription>,
@@ -150,8 +148,8 @@ impl Listening {
         (self.unheard, self.message_count) = (count, count);
     }
 
-    /// A new subscription: what it has counted so far is no news, but for what came since
-    /// [`note_unheard`](Self::note_unheard). On a channel for its turn alone that was its turn.
+    /// Sets a new subscription. Only messages since [`note_unheard`](Self::note_unheard) are news; on a
+    /// channel for this client's turn alone, they say that it is next.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
@@ -187,13 +185,13 @@ impl Listening {
         self.subscription.as_ref().is_some_and(Subscription::is_up) && self.has_message()
     }
 
-    /// Whether the server refused to let it listen to other messages than releases.
+    /// Whether the server refused a subscription to other messages than releases.
     pub(super) fn is_refused(&self) -> bool {
         self.listens_for != ListensFor::Releases
             && self.subscription.as_ref().is_some_and(Subscription::is_refused)
     }
 
-    /// Whether it was only told, since the last look, that it may be next soon.
+    /// Whether only a standby message came since the last call: this client may be next soon.
     pub(super) fn stands_by(&mut self) -> bool {
         let Some(subscription) = &self.subscription else { return false };
         if self.has_message() {
@@ -208,7 +206,7 @@ impl Listening {
 pub(super) struct ReleaseWatch {
     pub(super) begins_at: Option<Moment>,
     pub(super) subscription: Option<Subscription>,
-    /// The messages that it had before the last attempt. `None`: it did not stand then.
+    /// The message count before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
 }
 
@@ -270,7 +268,7 @@ impl PollPause {
         }
     }
 
-    /// The time at which the waiter polls although this process has a hold: the time already set, or else `first`.
+    /// When the waiter polls although this process has a hold: the time already set, or else `first`.
     pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
         *self.next_poll.get_or_insert(first)
     }
@@ -291,8 +289,7 @@ mod tests {
 
     const ONCE: WaitMode = AsksOnce { queue_mode: QueueMode::Yields, keeps_place: false };
 
-    /// Of each wait mode what it is after each change, in this order: in doubt, standing, told, not told,
-    /// granted, deaf.
+    /// The table has the mode after each of the `changes`, in their order.
     #[test]
     fn each_change_leads_to_one_wait_mode() {
         let changes: [Change; 6] = [
@@ -362,7 +359,7 @@ mod listening_tests {
         Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())
     }
 
-    /// Whether a waiter takes what `between` does, after its attempt and before it listens, for its turn. The
+    /// Whether a waiter notices what `between` does after its attempt and before it listens for its turn. The
     /// subscription is up all the time, although nobody listened.
     fn is_next_after(between: impl FnOnce(&Channel, &mut Listening)) -> bool {
         let channel = Arc::new(Channel::new("a", true));

@@ -5,14 +5,13 @@ use crate::engine::lock::caching::{LATE, LONGEST_CHECK_GAP, MOST, RULES, Watched
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
-// ---- time slices
 const US: Duration = Duration::from_micros(1);
 
 fn at(us: u32) -> Moment {
     Moment::from_nanos(0).plus(US * us)
 }
 
-/// A lock with one hold of thread 1, and recalls that are heard, if they are.
+/// A lock with one hold of thread 1. `recalls`: `None` if none are heard.
 struct One {
     lock: Lock,
     recalls: Option<u64>,
@@ -43,7 +42,7 @@ impl One {
         self.lock.state_of(1).unwrap()
     }
 
-    /// The end of the last level, with so many waiters.
+    /// Ends the last level, with this number of waiters.
     fn end_use(&mut self, by_time_slice: bool, waiting: usize, now: Moment) -> Option<CachedFor> {
         for ticket in self.waiting..waiting {
             self.lock.queue.join(TicketId(ticket as u64), TestWaiter::default(), false);
@@ -72,7 +71,7 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// The cached hold that a thread finds which asks.
+    /// How a thread that asks may use the cached hold.
     fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
         let at = self.at(now);
         if !self.lock.caches(None) {
@@ -108,7 +107,7 @@ impl One {
     }
 }
 
-/// A lock to which a thread here has come back at once as often as is asked for, in its slice since zero.
+/// A lock in its time slice since zero, to which a thread here has come back at once `comes_back` times.
 fn in_time_slice(clients: u32, comes_back: u8) -> One {
     let mut one = One::new();
     *one.score() = 0;
@@ -287,8 +286,6 @@ fn a_recalled_hold_ends_with_its_slice() {
     assert!(matches!(one.watch(at(2_000)), Watched::Over), "and with it what could be cached");
 }
 
-// ---- recalls
-
 #[test]
 fn an_idle_hold_uses_up_no_check_of_another() {
     let mut one = One::new();
@@ -408,7 +405,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             Watched::Over => panic!("it is granted"),
         }
     }
-    // Each check comes a quarter of its gap early, since the lock is watched anyway.
+    // Each check comes a quarter of its gap early, since the lock is checked anyway.
     assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
 }
 

@@ -1,5 +1,5 @@
-//! The steps of a client's threads with a lock, as `acquire/`, `release/`, the timer and the watchdog do it: each
-//! step takes the mutex once, and leaves requests to be sent.
+//! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog:
+//! each step locks the mutex once, and leaves requests to be sent.
 
 pub(super) use super::event::{Attempt, Checked, Effect, Event, Said};
 use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
@@ -21,7 +21,6 @@ struct Step<'a> {
 }
 
 impl Client {
-    /// The work after an event.
     pub(super) fn on(&mut self, rules: &Rules, event: Event) -> Vec<Effect> {
         let mut step = Step { client: self, rules, effects: Vec::new() };
         step.on(event);
@@ -105,8 +104,6 @@ impl<'a> Step<'a> {
         self.effect(Effect::CleanUp { number: id.number });
     }
 
-    // ---- acquiring
-
     fn number(&mut self, thread: usize) -> Number {
         let own = self.client.numbers[thread];
         let user = &mut self.client.users[thread];
@@ -129,8 +126,7 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The product retries the re-entry as a wait for the lock; the model goes on without
-                    // the further level.
+                    // The product retries a failed re-entry as a wait; the model goes on without the level.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
@@ -304,7 +300,7 @@ impl<'a> Step<'a> {
 
     fn leave(&mut self, thread: usize) {
         if self.lock().takes_queue_place() {
-            return self.effect(Effect::LeaveWaitQueue { thread }); // and leaves when that is sent
+            return self.effect(Effect::LeaveWaitQueue { thread }); // leaves the queue when that is sent
         }
         self.lock().leave(ticket(thread));
         self.has_left(thread);
@@ -351,8 +347,7 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A try does not know the client's place in the store's queue, so it leaves the note
-                    // of it as it was.
+                    // A try does not know the client's place in the store's queue: `queued` stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -367,8 +362,7 @@ impl<'a> Step<'a> {
                 }
                 self.begin_leaving(thread);
             }
-            // The hand-off failed, since the releaser held nothing: the waiter asks again once that is
-            // settled.
+            // The hand-off failed, since the releaser held nothing: after that the waiter asks again.
             Attempt::Busy if is_handed => self.client.users[thread].at = At::Going,
             Attempt::Busy => {
                 let waits = !self.client.users[thread].once;
@@ -415,7 +409,7 @@ impl<'a> Step<'a> {
         if !stands {
             self.lose(id, LossReason::Expired);
             if matches!(answer, Said::Yes | Said::Unknown) {
-                self.effect(Effect::CleanUp { number: id.number }); // nobody releases what is lost
+                self.effect(Effect::CleanUp { number: id.number }); // no thread releases a lost hold
             }
             return;
         }
@@ -432,14 +426,12 @@ impl<'a> Step<'a> {
         }
     }
 
-    // ---- releasing
-
     fn end(&mut self, id: Id, dropped: bool) {
         let (at, has_slices) = (self.at(), !self.rules.lock.longest_slice.is_zero());
         let thread = id.thread();
         let may_stay = |own: &HoldState<TestHold>| own.can_stay(has_slices, dropped);
         let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
-            return self.client.users[thread].end_level(); // it was lost, and taken out
+            return self.client.users[thread].end_level(); // the hold was lost, and taken out
         };
         match ended.then {
             Then::StillHeld => {
@@ -500,7 +492,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off, for the releaser: it learns of it later, or the reader settles it.
+    /// The outcome of a hand-off: the releaser learns of it later, or the reader settles it.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);
@@ -554,8 +546,6 @@ impl<'a> Step<'a> {
             self.client.users[thread].end_cycle();
         }
     }
-
-    // ---- the timer, the watchdog and the keeper
 
     fn time(&mut self) {
         let over = |own: &&HoldState<TestHold>| own.is_live() && own.is_over(NOW);
@@ -643,7 +633,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The thread that sends an effect of the keeper's events; each other one is sent by the thread of its event.
+/// The thread that sends an event's effects: the keeper for its own events, else the event's thread.
 pub(super) fn actor(event: &Event) -> usize {
     match event {
         Event::Want { thread, .. }

@@ -1,4 +1,4 @@
-//! The events of a client in a small world, and what they leave to be done.
+//! The events of a client in a small world, and the effects that they leave.
 
 use super::*;
 
@@ -10,7 +10,7 @@ pub(super) enum Event {
         caches: bool,
         once: bool,
     },
-    /// A thread takes its next step: it looks again, falls asleep, leaves, learns of an outcome.
+    /// A thread takes its next step: it checks again, falls asleep, leaves, or learns of an outcome.
     GoOn {
         thread: usize,
     },
@@ -69,7 +69,7 @@ pub(super) enum Event {
         id: Id,
         answer: Checked,
     },
-    /// Another process released the lock, or told this client that it is next.
+    /// Another process released the lock, or a message said that this client is next.
     Message,
     /// Something is due, or a recall has come.
     Time,
@@ -87,7 +87,7 @@ pub(super) enum Attempt {
     Unknown,
 }
 
-/// The store's answer about a number: it held the lock, it did not, nothing changed, or nothing came.
+/// The store's answer about a number: it held the lock; it did not; the request was refused; no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,
@@ -104,7 +104,7 @@ pub(super) enum Checked {
     Unknown,
 }
 
-/// A step that is left to be taken, without the mutex.
+/// A step that the driver takes later, without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask {
@@ -113,7 +113,7 @@ pub(super) enum Effect {
         caches: bool,
         waits: bool,
     },
-    /// A re-entry; `count` levels are to be in the store.
+    /// A re-entry; the store is to have `count` levels.
     AskCount {
         id: Id,
         count: u32,

@@ -7,12 +7,12 @@ use super::world::{Action, Setup, World};
 
 pub(super) struct Explored {
     pub(super) states: usize,
-    /// All states were reached.
+    /// Whether all states were reached.
     pub(super) is_whole: bool,
     pub(super) violation: Option<Violation>,
 }
 
-/// A broken property, and the way from the first state to it.
+/// A broken property, and the actions from the first state to it.
 pub(super) struct Violation {
     pub(super) what: String,
     pub(super) way: Vec<Action>,
@@ -33,7 +33,6 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// Explores at most `most` states.
 pub(super) fn explore(setup: &Setup, most: usize) -> Explored {
     let first = World::new(setup);
     let by_fingerprint = HashMap::from([(fingerprint(&first), 0)]);
@@ -55,13 +54,13 @@ pub(super) fn explore(setup: &Setup, most: usize) -> Explored {
     Explored { states: known.ways.len(), is_whole: true, violation: known.endless() }
 }
 
-/// A random way to the end of a world that is too large for all its states. Changes the `seed`.
+/// A random walk to the end of a world that has too many states to explore. Changes the `seed`.
 pub(super) fn walk(setup: &Setup, seed: &mut u64) -> Option<Violation> {
     let (mut world, mut way) = (World::new(setup), Vec::new());
     while !world.is_done() {
         let actions = world.actions(setup);
         let at = random(seed) % actions.len();
-        // Few faults: otherwise every second action would be one until none is left.
+        // Faults are made rare; otherwise every second action would be a fault until none is left.
         if actions[at].is_fault() && !random(seed).is_multiple_of(8) {
             continue;
         }
@@ -75,7 +74,6 @@ pub(super) fn walk(setup: &Setup, seed: &mut u64) -> Option<Violation> {
     None
 }
 
-/// Xorshift.
 pub(super) fn random(seed: &mut u64) -> usize {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -118,7 +116,7 @@ impl Known {
         }
     }
 
-    /// A state from which no way leads to the end of all threads and a free lock.
+    /// A state from which no path leads to the end of all threads and a free lock.
     fn endless(&mut self) -> Option<Violation> {
         self.edges.sort_unstable();
         let mut ends = vec![false; self.ways.len()];

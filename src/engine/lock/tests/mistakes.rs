@@ -9,11 +9,11 @@ use super::*;
 pub(super) enum Mistake {
     /// A cached hold counts as released before its release is sent.
     FreeBeforeSent,
-    /// The number of a release without an answer is used again.
+    /// The number of a release without an answer is reused.
     NumberUsedAgain,
-    /// A grant under a number counts under which a release had no answer.
+    /// A grant counts although a release under its number had no answer.
     RetiredCounts,
-    /// A waiter goes to sleep after a busy answer whatever came meanwhile.
+    /// A waiter goes to sleep after a busy answer, whatever word came meanwhile.
     WordIgnored,
     /// The time of a renewal's answer is read before the answer.
     RenewalJudgedEarly,
@@ -24,12 +24,12 @@ pub(super) enum Mistake {
     /// A renewal that is under way at the release leaves the number to the thread.
     RenewalForgotten,
     EndlessHandoffs,
-    /// A waiter leaves the queue before its client has left the one of the store.
+    /// A waiter leaves the local queue before its client has left the store's.
     LeavesBeforeSent,
     NobodyGivesBack,
     /// A recall during the use of a hold is not noticed at its end.
     RecallMissed,
-    /// A waiter sleeps for a hold whose end was told before it slept.
+    /// A waiter sleeps for a hold of whose end it was notified before it slept.
     SleepsOverWord,
 }
 

@@ -1,8 +1,8 @@
 //! The table of the machine, and all states of small worlds.
 //!
 //! In each state: at most one thread counts on the lock, and the store agrees; no hold stands under a number
-//! whose end may yet arrive; no window that ended opens again; no hold is lost without a fault; no client
-//! waits for a hold that another caches and does not use; hand-offs end. Over all states: something moves,
+//! whose end may still arrive; no window that ended opens again; no hold is lost without a fault; no client
+//! waits for an unused hold that another client caches; hand-offs end. Over all states: something can happen,
 //! and each state leads to one in which all threads are done and the lock is free.
 
 mod caching;
@@ -29,7 +29,7 @@ use crate::engine::lock::tests::world::{Rules, Setup, ticks};
 /// The number by which the store knows an owner. No retired number is used for another hold.
 type Number = u64;
 
-/// A hold, as a test names it.
+/// The identity of a hold in the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Id {
     serial: u64,
@@ -70,7 +70,7 @@ impl Waits for TestWaiter {
 
 type Lock = Machine<TestHold, TestWaiter>;
 
-/// Further off than any world lasts.
+/// Longer than any world lasts.
 const FAR: Duration = ticks(1 << 40);
 
 const RULES: Rules = Rules {
@@ -232,10 +232,10 @@ fn mistakes() -> Vec<(Mistake, Setup)> {
     ]
 }
 
-/// The worlds of the gate, and most of the soak's, have fewer states.
+/// More states than each world of the gate has, and than most of the soak's.
 const MOST: usize = 3_000_000;
 
-/// A world for a random way.
+/// A world for a random walk.
 fn random_world(seed: &mut u64) -> Setup {
     let mut coin = || random(seed).is_multiple_of(2);
     let all_ask = coin() && coin();
@@ -248,7 +248,7 @@ fn random_world(seed: &mut u64) -> Setup {
         cycles: 3,
         faults,
         reenters: coin(),
-        // The store of these worlds has one place for a client, and not one for each of its waiters.
+        // The store of these worlds has one place for a client, not one for each of its waiters.
         gives_up: !all_ask && coin(),
         tries: !all_ask && coin(),
         forces: coin() && coin(),
@@ -259,8 +259,8 @@ fn random_world(seed: &mut u64) -> Setup {
     }
 }
 
-/// Explores all states of worlds, and takes random ways through larger ones. Compares the table with the
-/// machine and with the events that came.
+/// Explores all states of worlds, and walks randomly through larger ones. Compares the table with the machine
+/// and with the events that came.
 fn explore_all(worlds: &[Setup], walks: usize) {
     for setup in worlds {
         let explored = explore(setup, MOST);
@@ -308,7 +308,7 @@ fn machines_keep_their_promises_in_all_states_of_small_worlds() {
     explore_all(&small(), 1000);
 }
 
-/// In the soak alone, where the models run under more schedules too.
+/// Runs in the soak alone, where the models run under more schedules too.
 #[test]
 fn machines_keep_their_promises_in_larger_worlds() {
     let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());

@@ -24,15 +24,14 @@ impl World {
     }
 }
 
-/// Moves a moment one tick into the past, at most to `floor` ticks ago: states that differ only in older
-/// moments are one.
+/// Moves a moment one tick into the past, at most to `floor` ticks ago, so that older moments are alike.
 fn age(moment: &mut Moment, floor: u64) {
     if *moment != Moment::NEVER {
         *moment = moment.minus(TICK).max(NOW.minus(ticks(floor)));
     }
 }
 
-/// Older moments are as old as this.
+/// All older moments count as this old.
 const OLDEST: u64 = 4;
 
 impl Client {
@@ -71,8 +70,8 @@ impl Client {
         }
     }
 
-    /// Forgets what makes states differ and decides nothing: how many recalls came, the scores of threads that
-    /// come back, which are an input here, and moments that nothing is measured from.
+    /// Forgets what makes states differ but decides nothing: how many recalls came, the scores of threads
+    /// that come back, which are an input here, and moments that nothing is measured from.
     pub(super) fn forget_what_is_past(&mut self) {
         let recalls = std::mem::take(&mut self.recalls);
         let anew = |before: u64| if before == recalls { 0 } else { u64::MAX };
@@ -93,7 +92,7 @@ impl Client {
                 own.levels.add(Lease::Renewed);
             });
         }
-        // Retired numbers under which no grant can come any more are forgotten: such states are one.
+        // Forgets retired numbers under which no grant can come any more: such states count as one.
         let (users, outbox, wires, answers) = (&self.users, &self.outbox, &self.wires, &self.answers);
         let requests = wires.iter().flatten().chain(answers.iter().map(|(request, _)| request));
         let grants: Vec<_> = requests.filter_map(Request::grants).collect();

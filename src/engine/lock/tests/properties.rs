@@ -4,10 +4,10 @@ use super::store::Request;
 use super::world::{At, NOW, Setup, World};
 
 impl World {
-    /// The broken property, if there is one.
+    /// `Err`: a broken property.
     pub(super) fn check(&self, setup: &Setup) -> Result<(), String> {
         if self.was_forced {
-            return Ok(()); // all that is left to see is that everything ends
+            return Ok(()); // only the end of everything is still checked
         }
         let mut owners = 0;
         for (c, client) in self.clients.iter().enumerate() {

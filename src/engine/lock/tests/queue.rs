@@ -27,7 +27,7 @@ fn heads(lock: &Lock) -> Vec<TicketId> {
     lock.queue.iter().filter(|ticket| ticket.is_head).map(|ticket| ticket.id).collect()
 }
 
-/// The waiters that were told something since this was last asked.
+/// The waiters that got a word since the last call.
 fn words(lock: &mut Lock) -> Vec<TicketId> {
     let ids: Vec<_> = lock.queue.iter().map(|ticket| ticket.id).collect();
     let has_word = |id: &TicketId| lock.queue.get_mut(*id).is_some_and(|one| std::mem::take(&mut one.word));
@@ -88,7 +88,7 @@ fn spinning_waiters_have_a_head_of_their_own() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The first waiter of all leaves; the next is one that was head before.
+    // The first waiter of all leaves; the next one was a head before.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();

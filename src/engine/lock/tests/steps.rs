@@ -97,7 +97,7 @@ impl World {
         self.event_of(setup, (c, actor(&event)), event, reacquires)
     }
 
-    /// Gives a client an event, and leaves what is to be sent to the `actor`.
+    /// Gives a client an event, and leaves its effects to the `actor` to send.
     fn event_of(
         &mut self,
         setup: &Setup,
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Requests on the connection may arrive later, and are not answered.
+    /// Requests on the connection get no answer, and may arrive later.
     fn break_connection(&mut self, setup: &Setup, c: usize, wire: usize) -> Result<(), String> {
         self.fail();
         let client = &mut self.clients[c];
@@ -199,7 +199,7 @@ impl World {
         let unanswered: Vec<_> = of_wire.map(|(request, _)| request).chain(on_wire.iter().copied()).collect();
         for mut request in on_wire {
             if let Some(sent) = request.sent() {
-                *sent = NOW; // matters no more
+                *sent = NOW; // does not matter any more
             }
             self.strays.push((c, request));
         }
@@ -207,7 +207,7 @@ impl World {
         let (settled, waited): (Vec<_>, Vec<_>) =
             unanswered.into_iter().partition(Request::is_settled_by_others);
         self.clients[c].answers.extend(waited.into_iter().map(|request| (request, request.unanswered())));
-        // Settled before another connection exists.
+        // These answers are settled before another connection exists.
         settled.into_iter().try_for_each(|request| self.read(setup, c, request, request.unanswered()))
     }
 
@@ -221,7 +221,7 @@ impl World {
         recalled.into_iter().for_each(|client| self.clients[client].recall = true);
     }
 
-    /// States that differ by strays alone that can change nothing are one.
+    /// States that differ only in strays without effect count as one.
     fn forget_strays_without_effect(&mut self) {
         let strays = std::mem::take(&mut self.strays);
         let may_own = |c: usize, number: Number| {
@@ -244,7 +244,7 @@ impl World {
 }
 
 impl Client {
-    /// Threads use no number that was retired.
+    /// Moves the threads on to numbers that are not retired.
     pub(super) fn give_numbers_up(&mut self) {
         for number in &mut self.numbers {
             while self.lock.retired.has(*number) {
@@ -277,7 +277,7 @@ impl User {
         (self.is_woken, self.message, self.is_calm, self.once) = (false, false, false, false);
     }
 
-    /// One of several levels has ended.
+    /// One level has ended, of several perhaps.
     pub(super) fn end_level(&mut self) {
         self.levels = self.levels.saturating_sub(1);
         match self.levels {

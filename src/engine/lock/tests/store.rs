@@ -4,7 +4,6 @@ use super::driver::{Attempt, Checked, Effect, Event, Said};
 use super::world::Rules;
 use super::*;
 
-/// A request on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Request {
     Attempt { thread: usize, number: Number, caches: bool, waits: bool, sent: Moment },
@@ -34,7 +33,7 @@ impl Request {
         })
     }
 
-    /// A release whose answer is read by whichever thread reads next.
+    /// A release whose answer any thread reads.
     pub(super) fn is_settled_by_others(&self) -> bool {
         matches!(self, Request::Release { waits: false, .. })
     }
@@ -75,7 +74,7 @@ impl Request {
         }
     }
 
-    /// Whether it renews an earlier hold under the number of this one.
+    /// Whether the request renews an earlier hold under the number of `hold`.
     pub(super) fn renews_another(&self, hold: Id) -> bool {
         matches!(self, Request::Renew { id, .. } if id.number == hold.number && id.serial != hold.serial)
     }
@@ -88,8 +87,8 @@ impl Request {
         }
     }
 
-    /// The event of an answer: of an attempt `attempt`, of other requests `answer`. `None`: nobody reads it, or
-    /// the clean-ups do.
+    /// The event of an answer: `attempt` for an attempt, `answer` for other requests. `None`: no thread reads
+    /// the answer, or the clean-ups do.
     fn event(self, attempt: Attempt, answer: Said) -> Option<Event> {
         Some(match self {
             Request::Attempt { thread, number, sent, .. } => {
@@ -115,7 +114,7 @@ impl Request {
         self.event(Attempt::Unknown, Said::Unknown)
     }
 
-    /// The store refused the request, if the machine tells that from no answer.
+    /// The event of a refusal, if the machine distinguishes it from a missing answer.
     pub(super) fn refused(self) -> Option<Event> {
         let is_told = matches!(self, Request::Attempt { .. } | Request::HandOff { .. });
         self.event(Attempt::Refused, Said::Refused).filter(|_| is_told)
@@ -128,20 +127,19 @@ pub(super) struct Store {
     count: u32,
     /// The ticks until the lease ends.
     lease: u64,
-    /// The next client that waits sends a recall to the owner.
+    /// The next waiting client sends a recall to the owner.
     sends_recall: bool,
     pub(super) queue: Vec<usize>,
-    /// A free lock is left to this client for so many ticks.
+    /// A free lock is reserved for this client for this number of ticks.
     reserved: Option<(usize, u64)>,
     /// Hand-offs within one client while others stood in the queue.
     pub(super) passes: u32,
 }
 
-/// The messages of the store besides the answer: to the client that is next, and a recall.
+/// The clients that get a message besides the answer: the one that is next, and one that gets a recall.
 pub(super) type Told = (Option<usize>, Option<usize>);
 
 impl Store {
-    /// Carries a request out.
     pub(super) fn take(&mut self, client: usize, request: Request, rules: &Rules) -> (Option<Event>, Told) {
         let is_held = request.concerns().is_some_and(|number| self.owner == Some((client, number)));
         let (mut queued, mut told) = (None, (None, None));
@@ -189,7 +187,7 @@ impl Store {
         self.sends_recall = false;
     }
 
-    /// `Some`: granted, as so many stood in the queue. And the client that gets a recall.
+    /// `Some`: granted, with the number of clients in the queue. Also returns the client that gets a recall.
     fn attempt(
         &mut self,
         client: usize,
@@ -221,7 +219,7 @@ impl Store {
         (None, owner.map(|(client, _)| client))
     }
 
-    /// Frees the lock; the client that is next.
+    /// Frees the lock; returns the client that is next.
     pub(super) fn free(&mut self) -> Option<usize> {
         let next = (!self.queue.is_empty()).then(|| self.queue.remove(0));
         *self = Store {

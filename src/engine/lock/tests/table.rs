@@ -8,7 +8,7 @@ use super::world::{At, Client, NOW, NUMBERS, World};
 use super::*;
 use crate::time::Lease;
 
-/// The stages of the lock's hold that is not lost, as the table tells them apart.
+/// The stages of the lock's hold that is not lost, as the table names them.
 const STAGES: [&str; 9] = [
     "Free",
     "Held",
@@ -26,7 +26,7 @@ type Seen = [Vec<&'static str>; 9];
 
 thread_local! {
     static SEEN: RefCell<Seen> = RefCell::default();
-    /// The stages before and after an event.
+    /// Pairs of the stages before and after an event.
     static MOVES: RefCell<BTreeSet<(usize, usize)>> = RefCell::default();
 }
 
@@ -34,7 +34,7 @@ pub(super) fn note_moved(before: usize, lock: &Lock) {
     MOVES.with_borrow_mut(|moves| moves.insert((before, stage(lock))));
 }
 
-/// The moves of the explorations of this thread, and those that a table has.
+/// The moves of the explorations of this thread, and those in the table.
 pub(super) fn moves(written: &str) -> BTreeSet<(usize, usize)> {
     let place = |name: &str| STAGES.iter().position(|stage| *stage == name);
     let of_line = |line: &str| {
@@ -56,7 +56,7 @@ pub(super) fn note_seen(client: &Client, event: &Event) {
     });
 }
 
-/// Whether the event came in the stage, in the explorations of this thread.
+/// Whether the event came in the stage in the explorations of this thread.
 pub(super) fn came(stage: usize, kind: &str) -> bool {
     SEEN.with_borrow(|seen| seen[stage].contains(&kind))
 }
@@ -75,7 +75,7 @@ pub(super) fn stage(lock: &Lock) -> usize {
     }
 }
 
-/// The event, as the table tells them apart.
+/// The name of the event in the table.
 fn kind(client: &Client, event: &Event) -> &'static str {
     let lock = &client.lock;
     let here = |id: Id| lock.holds.iter().find(|own| own.hold.0 == id);
@@ -148,7 +148,7 @@ fn kind(client: &Client, event: &Event) -> &'static str {
     }
 }
 
-/// The name of what the store says; no kind of request but hand-offs tells a refusal apart.
+/// The name of an answer; of all requests only hand-offs distinguish a refusal.
 fn said(answer: Said, [yes, no, refused, unknown]: [&'static str; 4]) -> &'static str {
     match answer {
         Said::Yes => yes,
@@ -163,7 +163,7 @@ const HOLD: Id = Id { serial: 1, number: NUMBERS };
 const ENDED: Id = Id { serial: 9, number: NUMBERS };
 const WAITER: usize = 1;
 
-/// An event of each kind, and where its thread is.
+/// An event of each kind, and the state of its thread.
 fn events() -> Vec<(Event, At)> {
     let (thread, number, sent) = (WAITER, 2 * NUMBERS, NOW);
     let want = |thread, once| (Event::Want { thread, caches: false, once }, At::Idle);
@@ -184,7 +184,7 @@ fn events() -> Vec<(Event, At)> {
     events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
     let said = [Said::Yes, Said::No, Said::Unknown];
     events.extend(said.map(|answer| (Event::Counted { id: HOLD, sent, answer }, At::Counting)));
-    // The sample hold has one level; for the first event it has two.
+    // The sample hold has one level; for the first event it has two levels.
     events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
     events.push((Event::End { id: ENDED, dropped: false }, At::Working));
     let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number, waits: true };
@@ -205,7 +205,7 @@ fn events() -> Vec<(Event, At)> {
     events
 }
 
-/// A client whose lock is in this stage, and for which a second thread waits.
+/// A client whose lock is in this stage, and whose second thread waits for the lock.
 fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Client {
     let setup = Setup { threads: &[3], cycles: 9, rules: sliced(RULES, ticks(2)), ..BASE };
     let mut client = World::new(&setup).clients.remove(0);
@@ -257,7 +257,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
     client
 }
 
-/// The table; `comes` says of an event whether it comes in a stage.
+/// The table. `comes`: whether an event comes in a stage.
 pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
     let mut table =
         String::from("stage | event | stage after | what is to be done, and where the thread is then\n");

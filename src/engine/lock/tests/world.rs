@@ -1,8 +1,8 @@
-//! A small world: a store, connections that break, and clients whose threads take one lock. Each step is one
-//! choice of the explorer's.
+//! A small world: a store, connections that break, and clients whose threads take one lock. The explorer
+//! chooses each step.
 //!
-//! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: time passes as all
-//! moments come closer, so that states which differ by the date alone are one.
+//! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: when time passes, all
+//! moments come closer, so that states which differ only in their date are one.
 
 use super::driver::{Effect, Event, Said};
 use super::mistakes::Mistake;
@@ -29,11 +29,11 @@ pub(super) struct Setup {
     pub(super) threads: &'static [usize],
     pub(super) cycles: u8,
     pub(super) faults: u8,
-    /// How threads end the lock.
+    /// How threads release the lock.
     pub(super) unlocks: bool,
     pub(super) drops: bool,
     pub(super) reenters: bool,
-    /// Every other thread may give up at any time; the rest waits until it has the lock.
+    /// Every other thread may give up at any time; the others wait until they have the lock.
     pub(super) gives_up: bool,
     pub(super) tries: bool,
     /// An operator may free the lock.
@@ -51,11 +51,11 @@ pub(super) struct Rules {
     pub(super) lock: crate::engine::lock::Rules,
     pub(super) lease: Duration,
     pub(super) renew_after: Duration,
-    /// A waiter asks the store without a reason this long after its last attempt.
+    /// A waiter without a message polls the store this long after its last attempt.
     pub(super) poll: Duration,
     /// The pause of a waiter after a failed attempt.
     pub(super) pause: Duration,
-    /// Every waiter asks the store, which queues waiters itself. Otherwise the first one asks for all.
+    /// Every waiter asks the store, which queues waiters itself. Otherwise the head asks for all.
     pub(super) all_ask: bool,
 }
 
@@ -86,25 +86,25 @@ pub(super) struct User {
     /// The thread's hold.
     pub(super) held: Option<Id>,
     pub(super) is_woken: bool,
-    /// A message came since it asked.
+    /// A message came since the thread asked.
     pub(super) message: bool,
     pub(super) wake_at: Moment,
-    /// When it asks although a hold of this process stands.
+    /// When the thread polls although a hold of this process stands.
     pub(super) poll_at: Moment,
     pub(super) pause_until: Option<Moment>,
     pub(super) caches: bool,
     pub(super) once: bool,
     /// The thread asks for an uncontended lock, and leaves the queue with the grant.
     pub(super) is_calm: bool,
-    /// The number of this wait, if not the thread's, and the one that it asks under or can be handed.
+    /// The number of this wait, if not the thread's; and the number for its requests and hand-offs.
     pub(super) unbound: Option<Number>,
     pub(super) number: Number,
-    /// The recalls before its attempt.
+    /// The recalls before the thread's attempt.
     pub(super) heard: Option<u64>,
     pub(super) is_handed: bool,
-    /// It has read a hand-off, and has to settle it; whether that was refused, and the releaser releases.
+    /// The thread has read a hand-off and must settle it; whether it was refused, and the releaser releases.
     pub(super) settles: Option<bool>,
-    /// The outcome of its own hand-off.
+    /// The outcome of the thread's own hand-off.
     pub(super) outcome: Option<Said>,
     /// The thread has seen its window end.
     pub(super) saw_end: bool,
@@ -121,14 +121,14 @@ pub(super) enum Cleaning {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Client {
     pub(super) lock: Lock,
-    /// The owner number that each thread has now, and the last of those that were a single wait's.
+    /// The present owner number of each thread, and the last number of a single wait.
     pub(super) numbers: Vec<Number>,
     pub(super) unbound: Vec<Number>,
     /// The holds so far.
     pub(super) grants: u64,
     /// When each hold is to be renewed.
     pub(super) renewals: Vec<(u64, Moment)>,
-    /// When the keeper looks next.
+    /// When the keeper checks next.
     pub(super) watch_at: Moment,
     pub(super) users: Vec<User>,
     pub(super) outbox: Vec<Effect>,
@@ -137,7 +137,7 @@ pub(super) struct Client {
     pub(super) answers: Vec<(Request, Option<Event>)>,
     pub(super) cleanups: Vec<(Number, Moment, Cleaning)>,
     pub(super) message: bool,
-    /// Recalls that are on their way, and that came.
+    /// Whether a recall is on its way, and how many came.
     pub(super) recall: bool,
     pub(super) recalls: u64,
     pub(super) is_keeper_woken: bool,
@@ -151,7 +151,7 @@ pub(super) struct World {
     pub(super) strays: Vec<(usize, Request)>,
     pub(super) faults: u8,
     pub(super) had_fault: bool,
-    /// An operator freed the lock under its owner, so two may count on it until the owner learns of that.
+    /// An operator freed the lock while it was held, so two may count on it until the owner learns of that.
     pub(super) was_forced: bool,
     pub(super) idle_wait: u64,
 }
@@ -201,7 +201,7 @@ impl Action {
     }
 }
 
-/// A thread's numbers follow one another.
+/// The numbers of a thread follow one another.
 pub(super) const NUMBERS: u64 = 16;
 
 impl World {
@@ -318,7 +318,7 @@ impl World {
         out.extend(due.map(|(i, _)| Action::CleanUp(c, i)));
     }
 
-    /// Steps of threads, which take as much time as they like.
+    /// Steps of threads, which may take any time.
     fn at_leisure(&self, setup: &Setup, client: usize, out: &mut Vec<Action>) {
         let users = self.clients[client].users.iter().enumerate();
         for (thread, user) in users.filter(|(_, user)| user.outbox.is_empty() && user.settles.is_none()) {
