@@ -135,7 +135,7 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
         rustls::Error::AlertReceived(alert) => refused_by_server(*alert),
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "the server's certificate is not one for the host of the URL",
+        ) => "the server's certificate is not one for this host",
         rustls::Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "the server's certificate has expired",

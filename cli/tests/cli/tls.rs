@@ -281,7 +281,7 @@ fn each_failure_of_tls_ends_at_once_with_69() {
     };
     for (mut command, words) in [
         (untrusted(), "no trusted authority has signed the server's certificate"),
-        (with(&elsewhere, "client"), "not one for the host of the URL"),
+        (with(&elsewhere, "client"), "not one for this host"),
         (with(&expired.url("rediss", ""), "client"), "has expired"),
         (with(&url, "expired-client"), "does not accept the client certificate"),
         (with(&url, "stranger"), "does not accept the client certificate"),
