@@ -95,8 +95,14 @@ fn signature(lines: &[&str], at: usize) -> String {
             break;
         }
     }
-    let whole =
-        whole.split(" = ").next().unwrap().replace(",)", ")").replace(",>", ">").replace(", where", " where");
+    // A value is left out; a bound such as `Item = T`, and what an alias stands for, are not.
+    let is_value = |head: &str| {
+        let closed = head.matches('>').count() - head.matches("->").count();
+        !head.starts_with("pub type ") && head.matches('<').count() == closed
+    };
+    let mut ends = whole.match_indices(" = ").map(|(at, _)| at);
+    let end = ends.find(|at| is_value(&whole[..*at])).unwrap_or(whole.len());
+    let whole = whole[..end].replace(",)", ")").replace(",>", ">").replace(", where", " where");
     whole.trim_end_matches(['{', ';']).trim_end_matches("{}").trim().trim_end_matches(',').to_owned()
 }
 
