@@ -3,7 +3,8 @@
 //! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next
 //! notifies the first in the wait queue. Since a client that joins also writes to the lock's row, one of a
 //! release and a join at the same time sees the other: the release uses two statements, or the client asks
-//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free.
+//! once more. The wait queue only delays and wakes; the lock's own row decides whether it is free. So a
+//! release does without the wait queue if the server refuses the queue's table.
 //!
 //! Source: docs/decisions/0032.
 
