@@ -53,6 +53,8 @@ mod postgres_keep;
 #[cfg(feature = "postgres")]
 mod postgres_line;
 #[cfg(feature = "postgres")]
+mod postgres_queue_table;
+#[cfg(feature = "postgres")]
 mod postgres_settings;
 #[cfg(feature = "redis")]
 mod redis;

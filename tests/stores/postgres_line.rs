@@ -171,24 +171,6 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
 }
 
 #[test]
-fn a_client_without_the_queues_table_is_refused() {
-    let Some(server) = PostgresServer::start() else { return };
-    let mut admin = server.admin();
-    server.client();
-    let as_few = || LockClient::builder().url(server.url_as("few")).build();
-    admin.batch_execute("CREATE USER few; GRANT SELECT ON leasehold_locks TO few").unwrap();
-    assert!(!as_few().unwrap().get_lock("a").is_locked().unwrap(), "who takes no locks needs no queue");
-    admin.batch_execute("GRANT INSERT, UPDATE, DELETE ON leasehold_locks TO few").unwrap();
-    let error = as_few().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
-    assert!(error.to_string().contains("public.leasehold_locks_wait_queue"), "{error}");
-    admin.batch_execute("DROP TABLE leasehold_locks_wait_queue").unwrap();
-    let error = LockClient::builder().url(server.url()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("create_schema()"), "{error}");
-}
-
-#[test]
 fn a_token_locks_release_wakes_its_waiter() {
     let Some(server) = shared() else { return };
     watch_for_stalls();

@@ -31,8 +31,10 @@ impl Notes {
 
     /// Runs `ask` once more, without these columns, if the server refuses for an unknown reason.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
+        // Read before `ask`: another thread may note its own refusal meanwhile.
+        let said_nothing = self.are_refused();
         match ask() {
-            Err(Failure::Refused(error)) if error.kind() == ErrorKind::Refused && !self.are_refused() => {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::Refused && !said_nothing => {
                 self.0.note(Clock::System.now());
                 ask().inspect_err(|_| self.0.forget())
             }
@@ -64,6 +66,17 @@ mod tests {
         assert_eq!(asked, 3, "it is kept in mind");
         notes.0.forget();
         assert!(!notes.are_refused(), "for a while");
+    }
+
+    #[test]
+    fn a_refusal_is_retried_although_another_thread_noted_its_own() {
+        let notes = Notes::default();
+        let done = notes.without_if_refused(|| {
+            let here = notes.here();
+            notes.0.note(Clock::System.now()); // as the other thread does
+            if here.host.is_empty() { Ok(()) } else { refused(ErrorKind::Refused) }
+        });
+        assert!(done.is_ok());
     }
 
     #[test]

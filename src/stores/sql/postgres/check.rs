@@ -152,9 +152,9 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
 /// Refuses row locks without a wait queue: which client is next would depend on who releases.
 pub(super) fn queue(place: &Place) -> Answer<()> {
     let (kind, what) = match (place.has_queue, place.is_queue_usable) {
-        (true, true) => return Ok(()),
+        (_, true) => return Ok(()),
         (true, false) => (ErrorKind::NoPermission, "this user may not use the table"),
-        (false, _) => (ErrorKind::Unsupported, "there is no table"),
+        (false, false) => (ErrorKind::Unsupported, "there is no table"),
     };
     let words = format!(
         "{what} {}, in which waiting clients stand: connect once with create_schema() as a user who may create it, or run \

@@ -18,7 +18,7 @@ use tokio_postgres::CancelToken;
 
 use self::link::{Dial, PostgresConnection, STAYS};
 use self::listener::{NotificationListener, listener};
-use self::refusal::{or_done_unheard, read_only_now};
+use self::refusal::{or_done_unheard, or_without_queue, read_only_now};
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
@@ -204,10 +204,11 @@ impl Rows for Postgres {
     }
 
     fn free(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Change<Others>> {
-        if self.has_queue(claim.kind) {
-            return self.free_in_queue(link, claim);
+        let plain = |link: &mut _| Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody));
+        if !self.has_queue(claim.kind) {
+            return plain(link);
         }
-        Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
+        or_without_queue(self.free_in_queue(link, claim), || plain(link))
     }
 
     fn leave_wait_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
@@ -248,12 +249,13 @@ impl Rows for Postgres {
     }
 
     fn force(&self, link: &mut PostgresConnection, name: &LockName, token: bool) -> Answer<Change<()>> {
-        let (force, args) = (&self.queries.all.force, Args::one("name", name).and("token", token));
-        Ok(if token {
-            self.change_and_notify(link, force, name, args)?.map(drop)
-        } else {
-            self.change_and_tell(link, force, name, args)?.map(drop)
-        })
+        let (force, args) = (&self.queries.all.force, || Args::one("name", name).and("token", token));
+        let plain = |link: &mut _| Ok(self.change_and_notify(link, force, name, args())?.map(drop));
+        if token {
+            return plain(link);
+        }
+        let told = self.change_and_tell(link, force, name, args()).map(|change| change.map(drop));
+        or_without_queue(told, || plain(link))
     }
 
     fn sweep(&self, link: &mut PostgresConnection, age: Duration) -> Answer<u64> {

@@ -67,6 +67,25 @@ pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answe
     }
 }
 
+/// Runs `plain` if the server refuses the wait queue's table: the user lost the rights to the table, the table
+/// is gone, or another transaction has locked it. The refused change did not happen.
+pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    match outcome {
+        Err(Failure::Refused(error)) if is_of_table(&error) => plain(),
+        outcome => outcome,
+    }
+}
+
+/// Whether the server refuses a table, or another transaction has locked the whole table. The error of a locked
+/// row differs: it has a context, which names the relation.
+fn is_of_table(error: &Error) -> bool {
+    let said =
+        error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
+    said.is_some_and(|said| {
+        class(said.code()) == "42" || *said.code() == SqlState::LOCK_NOT_AVAILABLE && said.where_().is_none()
+    })
+}
+
 /// As [`or_unheard`], for a change of a session's locks, which the server does not undo.
 pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {

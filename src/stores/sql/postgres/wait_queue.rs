@@ -3,7 +3,8 @@
 //! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next notifies
 //! the first in the wait queue. A client that joins also writes to the lock's row, so a simultaneous release
 //! and join cannot miss each other: the release uses two statements, or the client asks once more. The wait
-//! queue only delays and wakes; the lock's own row decides whether it is free.
+//! queue only delays and wakes; the lock's own row decides whether it is free. So a release works although
+//! the server refuses the queue's table.
 //!
 //! Source: docs/decisions/0032.
 
