@@ -277,7 +277,7 @@ mod tests {
     use super::reached;
 
     #[test]
-    fn a_narrowly_missed_bound_is_shown_as_missed() {
+    fn rounding_never_shows_a_missed_target_as_reached() {
         assert_eq!(reached(Some(9.0001), Some(9.0), " commands"), "9.0001 commands");
         assert_eq!(reached(Some(20.016), Some(20.0), ""), "20.02");
         assert_eq!(reached(Some(9.0), Some(9.0), ""), "9.00");

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_runs_are_found_again_under_the_same_settings_only() {
+    fn finished_runs_are_reused_only_under_the_same_settings() {
         let path = std::env::temp_dir().join(format!("leasehold-kept-{}", std::process::id()));
         let mut kept = Kept::open(&path, &"commit 1", false).unwrap();
         for run in [run(1, 0.0), run(2, 0.0), run(3, 0.5)] {

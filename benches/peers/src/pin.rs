@@ -75,7 +75,7 @@ mod tests {
     use crate::workload::Cores;
 
     #[test]
-    fn a_list_of_cores_has_ranges() {
+    fn core_lists_may_contain_ranges() {
         assert_eq!(parse("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse("7"), [7]);
     }

@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated_by_commas() {
         assert_eq!(grouped(1_234_567.0, 0), "1,234,567");
         assert_eq!(grouped(999.5, 1), "999.5");
         assert_eq!(grouped(-1000.0, 0), "-1,000");
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_count_lies_between() {
+    fn an_even_counts_median_averages_the_middle_two() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(vec![]), None);

@@ -717,20 +717,20 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_counts_from_the_first_unlock() {
+    fn hand_over_time_starts_at_the_first_holders_unlock() {
         let mut holds = vec![hold(0, 0, 1, 10), hold(0, 12, 13, 20), hold(1, 5, 25, 30)];
         assert_eq!(overlaps(&mut holds), 0);
         assert_eq!(hand_overs(&holds).collect::<Vec<_>>(), [15]);
     }
 
     #[test]
-    fn who_did_not_wait_for_another_is_not_counted() {
+    fn an_acquire_without_waiting_is_no_hand_over() {
         let holds = [hold(0, 0, 1, 10), hold(1, 11, 12, 20)];
         assert_eq!(hand_overs(&holds).count(), 0);
     }
 
     #[test]
-    fn two_holders_at_once_are_seen() {
+    fn overlapping_holds_are_detected() {
         let mut holds = vec![hold(1, 0, 9, 12), hold(0, 0, 1, 10)];
         assert_eq!(overlaps(&mut holds), 1);
     }

@@ -171,7 +171,7 @@ mod tests {
     use super::{replace, whole};
 
     #[test]
-    fn a_reply_is_whole_when_its_last_byte_is_there() {
+    fn a_reply_is_complete_once_its_last_byte_arrives() {
         let reply = b"*2\r\n$5\r\nfreed\r\n:0\r\n";
         assert_eq!(whole(reply), Some(reply.len()));
         for end in 0..reply.len() {
