@@ -128,7 +128,7 @@ fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
 }
 
 #[test]
-fn ctrl_c_ends_the_command_and_the_script_around_it() {
+fn ctrl_c_ends_the_command_and_the_calling_script() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     let script = "bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n";
@@ -171,7 +171,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 
 /// Nobody renews the lock of a run that is suspended. Its helper is not, and ends the command.
 #[test]
-fn a_run_suspended_past_its_lease_has_lost() {
+fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
     // A lease shorter than a request may take is warned of, at some moment of the run.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
@@ -215,7 +215,7 @@ fn top_stops_and_goes_on_with_the_shells_job() {
 }
 
 #[test]
-fn a_waiter_on_a_terminal_says_who_has_the_lock() {
+fn a_waiter_on_a_terminal_names_the_holder() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run one -- true\n", &["waiting for one: held by sleep on "]), ("\x03", &["ready> "])]);
