@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_before_the_url() {
+    fn options_override_the_url() {
         let options = ServerOptions {
             url: "redis://me:one@example.org/3".to_owned(),
             username: Some("you".to_owned()),
@@ -486,7 +486,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn without_the_feature_tls_is_refused_in_words() {
+    fn a_missing_tls_feature_is_named_in_the_error() {
         for url in ["rediss://localhost", "rediss-sentinel://localhost/m"] {
             let error = address(url).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Unsupported);

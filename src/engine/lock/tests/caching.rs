@@ -258,7 +258,7 @@ fn an_idle_hold_is_released_with_its_slice() {
 }
 
 #[test]
-fn a_thread_that_was_given_up_on_is_late_once() {
+fn a_thread_returning_too_late_is_penalised_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
@@ -290,7 +290,7 @@ fn a_recalled_hold_ends_with_its_slice() {
 // ---- recalls
 
 #[test]
-fn an_idle_hold_uses_up_no_check_of_another() {
+fn an_idle_hold_does_not_consume_anothers_check() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -502,7 +502,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_recall_counts_once() {
+fn a_recall_seen_by_two_checks_counts_once() {
     let mut one = granted();
     for now in [1, 50] {
         let now = one.at(ms(now));
