@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_credentials_are_for_sentinels() {
+    fn sentinel_credentials_are_sent_to_sentinels_only() {
         let options = ServerOptions {
             url: "redis://localhost".to_owned(),
             sentinel_password: Some("S3CR3T".to_owned()),

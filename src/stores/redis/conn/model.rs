@@ -174,7 +174,7 @@ fn every_caller_gets_its_own_reply() {
 
 /// Each request that was sent before the break fails, and may be repeated at once; nothing else does.
 #[test]
-fn a_break_fails_those_who_wait_and_no_later_request() {
+fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     for answers in 0..3 {
         check(move || {
             let world = World::new(answers, true);
@@ -198,7 +198,7 @@ fn a_break_fails_those_who_wait_and_no_later_request() {
 
 /// The server falls silent and the time comes at any point: every thread is notified, once.
 #[test]
-fn a_time_out_at_any_point_strands_nobody() {
+fn a_timeout_at_any_point_strands_no_thread() {
     for answers in 0..3 {
         check(move || {
             let world = World::new(answers, false);
@@ -213,7 +213,7 @@ fn a_time_out_at_any_point_strands_nobody() {
 }
 
 #[test]
-fn closing_waits_for_what_is_under_way_and_strands_nobody() {
+fn closing_waits_for_pending_requests_and_strands_no_thread() {
     check(|| {
         let world = World::new(usize::MAX, false);
         let deadline = Clock::System.after(LIMIT);
