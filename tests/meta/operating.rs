@@ -60,7 +60,7 @@ fn the_dashboard_shows_what_serve_counts() {
 
 /// Prometheus's own tool reads the configuration and its rules.
 #[test]
-fn the_scrape_configuration_is_one_that_prometheus_loads() {
+fn prometheus_loads_the_scrape_configuration() {
     let Some(promtool) = crate::alerts::promtool() else { return };
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
     let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();
@@ -179,7 +179,7 @@ fn has_its_fields(value: &Value, place: &str) {
 }
 
 #[test]
-fn the_dashboard_is_one_that_grafana_loads() {
+fn grafana_loads_the_dashboard() {
     let dashboard: Value = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
     has_its_fields(&dashboard, "");
     assert_eq!(dashboard["schemaVersion"], 39);

@@ -19,7 +19,7 @@ fn no_folder_exceeds_its_size_limit() {
 }
 
 #[test]
-fn a_room_beyond_its_limit_or_without_one_is_reported() {
+fn a_folder_over_its_limit_or_without_one_is_reported() {
     let limits = limits("# why\nsrc/engine 100\ntests 500\ngone 1\n");
     let counts = [("src/engine", 101), ("tests", 450), ("cli", 7)]
         .map(|(room, count)| (room.to_owned(), count))

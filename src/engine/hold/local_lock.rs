@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_release_decides_whether_a_lock_is_contended() {
+    fn the_latest_release_decides_whether_a_lock_is_contended() {
         let (local, forgotten) = (local(), 2 * u64::try_from(RULES.contended.as_millis()).unwrap());
         for begun in [0, forgotten] {
             local.state().note_released(Others::Listen(2), at(begun));

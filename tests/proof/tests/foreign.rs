@@ -68,7 +68,7 @@ fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
 }
 
 #[test]
-fn all_that_must_hold_holds_beside_redisson() {
+fn all_invariants_hold_beside_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let of_kind = |kind: Kind| {
         let scripts = both(foreign, &|_, text| text);

@@ -360,7 +360,7 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
 }
 
 #[test]
-fn a_hold_wanted_at_its_grant_is_not_cached() {
+fn a_hold_already_wanted_when_granted_is_not_cached() {
     let mut one = granted();
     let now = one.at(ms(1));
     one.own().until_recall(0, true, now.now, RULES.first_check);
@@ -413,7 +413,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
 }
 
 #[test]
-fn the_half_second_begins_anew_with_each_use() {
+fn each_use_restarts_the_idle_half_second() {
     let mut one = granted();
     for used in [1, 400, 800] {
         assert!(stays(&mut one, ms(used)));

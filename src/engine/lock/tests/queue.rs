@@ -168,7 +168,7 @@ fn a_message_keeps_its_waiter_awake_once() {
 }
 
 #[test]
-fn the_lock_is_promised_once_to_each_sleep() {
+fn a_sleeping_waiter_is_promised_the_lock_once() {
     let mut lock = lock();
     let at = At { rules: &caching::RULES, ..at() };
     assert!(lock.sleep(FIRST, true, false));
