@@ -6,16 +6,16 @@ use super::harness::{Sessions, Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    a_kind_is_reentrant_exactly_if_it_says_so,
-    a_release_wakes_other_clients_if_the_kind_does,
-    every_kind_is_a_lock_to_generic_code,
+    a_kind_is_reentrant_only_if_declared,
+    a_release_wakes_other_clients_if_the_kind_supports_it,
+    generic_code_can_use_every_kind_of_lock,
     a_later_caller_overtakes_only_on_unfair_kinds,
-    a_hold_survives_a_restart_if_the_store_says_so,
-    a_hold_outlives_connections_if_the_store_says_so,
-    a_lease_ends_as_exactly_as_the_store_says,
+    holds_survive_a_restart_only_if_the_store_declares_it,
+    holds_outlive_connections_only_if_the_store_declares_it,
+    leases_end_with_the_precision_the_store_declares,
 );
 
-fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
+fn a_kind_is_reentrant_only_if_declared(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -38,7 +38,7 @@ fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
     }
 }
 
-fn a_release_wakes_other_clients_if_the_kind_does(store: &Store) {
+fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
     for kind in &store.kinds {
         let (client, other) = (store.client(), store.client());
         let name = fresh(kind.label);
@@ -70,7 +70,7 @@ fn a_release_wakes_other_clients_if_the_kind_does(store: &Store) {
     }
 }
 
-fn every_kind_is_a_lock_to_generic_code(store: &Store) {
+fn generic_code_can_use_every_kind_of_lock(store: &Store) {
     fn one_visit(lock: &impl Lock) {
         lock.lock().unwrap();
         lock.unlock().unwrap();
@@ -129,7 +129,7 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     }
 }
 
-fn a_hold_survives_a_restart_if_the_store_says_so(store: &Store) {
+fn holds_survive_a_restart_only_if_the_store_declares_it(store: &Store) {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
@@ -149,7 +149,7 @@ fn a_hold_survives_a_restart_if_the_store_says_so(store: &Store) {
     }
 }
 
-fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
+fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
     let (make, binds) = match store.sessions {
         Sessions::None => return,
         Sessions::Outlived(make) => (make, false),
@@ -176,7 +176,7 @@ fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
     }
 }
 
-fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
+fn leases_end_with_the_precision_the_store_declares(store: &Store) {
     let lease = ms(100);
     let (lock, rival) = (store.client(), store.client());
     let name = fresh("exact");

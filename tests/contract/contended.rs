@@ -9,19 +9,19 @@ use super::harness::{Need, Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(needs Hearing:
-    a_hold_hears_of_another_client_that_waits,
-    a_hold_hears_of_a_thread_of_its_own_client,
+    a_hold_is_notified_of_another_clients_waiter,
+    a_hold_is_notified_of_its_own_clients_waiter,
     is_contended_says_whether_others_wait,
     a_waiter_is_reported_before_the_next_check,
     the_owner_of_a_contended_hold_is_not_reused,
     a_waiter_before_the_callback_is_reported,
-    a_waiter_that_gives_up_counts_no_more,
+    a_waiter_that_gave_up_no_longer_counts,
     callbacks_are_a_second_apart_while_others_wait,
     a_callback_ends_with_its_hold,
     a_callback_follows_the_guard_through_a_conditions_wait,
     a_contended_hold_leaves_nothing_behind,
     a_reader_is_notified_of_writers_only,
-    a_writer_hears_of_readers,
+    a_writer_is_notified_of_readers,
     a_reporting_leader_is_notified_of_its_rival,
 );
 
@@ -53,7 +53,7 @@ fn hears_of(guard: OwnedGuard, other: RedisLock) {
     waiter.returns_within(LONG);
 }
 
-fn a_hold_hears_of_another_client_that_waits(store: &Store) {
+fn a_hold_is_notified_of_another_clients_waiter(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let name = fresh("wanted");
@@ -61,7 +61,7 @@ fn a_hold_hears_of_another_client_that_waits(store: &Store) {
     }
 }
 
-fn a_hold_hears_of_a_thread_of_its_own_client(store: &Store) {
+fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
     let client = store.client();
     for make in hearing(store) {
         let lock = make(&client, &fresh("local"));
@@ -122,7 +122,7 @@ fn a_waiter_before_the_callback_is_reported(store: &Store) {
     }
 }
 
-fn a_waiter_that_gives_up_counts_no_more(store: &Store) {
+fn a_waiter_that_gave_up_no_longer_counts(store: &Store) {
     let (client, other, name) = (store.client(), store.client(), fresh("gone"));
     let guard = client.get_lock(&name).acquire().unwrap();
     assert!(!guard.is_contended().unwrap());
@@ -223,7 +223,7 @@ fn a_reader_is_notified_of_writers_only(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-fn a_writer_hears_of_readers(store: &Store) {
+fn a_writer_is_notified_of_readers(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }

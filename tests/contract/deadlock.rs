@@ -15,17 +15,17 @@ contracts!(needs Directory:
     a_broken_multi_lock_wait_keeps_earlier_holds,
     a_conditions_reacquisition_is_not_broken,
     a_deadlock_stays_if_the_youngest_client_does_not_break,
-    a_ring_of_eight_clients_is_told_by_each,
-    a_ring_within_one_client_is_told,
+    each_client_reports_a_cycle_of_eight_clients,
+    a_deadlock_within_one_client_is_reported,
     a_wait_for_a_running_thread_is_no_deadlock,
     an_ended_wait_is_not_part_of_a_deadlock,
     a_multi_locks_wait_is_part_of_a_deadlock,
-    a_ring_through_a_read_hold_is_seen,
+    a_cycle_through_a_read_hold_is_found,
     a_cycle_through_a_reader_behind_a_writer_is_found,
     a_cycle_through_fair_and_write_locks_is_found,
-    owned_guards_make_only_possible_cycles,
-    an_owned_guard_elsewhere_is_no_cycle,
-    work_under_anothers_hold_extends_the_cycle,
+    cycles_through_owned_guards_are_reported_only_as_possible,
+    an_owned_guard_in_another_thread_makes_no_cycle,
+    commands_run_under_a_hold_extend_the_cycle,
     a_deadlock_beyond_a_full_entry_is_broken,
     a_deadlock_with_six_hundred_locks_is_broken,
     a_deadlock_through_names_of_a_thousand_bytes_is_broken,
@@ -291,7 +291,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     assert!(end([older], &interrupt) <= 1);
 }
 
-fn a_ring_of_eight_clients_is_told_by_each(store: &Store) {
+fn each_client_reports_a_cycle_of_eight_clients(store: &Store) {
     std::thread::scope(|scope| {
         for count in [3, 8] {
             scope.spawn(move || ring_of(store, count));
@@ -319,7 +319,7 @@ fn ring_of(store: &Store, count: usize) {
     end(threads, &interrupt);
 }
 
-fn a_ring_within_one_client_is_told(store: &Store) {
+fn a_deadlock_within_one_client_is_reported(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let member = Member::quick(store);
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
@@ -398,7 +398,7 @@ fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
     }
 }
 
-fn a_ring_through_a_read_hold_is_seen(store: &Store) {
+fn a_cycle_through_a_read_hold_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -485,7 +485,7 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
 
 /// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
 /// one thread do not know of each other.
-fn owned_guards_make_only_possible_cycles(store: &Store) {
+fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
     let (gate, interrupt) = (gate_of(5), Interrupt::new());
@@ -524,7 +524,7 @@ fn owned_guards_make_only_possible_cycles(store: &Store) {
 }
 
 /// Another thread has the guard and releases it.
-fn an_owned_guard_elsewhere_is_no_cycle(store: &Store) {
+fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b"].map(fresh).into();
     let (one, other) = (Member::quick(store), Member::quick(store));
     let guard = {
@@ -548,7 +548,7 @@ enum Hold {
 }
 
 /// Other clients wait, and say under which hold they work.
-fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
+fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();

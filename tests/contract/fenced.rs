@@ -8,7 +8,7 @@ use crate::support::prelude::*;
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,
-    every_way_to_take_a_fenced_lock_has_a_token,
+    every_acquire_method_of_a_fenced_lock_gives_a_token,
     reentry_keeps_the_token,
     a_plain_and_a_fenced_handle_are_one_lock,
     the_token_of_a_holder_is_shown,
@@ -37,7 +37,7 @@ fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
     assert!(last < 1 << 53);
 }
 
-fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
+fn every_acquire_method_of_a_fenced_lock_gives_a_token(store: &Store) {
     let lock = store.client().get_fenced_lock(fresh("ways"));
     let mut tokens = vec![lock.lock_and_get_token().unwrap()];
     lock.unlock().unwrap();

@@ -7,8 +7,8 @@ contracts!(
     an_interrupt_ends_a_wait,
     an_interrupted_wait_leaves_nothing_held_or_renewed,
     an_interrupted_waiter_passes_its_place_on,
-    an_interrupt_set_before_the_call_means_no_wait,
-    an_interrupt_set_before_the_call_also_ends_a_reentry,
+    an_early_interrupt_prevents_waiting,
+    an_early_interrupt_also_prevents_a_reentry,
 );
 
 fn an_interrupt_ends_a_wait(store: &Store) {
@@ -79,7 +79,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
     }
 }
 
-fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
+fn an_early_interrupt_prevents_waiting(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -105,7 +105,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
 }
 
 /// As Java's `lockInterruptibly`, which checks the interrupt on entry.
-fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
+fn an_early_interrupt_also_prevents_a_reentry(store: &Store) {
     let lock = store.client().get_lock(fresh("reentry"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();

@@ -17,7 +17,7 @@ contracts!(needs Keeping:
     a_long_use_leaves_the_lock_cached,
     a_cached_lock_keeps_its_token,
     clients_that_recall_each_other_alternate,
-    no_load_loses_a_cached_lock_in_use,
+    a_cached_lock_in_use_survives_heavy_load,
 );
 
 #[track_caller]
@@ -193,7 +193,7 @@ fn clients_that_recall_each_other_alternate(store: &Store) {
 
 /// Each of 64 threads uses 31 locks. The soak runs this longer, beside busy processes, and may stop the
 /// server for half a lease.
-fn no_load_loses_a_cached_lock_in_use(store: &Store) {
+fn a_cached_lock_in_use_survives_heavy_load(store: &Store) {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());
     let uses = |_| {
