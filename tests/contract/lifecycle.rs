@@ -7,11 +7,11 @@ use super::input::every_call;
 use crate::support::prelude::*;
 
 contracts!(
-    shutdown_releases_all_that_is_held,
+    shutdown_releases_all_held_locks,
     shutdown_is_reported_to_the_holders,
     shutdown_ends_every_wait,
-    after_shutdown_every_call_says_so,
-    shutdown_may_be_repeated_and_concerns_one_client,
+    every_call_after_shutdown_reports_the_shutdown,
+    shutdown_is_repeatable_and_affects_one_client_only,
     shutdown_in_the_middle_of_work_leaves_nothing,
     shutdown_from_a_callback_returns,
     dropping_the_last_clone_releases,
@@ -19,7 +19,7 @@ contracts!(
     a_client_leaves_no_thread_behind,
 );
 
-fn shutdown_releases_all_that_is_held(store: &Store) {
+fn shutdown_releases_all_held_locks(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let name = fresh("held");
     let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
@@ -96,7 +96,7 @@ fn shutdown_ends_every_wait(store: &Store) {
     }
 }
 
-fn after_shutdown_every_call_says_so(store: &Store) {
+fn every_call_after_shutdown_reports_the_shutdown(store: &Store) {
     let client = store.client();
     let name = fresh("after");
     let (held, clone) = (client.get_lock(&name), client.clone());
@@ -117,7 +117,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     assert_eq!(clone.current_owner().client(), client.id());
 }
 
-fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
+fn shutdown_is_repeatable_and_affects_one_client_only(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
     let guard = other.get_lock(fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();

@@ -6,15 +6,15 @@ use super::harness::{Store, fresh};
 use crate::support::{Holding, elsewhere};
 
 contracts!(
-    names_are_taken_as_they_are,
+    names_are_used_unchanged,
     names_differ_by_case_and_by_every_character,
     the_prefix_is_part_of_the_key_only,
-    mapped_names_that_meet_are_one_lock,
+    names_mapped_to_one_key_are_one_lock,
     ids_and_owners_are_shown_as_uuid_and_number,
-    a_neighbour_of_any_shape_is_in_nobodys_way,
+    locks_with_similar_names_do_not_interfere,
 );
 
-fn names_are_taken_as_they_are(store: &Store) {
+fn names_are_used_unchanged(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let tag = fresh("odd");
     let longest = format!("{tag}{}", "x".repeat(MAX_NAME_LEN - tag.len()));
@@ -70,7 +70,7 @@ fn the_prefix_is_part_of_the_key_only(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn mapped_names_that_meet_are_one_lock(store: &Store) {
+fn names_mapped_to_one_key_are_one_lock(store: &Store) {
     let name = fresh("Mapped");
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
@@ -130,7 +130,7 @@ const SHAPES: [&str; 16] = [
 ];
 
 /// Remains of a released name are in nobody's way either.
-fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
+fn locks_with_similar_names_do_not_interfere(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
         let refused = |name: &str| {

@@ -7,16 +7,16 @@ use crate::support::observer::told;
 use crate::support::prelude::*;
 
 contracts!(
-    grants_and_releases_are_observed_and_reentries_are_not,
+    observers_see_grants_and_releases_but_not_reentries,
     the_time_and_the_attempts_of_a_wait_are_observed,
     a_loss_is_observed_once,
     the_end_of_max_hold_is_observed,
     a_thread_that_ended_with_the_lock_is_observed_once,
     a_panicking_observer_harms_nothing,
-    a_vain_wait_is_reported_with_its_reason,
-    stats_and_contended_agree_with_what_was_done,
+    an_unsuccessful_wait_is_reported_with_its_reason,
+    stats_and_contended_match_the_locks_use,
     a_blocked_observer_does_not_stop_renewals,
-    each_request_that_changes_something_is_reported,
+    each_changing_request_is_reported,
 );
 
 #[derive(Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl Observer for Teller {
     }
 }
 
-fn grants_and_releases_are_observed_and_reentries_are_not(store: &Store) {
+fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller));
     for kind in &store.kinds {
@@ -245,7 +245,7 @@ fn observed() -> (Events, Receiver<String>) {
     (Events(sender), seen)
 }
 
-fn a_vain_wait_is_reported_with_its_reason(store: &Store) {
+fn an_unsuccessful_wait_is_reported_with_its_reason(store: &Store) {
     let (events, seen) = observed();
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
@@ -272,7 +272,7 @@ fn a_vain_wait_is_reported_with_its_reason(store: &Store) {
     held.release();
 }
 
-fn each_request_that_changes_something_is_reported(store: &Store) {
+fn each_changing_request_is_reported(store: &Store) {
     let (observer, asked) = told(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),
@@ -318,7 +318,7 @@ fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn stats_and_contended_agree_with_what_was_done(store: &Store) {
+fn stats_and_contended_match_the_locks_use(store: &Store) {
     let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let (free, waited_for) = (fresh("free"), fresh("waited for"));
     for _ in 0..3 {

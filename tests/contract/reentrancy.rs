@@ -9,7 +9,7 @@ contracts!(
     the_count_is_visible_as_0_1_2_1_0,
     every_try_form_reenters,
     a_call_and_a_guard_are_two_levels,
-    a_guard_unlocked_by_a_call_holds_nothing,
+    a_guard_holds_nothing_after_a_call_to_unlock,
 );
 
 fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
@@ -77,7 +77,7 @@ fn a_call_and_a_guard_are_two_levels(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_guard_unlocked_by_a_call_holds_nothing(store: &Store) {
+fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     let guard = lock.acquire().unwrap();
     let early = guard.lost();

@@ -10,8 +10,8 @@ contracts!(
     reentrant_and_non_reentrant_handles_share_a_lock,
     max_hold_ends_a_renewed_hold,
     a_reentry_does_not_extend_max_hold,
-    a_short_max_hold_is_the_lease,
-    options_that_cannot_be_used_are_refused_before_anything_happens,
+    a_max_hold_below_the_lease_shortens_the_lease,
+    unusable_options_are_refused_before_any_request,
     a_spin_lock_excludes_and_wakes_subscribed_waiters,
     a_spinning_waiter_gets_a_freed_lock_soon,
     a_waiter_behind_a_spinning_one_does_not_spin,
@@ -76,7 +76,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
     crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }
 
-fn a_short_max_hold_is_the_lease(store: &Store) {
+fn a_max_hold_below_the_lease_shortens_the_lease(store: &Store) {
     let client = store.client();
     let name = fresh("short");
     let taken = now();
@@ -89,7 +89,7 @@ fn a_short_max_hold_is_the_lease(store: &Store) {
     assert_eq!(receive(&guard.lost(), ms(300) + SLACK).unwrap().reason, LossReason::HeldTooLong);
 }
 
-fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store) {
+fn unusable_options_are_refused_before_any_request(store: &Store) {
     let client = store.client();
     let name = fresh("bad");
     for lock in [

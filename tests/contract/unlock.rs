@@ -8,13 +8,13 @@ use crate::support::prelude::*;
 contracts!(
     an_unlock_of_a_free_lock_says_free,
     anothers_unlock_names_the_holder_and_changes_nothing,
-    an_unlock_after_the_lease_says_expired_and_only_once,
+    unlocking_an_expired_hold_reports_expiry_once,
     every_level_of_an_expired_hold_says_expired,
     force_unlock_frees_the_lock_from_any_holder,
     force_unlock_wakes_the_waiters,
     force_unlock_is_reported_to_the_holder,
     a_forced_out_holder_does_not_unlock_its_successor,
-    a_thread_may_lock_while_its_thread_locals_end,
+    a_thread_may_lock_during_its_thread_local_destructors,
 );
 
 fn an_unlock_of_a_free_lock_says_free(store: &Store) {
@@ -51,7 +51,7 @@ fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
     }
 }
 
-fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
+fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -159,7 +159,7 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
     }
 }
 
-fn a_thread_may_lock_while_its_thread_locals_end(store: &Store) {
+fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
     /// Uses locks in its destructor, which runs after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,
