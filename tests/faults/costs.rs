@@ -136,7 +136,7 @@ fn settled(world: &World) -> usize {
 }
 
 #[test]
-fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
+fn each_kind_uses_only_its_protocols_round_trips() {
     scenario(|world| {
         // No renewal is due meanwhile, and no late answer makes a request repeat.
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
@@ -171,7 +171,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
 }
 
 #[test]
-fn records_no_longer_needed_are_dropped_without_a_wait() {
+fn request_records_are_deleted_without_waiting_for_an_answer() {
     scenario(|world| {
         let client = world.client();
         drop(set_up(&world.direct()));
@@ -198,7 +198,7 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
 }
 
 #[test]
-fn cycles_of_every_kind_leave_nothing() {
+fn lock_and_release_of_every_kind_leave_no_keys() {
     scenario(|world| {
         let unhurried = || {
             let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(20));
@@ -290,7 +290,7 @@ fn clear_requests(world: &World) {
 
 /// On a slow link no grant is of use, and each costs the server a clean-up.
 #[test]
-fn a_lease_below_the_round_trip_is_a_cheap_error() {
+fn a_lease_below_the_round_trip_fails_after_few_requests() {
     const LEASE: Duration = ms(20);
     scenario(|world| {
         let client =
@@ -351,7 +351,7 @@ fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, 
 }
 
 #[test]
-fn a_cycle_that_nobody_waits_for_is_nine_commands() {
+fn an_uncontended_cycle_takes_nine_commands() {
     const CYCLES: u64 = 50;
     scenario(|world| {
         // Before Redis 7 a script cannot ask what its user may do, and tries two more commands.

@@ -143,7 +143,7 @@ fn an_unanswered_release_by_id_counts_once() {
 }
 
 #[test]
-fn a_notification_whose_waiter_has_died_is_given_to_another() {
+fn a_dead_waiters_notification_goes_to_another() {
     scenario(|world| {
         let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
         let waiting = |client: &LockClient| {
@@ -246,7 +246,7 @@ fn fair_waiters_outlast_a_paused_server() {
 }
 
 #[test]
-fn a_wait_that_could_not_release_leaves_no_place() {
+fn a_condition_wait_whose_release_fails_leaves_no_place() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("k");

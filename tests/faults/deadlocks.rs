@@ -74,7 +74,7 @@ fn only_threads_with_holds_cost_deadlock_searches() {
 }
 
 #[test]
-fn a_published_wait_ends_without_waiting_for_the_entry() {
+fn a_wait_ends_without_waiting_for_its_entrys_write() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());

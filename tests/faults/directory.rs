@@ -13,7 +13,7 @@ fn entries(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn an_entry_is_one_write_a_round() {
+fn an_entry_is_written_once_per_round() {
     scenario(|world| {
         // No hold may be lost for want of a processor.
         let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
@@ -113,7 +113,7 @@ fn a_user_without_entries_still_has_locks() {
 }
 
 #[test]
-fn an_owner_without_queue_rights_leads_to_its_entry() {
+fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
     let guard = client.get_lock("a").acquire().unwrap();

@@ -39,7 +39,7 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
 }
 
 #[test]
-fn leases_that_ran_out_leave_no_memory_taken() {
+fn a_crowd_of_expired_leases_leaves_no_memory() {
     scenario(|world| {
         let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
         let client = builder.build().unwrap();
@@ -58,7 +58,7 @@ fn leases_that_ran_out_leave_no_memory_taken() {
 
 /// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
 #[test]
-fn expired_leases_leave_no_memory() {
+fn rounds_of_expired_leases_leave_no_memory() {
     alone(|| {
         for rounds in [47, 49, 51, 53] {
             let clock = ManualClock::new();
@@ -139,7 +139,7 @@ impl Observer for Blocked {
 }
 
 #[test]
-fn an_outage_leaves_no_memory_taken() {
+fn an_outage_leaves_no_memory_allocated() {
     scenario(|world| {
         let (blocked, free) = Blocked::new();
         let lease = ms(6_000);

@@ -97,7 +97,7 @@ fn waiting_clients_are_served_in_order() {
 }
 
 #[test]
-fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
+fn a_client_leaves_the_queue_with_its_last_waiter() {
     scenario(|world| {
         let holder = client(world).get_lock("left").acquire().unwrap();
         let other = client(world);
@@ -121,7 +121,7 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
 /// The place stays, and the subscription does for a while: a release must not reserve the lock for a client
 /// that does not come.
 #[test]
-fn a_client_whose_leaving_was_lost_listens_no_more() {
+fn a_client_unsubscribes_although_its_queue_removal_was_lost() {
     scenario(|world| {
         let held = client(world).get_lock("lost").acquire().unwrap();
         let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
@@ -192,7 +192,7 @@ fn a_killed_first_waiter_costs_the_next_nothing() {
 }
 
 #[test]
-fn a_stopped_first_waiter_costs_a_standby_only() {
+fn a_stopped_first_waiter_costs_only_the_standby_time() {
     let took = a_hundred_times(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
@@ -269,7 +269,7 @@ fn redissons_force_unlock_is_noticed_within_50_ms() {
 
 /// The id is a UUID of version 8, as our clients', but its releases do not notify the queue.
 #[test]
-fn a_stranger_with_our_id_form_is_noticed() {
+fn a_foreign_holder_with_an_id_like_ours_is_noticed() {
     const ROUNDS: usize = 20;
     scenario(|world| {
         let waiter = client(world);
@@ -320,7 +320,7 @@ fn a_waiter_without_queue_rights_is_woken() {
 }
 
 #[test]
-fn a_waiter_that_came_without_memory_is_woken() {
+fn a_waiter_that_arrived_at_a_full_server_is_woken() {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
         let held = holder.get_lock("full").acquire().unwrap();
@@ -409,7 +409,7 @@ fn a_holder_without_queue_rights_wakes_waiters() {
 /// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
 /// for ever. Found by `tests/proof`.
 #[test]
-fn a_release_without_rights_leaves_an_ending_queue() {
+fn a_release_without_rights_leaves_a_queue_that_expires() {
     let user =
         |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
     scenario_on(user, |world| {

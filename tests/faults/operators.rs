@@ -75,7 +75,7 @@ fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
 }
 
 #[test]
-fn a_lock_whose_end_was_taken_away_gets_one_again() {
+fn a_persisted_lock_gets_an_expiry_again() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.get_lock("persisted").acquire().unwrap();
@@ -179,7 +179,7 @@ fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
 }
 
 #[test]
-fn a_waiter_with_a_retired_number_has_one_place() {
+fn a_waiter_with_a_retired_number_has_one_queue_place() {
     scenario(|world| {
         let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();

@@ -133,7 +133,7 @@ fn holds_with_half_a_second_left_survive_an_outage() {
 
 /// Figures for `docs/performance.md`, not for the gate: each takes a minute.
 #[test]
-fn figures_of_an_outage_are_on_request() {
+fn measures_an_outage_on_request() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
         return;
     }
@@ -212,7 +212,7 @@ fn a_late_renewal_prolongs_no_later_hold() {
 
 /// The request is on its way when the call returns; the thread's next question goes behind it.
 #[test]
-fn giving_up_does_not_wait_for_the_store() {
+fn a_waiter_gives_up_without_waiting_for_the_store() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
@@ -248,7 +248,7 @@ fn giving_up_does_not_wait_for_the_store() {
 }
 
 #[test]
-fn a_place_that_was_not_left_is_cleaned_up() {
+fn a_lost_request_to_leave_the_queue_is_repeated() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
         let (client, other) = (builder.build().unwrap(), world.direct());

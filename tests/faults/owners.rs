@@ -209,7 +209,7 @@ fn a_release_after_an_abort_frees_nothing() {
 }
 
 #[test]
-fn releases_that_the_kernel_delivers_late_free_nothing() {
+fn late_delivered_releases_free_nothing() {
     alone(|| {
         let (Some(binary), Some(net)) = (default_server(), Netns::new()) else { return };
         let server = net.start(RedisServer::builder(&binary));

@@ -292,7 +292,7 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_sentinel_is_refused_in_words() {
+fn a_sentinel_used_as_a_server_is_refused_with_advice() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let folder = tempfile::tempdir().unwrap();

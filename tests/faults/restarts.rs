@@ -229,7 +229,7 @@ fn a_hold_is_renewed_when_its_connections_end() {
 }
 
 #[test]
-fn a_server_that_is_loading_its_data_is_waited_for() {
+fn calls_wait_for_a_server_that_loads_its_data() {
     // The server answers after each key, and takes 20 ms for one: minutes in all, unless told to hurry.
     let slow = |builder: crate::support::server::Builder| {
         builder

@@ -9,7 +9,7 @@ use crate::support::proxy::{Command, Do, Which, verb};
 use crate::support::stalls::stalled_between;
 
 #[test]
-fn killed_subscriptions_keep_no_waiter_out() {
+fn killed_subscriptions_do_not_strand_waiters() {
     scenario(|world| {
         let turns = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
@@ -112,7 +112,7 @@ fn waiters_without_subscriptions_poll() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_polled() {
+fn a_lock_without_expiry_is_polled() {
     scenario(|world| {
         let client = world.client();
         world.does(&["HSET", "endless", "somebody:1", "1"]);
@@ -295,7 +295,7 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
 
 /// A release notifies the first in the line. Redisson's notifies all.
 #[test]
-fn a_crowd_for_permits_asks_little_in_vain() {
+fn a_crowd_waiting_for_permits_sends_few_vain_requests() {
     const CLIENTS: usize = 40;
     scenario(|world| {
         // No request is repeated on a busy machine.

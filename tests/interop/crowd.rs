@@ -120,7 +120,7 @@ impl Work<'_> {
             self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
         let told = ["work", url, self.name, &self.lasts.as_millis().to_string()].join("\t");
         let told = [told, self.pause.as_millis().to_string(), threads.join("\t")].join("\t");
-        Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told)
+        Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told)
     }
 }
 
@@ -237,7 +237,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 }
 
 #[test]
-fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
+fn java_and_rust_readers_and_writers_never_hold_at_once() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     // Long pauses leave gaps between readers, which writers need.
@@ -249,7 +249,7 @@ fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
 }
 
 #[test]
-fn java_and_rust_never_have_more_permits_than_there_are() {
+fn java_and_rust_together_never_exceed_the_permits() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     for kind in ["semaphore", "permits"] {
@@ -267,7 +267,7 @@ fn java_and_rust_never_have_more_permits_than_there_are() {
 }
 
 #[test]
-fn spin_locks_of_both_are_one() {
+fn java_and_rust_spin_locks_exclude_each_other() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who
     // spins has the lock when it happens to look while it is free.
@@ -307,7 +307,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
 
 /// By itself a small crowd; with [`WORKER`] in its environment, one process of a larger one.
 #[test]
-fn one_rust_process_of_the_crowd() {
+fn a_small_rust_crowd_never_holds_at_once() {
     if let Ok(told) = env::var(WORKER) {
         return worker(&told);
     }
@@ -343,7 +343,7 @@ impl Queuer {
     pub(crate) fn start(url: &str, number: usize) -> Queuer {
         let list = format!("orders:{number}");
         let told = ["turns", url, &list].join("\t");
-        Queuer { worker: Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told), list }
+        Queuer { worker: Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told), list }
     }
 
     /// Has it wait for the lock; when it has it, it appends `turn` to the list called `served`.

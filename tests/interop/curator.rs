@@ -119,7 +119,7 @@ fn curator_and_rust_are_served_in_order() {
 }
 
 #[test]
-fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
+fn jvm_and_rust_threads_count_exactly_in_a_file() {
     const TIMES: usize = 200;
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -146,7 +146,7 @@ fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
 }
 
 #[test]
-fn readers_and_writers_of_both_languages_keep_to_one_lock() {
+fn curator_and_rust_readers_and_writers_share_one_lock() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
 /// Tells this test program that it is a waiting process: the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
-const TEST: &str = "fair::a_process_that_waits_for_a_fair_lock";
+const TEST: &str = "fair::helper_process_that_waits_for_a_fair_lock";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
@@ -61,7 +61,7 @@ fn turns(admin: &mut Connection) -> Vec<String> {
 
 /// Does nothing alone; with [`WAITER`] in its environment, waits until it is killed.
 #[test]
-fn a_process_that_waits_for_a_fair_lock() {
+fn helper_process_that_waits_for_a_fair_lock() {
     if let Ok(url) = env::var(WAITER) {
         let client = patient(&url);
         client.get_fair_lock("fair").lock().unwrap();
@@ -169,7 +169,7 @@ fn our_waiter_returns_to_the_front_after_java_skipped_it() {
 
 /// Redisson's dead have no heartbeat, and are waited for as long as they said.
 #[test]
-fn a_killed_java_waiter_is_waited_for_its_time() {
+fn a_killed_java_waiter_keeps_its_place_until_its_timeout() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };

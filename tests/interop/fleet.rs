@@ -54,7 +54,7 @@ fn one_rust_process_counts_exactly() {
 }
 
 #[test]
-fn java_gets_the_lock_beside_busy_rust() {
+fn java_gets_the_lock_despite_busy_rust_threads() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let enough = AtomicBool::new(false);

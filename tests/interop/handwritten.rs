@@ -52,7 +52,7 @@ impl Handwritten {
 }
 
 #[test]
-fn a_poll_finds_a_silent_release() {
+fn polling_finds_a_release_without_a_message() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();

@@ -153,7 +153,7 @@ fn our_long_lease_survives_javas_read_watchdog() {
 
 /// Remaining levels, a downgrade, and an expired write of a reader: Java acts on what they leave.
 #[test]
-fn java_goes_by_the_times_of_our_reading_and_writing() {
+fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
@@ -198,7 +198,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
 }
 
 #[test]
-fn permits_go_back_and_forth_between_the_languages() {
+fn permits_pass_between_java_and_rust() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
@@ -233,7 +233,7 @@ fn permits_go_back_and_forth_between_the_languages() {
 }
 
 #[test]
-fn permits_with_leases_are_given_back_by_the_other_language() {
+fn leased_permits_can_be_released_by_the_other_language() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let permits = client.get_expirable_semaphore("permits");
@@ -418,7 +418,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
 
 /// The field with a hold's begin is in the hash that both share.
 #[test]
-fn java_ignores_the_note_of_a_hold() {
+fn java_ignores_our_extra_hold_field() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -454,7 +454,7 @@ fn java_ignores_the_note_of_a_hold() {
 /// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
 /// wants; and a negative count is announced, which makes Java's reading thread throw.
 #[test]
-fn javas_wrong_message_keeps_no_waiter_asleep() {
+fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();

@@ -72,7 +72,7 @@ fn redlocks_exclude_each_other_across_languages() {
 }
 
 #[test]
-fn our_majority_is_busy_for_java() {
+fn a_majority_held_by_rust_is_busy_for_java() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();

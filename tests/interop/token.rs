@@ -48,28 +48,28 @@ fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
 }
 
 #[test]
-fn redis_py_and_a_token_lock_keep_each_other_out() {
+fn redis_py_and_token_locks_exclude_each_other() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redis_py()) else { return };
     keep_each_other_out(&server, &peer, admin);
 }
 
 #[test]
-fn redsync_and_a_token_lock_keep_each_other_out() {
+fn redsync_and_token_locks_exclude_each_other() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redsync()) else { return };
     keep_each_other_out(&server, &peer, admin);
 }
 
 #[test]
-fn redis_py_and_token_locks_keep_each_others_keys() {
+fn redis_py_and_token_locks_never_delete_each_others_keys() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redis_py()) else { return };
     never_delete_each_others_key(&server, &peer, admin);
 }
 
 #[test]
-fn redsync_and_a_token_lock_never_delete_each_others_key() {
+fn redsync_and_token_locks_never_delete_each_others_keys() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redsync()) else { return };
     never_delete_each_others_key(&server, &peer, admin);

@@ -83,7 +83,7 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
 
 /// A waiter that asked in vain and does not sleep yet misses what wakes sleepers.
 #[test]
-fn the_end_of_a_write_wakes_sleepy_java_readers() {
+fn the_end_of_a_write_wakes_java_readers_about_to_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // A waiter without a message sleeps this long.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);

@@ -99,7 +99,7 @@ fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
 }
 
 #[test]
-fn an_observers_calls_are_refused_inside_a_call() {
+fn client_calls_by_an_observer_inside_a_call_are_refused() {
     let (store, client, other, told) = called_back();
     let (lock, others) = (client.get_lock(NAME), other.get_lock(NAME));
     let mut all: Vec<Told> = Vec::new();

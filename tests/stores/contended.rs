@@ -114,7 +114,7 @@ fn scripts_run(admin: &mut Connection) -> u64 {
 }
 
 #[test]
-fn a_hold_without_a_callback_costs_nothing_more() {
+fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     // So that the server knows the scripts.
@@ -191,7 +191,7 @@ fn a_contention_mark_ends_with_its_hold() {
 
 /// As Redisson 4.7 waits: a plain lock's waiter is subscribed to its channel, a fair lock's is in its queue.
 #[test]
-fn redissons_waiters_are_heard_of_by_a_check() {
+fn a_check_finds_redissons_waiters() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();
