@@ -230,7 +230,7 @@ impl Observer for Unlocks {
 }
 
 #[test]
-fn a_guard_unlocked_by_an_observer_is_released() {
+fn a_guard_that_an_observer_unlocks_is_released() {
     let store = MemoryStore::new();
     let (place, (sender, unlocked)) = (Arc::new(Mutex::new(None)), unbounded());
     let observer = Unlocks(Arc::clone(&place), sender);

@@ -153,7 +153,7 @@ macro_rules! database_tests {
             a_killed_holders_session_lock_is_free_at_once,
             holding_one_name_never_delays_another,
             a_transaction_that_has_one_name_never_delays_another,
-            rows_show_holders_and_a_sweep_forgets_free_locks,
+            rows_show_holders_and_free_rows_are_swept,
             a_row_whose_time_is_over_is_not_renewed,
             locks_work_without_a_table_of_clients,
             the_next_client_removes_killed_clients_entries,
@@ -314,7 +314,7 @@ pub(crate) fn the_next_client_removes_killed_clients_entries<D: Database>() {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 }
 
-pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
+pub(crate) fn rows_show_holders_and_free_rows_are_swept<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();

@@ -57,7 +57,7 @@ fn lease_of(server: &Etcd, name: &str) -> String {
 }
 
 #[test]
-fn a_restarted_member_has_kept_the_lock() {
+fn a_restarted_member_still_has_the_lock() {
     let mut server = some_or_skip!(Etcd::start());
     let url = server.url();
     let (holder, other) = (client(&url), client(&url));
@@ -120,7 +120,7 @@ fn may_revoke(server: &Etcd) -> bool {
 }
 
 #[test]
-fn a_lease_revoking_version_is_warned_about() {
+fn a_version_that_may_revoke_leases_causes_a_warning() {
     let server = some_or_skip!(Etcd::start());
     let (observer, warnings) = told(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
@@ -350,7 +350,7 @@ fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_grant_whose_answer_is_lost_is_never_left_behind() {
+fn a_grant_with_a_lost_answer_is_undone() {
     let server = some_or_skip!(Etcd::start());
     let (port, cut) = cutter(server.port());
     let asking = builder(&format!("etcd://127.0.0.1:{port}")).build().unwrap();
@@ -516,7 +516,7 @@ fn a_directory_entry_is_no_lock_and_ends() {
 
 /// Prefixes are folders, and may be nested.
 #[test]
-fn nested_prefixes_do_not_disturb_each_other() {
+fn nested_prefixes_do_not_interfere() {
     let server = some_or_skip!(Etcd::start());
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
@@ -538,7 +538,7 @@ fn nested_prefixes_do_not_disturb_each_other() {
 
 /// By one watch on all locks, and in the contracts by one on a single lock.
 #[test]
-fn each_cached_lock_goes_to_its_waiter() {
+fn each_cached_lock_is_released_to_its_waiter() {
     let server = some_or_skip!(Etcd::start());
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();

@@ -51,7 +51,7 @@ fn set(server: &RedisServer, text: &str) {
 }
 
 #[test]
-fn redis_keeps_to_the_format() {
+fn redis_refuses_another_format_number() {
     let Some(binary) = default_server() else { return };
     let server = RedisServer::builder(&binary)
         .user("locks on >S3CR3T ~app:* &* +@all")
@@ -82,7 +82,7 @@ fn are_empty(servers: &[RedisServer]) {
 
 /// One server's refusal leaves nothing on the others, which another version may use.
 #[test]
-fn several_servers_are_read_before_any_is_numbered() {
+fn all_servers_formats_are_read_before_any_is_written() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
@@ -139,7 +139,7 @@ fn a_returning_servers_format_is_checked() {
 }
 
 #[test]
-fn a_cluster_keeps_to_the_format() {
+fn a_cluster_refuses_another_format_number() {
     let Some(cluster) = Cluster::start() else { return };
     keeps_to_the_format(
         || LockClient::connect(cluster.url()),
@@ -148,7 +148,7 @@ fn a_cluster_keeps_to_the_format() {
 }
 
 #[test]
-fn a_node_of_a_ring_keeps_to_the_format() {
+fn a_ring_node_refuses_another_format_number() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
     let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
@@ -156,7 +156,7 @@ fn a_node_of_a_ring_keeps_to_the_format() {
 }
 
 #[test]
-fn etcd_keeps_to_the_format() {
+fn etcd_refuses_another_format_number() {
     let Some(server) = Etcd::start() else { return crate::support::etcd::say_missing() };
     let note = |text: &str| {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
@@ -169,7 +169,7 @@ fn etcd_keeps_to_the_format() {
 }
 
 #[test]
-fn zookeeper_keeps_to_the_format() {
+fn zookeeper_refuses_another_format_number() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     keeps_to_the_format(
         || LockClient::connect(server.url()),
@@ -178,7 +178,7 @@ fn zookeeper_keeps_to_the_format() {
 }
 
 #[test]
-fn postgres_keeps_to_the_format() {
+fn postgres_refuses_another_format_number() {
     let Some(server) = PostgresServer::start() else { return };
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
@@ -202,7 +202,7 @@ fn postgres_keeps_to_the_format() {
 }
 
 #[test]
-fn mysql_keeps_to_the_format() {
+fn mysql_refuses_another_format_number() {
     let Some(server) = MysqlServer::start() else { return };
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
@@ -222,7 +222,7 @@ fn mysql_keeps_to_the_format() {
 }
 
 #[test]
-fn a_sqlite_file_keeps_to_the_format() {
+fn a_sqlite_file_refuses_another_format_number() {
     let folder = programs::in_memory();
     let path = folder.path().join("locks.db");
     let url = programs::sqlite_url(&path);

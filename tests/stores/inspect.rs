@@ -50,7 +50,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 }
 
 #[test]
-fn a_max_hold_shows_its_times_and_place() {
+fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
     // Only what the hold itself says is shown.
     let builder = || LockClient::builder().directory(false);
@@ -65,7 +65,7 @@ fn a_max_hold_shows_its_times_and_place() {
 
 /// The next hold, which another thread gets by a hand-off, must not show the last one's note.
 #[test]
-fn a_handoff_shows_the_new_holders_note() {
+fn after_a_hand_off_inspection_shows_the_new_holder() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
@@ -97,7 +97,7 @@ fn a_handoff_shows_the_new_holders_note() {
 }
 
 #[test]
-fn keys_of_other_programs_are_shown_with_their_type() {
+fn foreign_keys_are_shown_with_their_type() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -176,7 +176,7 @@ fn inspect_is_one_request_and_cuts_long_lists() {
 
 /// A cart or a session's secret is not shown as a holder, named in an error, or deleted.
 #[test]
-fn data_of_others_is_neither_told_nor_deleted_by_force() {
+fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -245,7 +245,7 @@ fn a_large_foreign_key_is_shown_as_such() {
 
 /// Each level of a reader has its own key, and anybody can write a count of a million.
 #[test]
-fn inspect_reads_a_bounded_number_of_reader_levels() {
+fn inspect_reads_a_limited_number_of_reader_levels() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -266,7 +266,7 @@ fn inspect_reads_a_bounded_number_of_reader_levels() {
 
 #[cfg(feature = "sqlite")]
 #[test]
-fn a_database_shows_a_holds_begin_and_place() {
+fn database_inspection_shows_a_holds_start_and_place() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();

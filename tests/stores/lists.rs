@@ -92,7 +92,7 @@ fn listing_many_locks_does_not_block_the_server() {
 }
 
 #[test]
-fn a_list_has_locks_only() {
+fn a_listing_contains_only_locks() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(3)).build().unwrap();
     for words in [
@@ -133,7 +133,7 @@ fn a_list_has_locks_only() {
 
 /// Lists find each kind of lock among similar keys of other programs.
 #[test]
-fn keys_of_other_programs_cost_a_list_no_request_each() {
+fn foreign_keys_cost_a_listing_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let script = "for n = 1, tonumber(ARGV[1]) do redis.call('set', 'text:' .. n, 'x') redis.call('set', 'count:' .. n, n) \
                   redis.call('hset', 'person:' .. n, 'name', 'ada', 'email', 'ada@example.org') \
@@ -178,7 +178,7 @@ fn lists_work_without_the_right_to_sort() {
 }
 
 #[test]
-fn an_entry_of_somebody_else_is_read_with_care() {
+fn malformed_foreign_directory_entries_are_read_safely() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");

@@ -84,7 +84,7 @@ fn shared() -> Option<&'static MysqlServer> {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_the_key() {
+fn every_statement_finds_its_row_by_primary_key() {
     let Some(server) = shared() else { return };
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
@@ -130,7 +130,7 @@ fn kill_all(admin: &mut Conn) {
 }
 
 #[test]
-fn a_server_that_stands_still_costs_one_command_timeout() {
+fn a_frozen_server_costs_one_command_timeout() {
     let Some(server) = MysqlServer::start() else { return };
     let client = connected(|| server.options().command_timeout(ms(1_500)).build());
     client.get_lock("a").lock().unwrap();
@@ -147,7 +147,7 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
 }
 
 #[test]
-fn a_grant_whose_answer_does_not_come_is_undone() {
+fn an_unanswered_grant_is_undone() {
     let Some(server) = shared() else { return };
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let name = fresh("late");
@@ -181,7 +181,7 @@ fn a_try_waits_for_no_row_lock() {
 }
 
 #[test]
-fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = MysqlServer::start() else { return };
     let at = |url: &str| LockClient::builder().url(url);
     let error = at(&server.url()).build().unwrap_err();
@@ -233,7 +233,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
 
 /// An error is no loss: the server keeps the session's lock, and the session goes on.
 #[test]
-fn a_server_stop_ends_no_session_lock() {
+fn a_frozen_server_keeps_session_locks() {
     let Some(server) = MysqlServer::start() else { return };
     let lease = ms(12_000);
     let options = || LockClient::builder().url(server.url()).session_locks();
@@ -283,7 +283,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
 }
 
 #[test]
-fn a_silent_session_is_held_to_its_windows_end() {
+fn a_silent_sessions_hold_lasts_until_its_window_ends() {
     let Some(server) = shared() else { return };
     // The server is not heard any more on connections with lower numbers.
     let silent = Arc::new(AtomicUsize::new(0));
@@ -345,7 +345,7 @@ fn transactions_count_exactly_at_every_isolation_level() {
 }
 
 #[test]
-fn a_transaction_that_the_server_ends_is_lost() {
+fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());

@@ -86,7 +86,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
 
 /// Other sessions have used them up: the hold is renewed, and each kind of statement works.
 #[test]
-fn a_server_without_room_for_prepared_statements_costs_no_hold() {
+fn a_server_without_prepared_statements_left_costs_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     let lease = ms(1_500);
@@ -165,7 +165,7 @@ fn existing_tables_need_no_right_to_create() {
 
 /// Includes sessions whose callers have given up.
 #[test]
-fn no_session_waits_long_on_a_server_locked_for_reading() {
+fn a_read_locked_server_blocks_no_session_for_long() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
@@ -190,7 +190,7 @@ fn no_session_waits_long_on_a_server_locked_for_reading() {
 
 /// Where the server distinguishes case, as on Linux.
 #[test]
-fn a_table_differing_in_case_is_named_at_connect() {
+fn a_table_name_differing_only_in_case_is_reported() {
     let Some(server) = MysqlServer::start() else { return };
     at(&server.url()).build().unwrap();
     let seen = Seen::default();

@@ -81,7 +81,7 @@ fn shared() -> Option<&'static PostgresServer> {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_the_key() {
+fn every_statement_finds_its_row_by_primary_key() {
     let Some(server) = shared() else { return };
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
@@ -156,7 +156,7 @@ fn terminated_backends_are_replaced() {
 }
 
 #[test]
-fn each_outage_of_wake_ups_is_reported() {
+fn each_interruption_of_wake_ups_is_reported() {
     let Some(server) = PostgresServer::start() else { return };
     let seen = Seen::default();
     let client = server.options().observer(seen.clone()).build().unwrap();
@@ -199,7 +199,7 @@ fn terminate_all(admin: &mut Client) {
 
 /// A stopped server process: the call ends with an unknown outcome, and is cleaned up.
 #[test]
-fn a_backend_that_stands_still_costs_one_command_timeout() {
+fn a_frozen_backend_costs_one_command_timeout() {
     let Some(server) = PostgresServer::start() else { return };
     // A directory entry would be another statement on this connection, or use another.
     let options = || server.options().pool_size(1).directory(false);
@@ -268,7 +268,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
 }
 
 #[test]
-fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = PostgresServer::start() else { return };
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);
@@ -355,7 +355,7 @@ fn transaction_pooling_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_session_lock_that_is_released_wakes_its_waiter() {
+fn releasing_a_session_lock_wakes_its_waiter() {
     let Some(server) = shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
@@ -379,7 +379,7 @@ fn a_session_lock_that_is_released_wakes_its_waiter() {
 
 /// No renewal is due for long: the connection's end shows the loss, of this hold alone.
 #[test]
-fn a_session_that_the_server_ends_is_noticed_at_once() {
+fn a_server_ended_session_is_noticed_at_once() {
     let Some(server) = shared() else { return };
     let mut admin = server.admin();
     for round in 0..3 {
@@ -479,7 +479,7 @@ fn transactions_count_exactly_at_every_isolation_level() {
 }
 
 #[test]
-fn a_transaction_that_the_server_ends_is_lost() {
+fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = shared() else { return };
     let names = server.names();
     let name = fresh("ended");

@@ -52,7 +52,7 @@ fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
 }
 
 #[test]
-fn a_row_says_whether_its_holder_caches_it() {
+fn a_row_shows_whether_its_holder_caches_it() {
     let Some(server) = PostgresServer::start() else { return };
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
@@ -88,7 +88,7 @@ fn a_row_says_whether_its_holder_caches_it() {
 }
 
 #[test]
-fn a_holder_is_asked_once_however_many_wait() {
+fn a_holder_is_recalled_once_however_many_wait() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "once", &mut admin);
@@ -164,7 +164,7 @@ fn a_lost_recall_session_releases_cached_locks() {
 
 /// A row that another transaction has locked does not keep the client from its other cached locks.
 #[test]
-fn a_locked_row_costs_no_other_cached_lock() {
+fn a_locked_row_affects_no_other_cached_lock() {
     let Some(server) = PostgresServer::shared() else { return };
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
@@ -182,7 +182,7 @@ fn a_locked_row_costs_no_other_cached_lock() {
 
 /// Marks of holds that hear of others: of a living owner alone, and not behind another transaction's row lock.
 #[test]
-fn only_a_living_owner_is_marked() {
+fn only_a_current_owner_is_marked_for_recalls() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

@@ -52,7 +52,7 @@ fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 }
 
 #[test]
-fn a_release_wakes_one_of_the_clients_that_wait() {
+fn a_release_wakes_exactly_one_waiting_client() {
     // The log has each statement before it runs. A session's last statement would not do: the client's
     // directory entry uses the same sessions.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
@@ -128,7 +128,7 @@ fn a_notified_client_that_stays_away_delays_nobody() {
 
 /// Entries of killed clients end by the next waiting client, or by a sweep.
 #[test]
-fn nothing_is_left_of_clients_that_wait_no_more() {
+fn clients_that_stopped_waiting_leave_nothing() {
     let Some(server) = PostgresServer::start() else { return };
     let name = fresh("left");
     let holder = server.client();
@@ -305,7 +305,7 @@ fn tell(connection: &mut Client, name: &str) -> Option<String> {
 }
 
 #[test]
-fn clients_are_told_in_the_order_in_which_they_came() {
+fn clients_are_notified_in_order_of_arrival() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("order"), server.admin());
     assert!(ask(&mut admin, &name, "a").0);
@@ -393,7 +393,7 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
 
 /// The release does not see the client yet: it began before that is committed.
 #[test]
-fn a_release_tells_a_client_that_joins_meanwhile() {
+fn a_release_notifies_a_client_that_joins_meanwhile() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
@@ -417,7 +417,7 @@ fn a_release_tells_a_client_that_joins_meanwhile() {
 
 /// A client joins and does not see the release yet, nor the release the client.
 #[test]
-fn a_client_that_joins_during_a_release_sees_it() {
+fn a_client_joining_during_a_release_gets_the_lock() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
@@ -441,7 +441,7 @@ fn a_client_that_joins_during_a_release_sees_it() {
 }
 
 #[test]
-fn a_release_passes_over_an_entry_that_is_locked() {
+fn a_release_skips_a_locked_queue_row() {
     let Some(server) = shared() else { return };
     let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
     releasing.batch_execute("SET lock_timeout = '20s'").unwrap();

@@ -100,7 +100,7 @@ fn redis_refuses_a_write_with_an_older_token() {
 }
 
 #[test]
-fn a_builder_from_the_environment_connects_where_that_says() {
+fn a_builder_uses_the_url_from_the_environment() {
     const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
     if std::env::var_os(INSIDE).is_some() {
         let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();

@@ -126,7 +126,7 @@ fn renewed_authorities_are_read_from_the_file() {
 }
 
 #[test]
-fn renewed_certificates_of_a_sentinel_and_its_master_are_believed() {
+fn renewed_sentinel_and_master_certificates_are_accepted() {
     let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
     let [mut master, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
     let sentinel = RedisServer::builder(&binary).sentinel().tls_of(&master).config("tls-replication yes");

@@ -347,7 +347,7 @@ struct Worker(Child);
 
 impl Worker {
     fn start(work: &[&str]) -> Worker {
-        let command = test_command("zookeeper::a_worker_process_does_its_work");
+        let command = test_command("zookeeper::helper_process_for_zookeeper_tests");
         let mut again = Command::new(&command[0]);
         again.args(&command[1..]).env(WORK, work.join("\t"));
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
@@ -368,7 +368,7 @@ impl Drop for Worker {
 
 /// Does nothing alone; with [`WORK`] in its environment, a worker process.
 #[test]
-fn a_worker_process_does_its_work() {
+fn helper_process_for_zookeeper_tests() {
     let Ok(work) = std::env::var(WORK) else { return };
     let work: Vec<_> = work.split('\t').collect();
     let (url, file) = (work[1], Path::new(work[2]));
