@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_written_as_uuid_and_number() {
+    fn an_owner_prints_as_uuid_and_number() {
         let owner = Owner::new(ClientId::random(), 7);
         let text = owner.to_string();
         assert!(Owner::is_one(&text) && Owner::is_one(&text.replace(":7", ":-7")));

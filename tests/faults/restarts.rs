@@ -342,12 +342,12 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
 }
 
 #[test]
-fn flushed_scripts_fail_no_dropped_guards_release() {
+fn after_flushed_scripts_dropped_guards_still_release() {
     scenario(|world| each_dropped_guard_is_released(world, 9, |world, _| world.does(&["SCRIPT", "FLUSH"])));
 }
 
 #[test]
-fn a_restart_fails_no_later_drops_release() {
+fn after_a_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         // Not the semaphores: a restart may lose the request that removes a change's record, which then stays

@@ -515,7 +515,7 @@ fn methods_that_exist(guide: &str) -> usize {
 
 /// Except the one inside PostgreSQL's driver, whose feature is off here.
 #[test]
-fn no_async_runtime_is_in_the_tree() {
+fn no_async_runtime_is_a_dependency() {
     let features = ["tls", "tracing", "mysql", "sqlite"].join(",");
     let output = std::process::Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--edges=normal", "--prefix=none", "--features", &features])

@@ -100,7 +100,7 @@ fn each_alert_leads_to_its_paragraph() {
 
 /// Whoever controls an action's repository can move its tags.
 #[test]
-fn each_action_of_the_workflows_is_named_by_its_commit() {
+fn each_workflow_action_is_pinned_to_a_commit() {
     let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
     let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
     assert!(used.len() > 10, "{used:?}");
@@ -115,7 +115,7 @@ fn each_action_of_the_workflows_is_named_by_its_commit() {
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
-fn the_pages_name_the_buckets_that_the_dashboard_needs() {
+fn pages_and_example_use_the_dashboards_buckets() {
     let buckets = page("docs/operating/dashboard.json");
     let buckets: BTreeSet<&str> =
         metrics(&buckets).into_iter().filter_map(|name| name.strip_suffix("_bucket")).collect();

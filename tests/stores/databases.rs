@@ -151,20 +151,20 @@ macro_rules! database_tests {
             four_processes_count_exactly_under_session_locks,
             a_killed_holder_frees_the_lock_within_its_lease,
             a_killed_holders_session_lock_is_free_at_once,
-            holding_one_name_never_delays_another,
-            a_transaction_that_has_one_name_never_delays_another,
+            a_held_name_never_delays_another_name,
+            a_transaction_on_one_name_never_delays_another,
             rows_show_holders_and_free_rows_are_swept,
-            a_row_whose_time_is_over_is_not_renewed,
+            a_row_whose_lease_expired_is_not_renewed,
             locks_work_without_a_table_of_clients,
             the_next_client_removes_killed_clients_entries,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
-            a_row_that_another_has_locked_delays_no_other_renewal,
-            a_session_lock_is_reentrant_exclusive_and_seen,
-            a_session_lock_lives_and_dies_with_its_session,
-            a_session_ends_when_it_was_idle_for_its_lease,
+            a_locked_row_delays_no_other_renewal,
+            a_session_lock_is_reentrant_exclusive_and_inspectable,
+            a_session_lock_lasts_as_long_as_its_session,
+            a_session_ends_after_idling_for_its_lease,
             lock_and_data_are_committed_together,
-            a_deadlock_is_typed,
+            a_database_deadlock_has_its_own_error_kind,
             names_that_cannot_be_used_are_refused
         );
     };
@@ -238,13 +238,13 @@ pub(crate) fn a_killed_holders_session_lock_is_free_at_once<D: Database>() {
     a_killed_holder_frees_within(ms(400), &server.url(), &connect_session(&server.url(), LEASE).unwrap());
 }
 
-pub(crate) fn holding_one_name_never_delays_another<D: Database>() {
+pub(crate) fn a_held_name_never_delays_another_name<D: Database>() {
     let Some(server) = D::shared() else { return };
     other_names_are_not_delayed(|| server.client());
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 }
 
-pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>() {
+pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
     let Some(server) = D::shared() else { return };
     let names = server.names();
     for &advisory in D::ADVISORY {
@@ -334,7 +334,7 @@ pub(crate) fn rows_show_holders_and_free_rows_are_swept<D: Database>() {
 }
 
 /// By the server's clock, whatever the client's.
-pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
+pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -412,7 +412,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
 }
 
 /// Another transaction has the row of the first of many holds: only that hold is lost.
-pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>() {
+pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
     let Some(server) = D::shared() else { return };
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
@@ -434,7 +434,7 @@ pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>
     D::rollback(transaction);
 }
 
-pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
+pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("session");
@@ -461,7 +461,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
 }
 
 /// Held beyond its lease, lost when the session ends, and free from then on.
-pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
+pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
@@ -483,7 +483,7 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
 }
 
 /// The server keeps a fixed lease, by ending the unused session.
-pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
+pub(crate) fn a_session_ends_after_idling_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
@@ -540,7 +540,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
     }
 }
 
-pub(crate) fn a_deadlock_is_typed<D: Database>() {
+pub(crate) fn a_database_deadlock_has_its_own_error_kind<D: Database>() {
     let Some(server) = D::shared() else { return };
     let names = server.names();
     let (a, b) = (fresh("a"), fresh("b"));

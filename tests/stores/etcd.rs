@@ -467,7 +467,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn etcd_works_over_tls_and_strangers_are_refused() {
+fn etcd_works_over_tls_and_impostors_are_refused() {
     let server = some_or_skip!(Etcd::start_tls());
     let [ca, unknown] = server.authorities();
     let url = format!("etcds://localhost:{}", server.port());

@@ -70,7 +70,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 }
 
 #[test]
-fn a_stolen_job_reenters_its_hosts_lock() {
+fn a_work_stealing_job_reenters_the_threads_lock() {
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
@@ -162,7 +162,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn a_tasks_hold_belongs_to_that_task() {
+    fn a_tasks_hold_belongs_to_that_task_alone() {
         let client = LockClient::in_memory();
         let lock = client.get_lock("a");
         beside_a_holder(&lock, || {
@@ -197,7 +197,7 @@ mod tokio_tasks {
 
     /// To the store the thread writes, and may read as the same owner.
     #[test]
-    fn a_task_does_not_read_beside_another_tasks_writing() {
+    fn a_task_cannot_read_while_another_task_writes() {
         let client = LockClient::in_memory();
         let both = client.get_read_write_lock("a");
         let (read, write) = (both.read().clone(), both.write().clone());
@@ -221,7 +221,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn a_guard_that_another_task_drops_releases() {
+    fn a_guard_dropped_by_another_task_still_releases() {
         let client = LockClient::in_memory();
         let given = Rc::new(std::cell::RefCell::new(None));
         LocalSet::new().block_on(&runtime(), async {

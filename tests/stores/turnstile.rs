@@ -152,7 +152,7 @@ fn the_poller_finds_a_release_in_milliseconds() {
 
 /// A poller that stands still, or of another program: the others poll as usual.
 #[test]
-fn a_stuck_poller_delays_nobody() {
+fn a_frozen_poller_delays_no_other_waiter() {
     let Some(server) = MysqlServer::start() else { return };
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -177,7 +177,7 @@ fn a_stuck_poller_delays_nobody() {
 /// A user without a spare connection for polling, and a client without a poller lock, as in earlier
 /// versions.
 #[test]
-fn waiters_without_a_poller_are_served_too() {
+fn waiters_without_a_poller_lock_are_served_too() {
     let Some(server) = MysqlServer::start() else { return };
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
@@ -203,7 +203,7 @@ fn waiters_without_a_poller_are_served_too() {
 }
 
 #[test]
-fn a_shut_down_poller_leaves_the_lock() {
+fn a_poller_that_shuts_down_gives_up_its_lock() {
     let Some(server) = MysqlServer::start() else { return };
     watch_for_stalls();
     let name = fresh("ends");

@@ -176,7 +176,7 @@ fn options(url: &str) -> ClientBuilder {
 }
 
 #[test]
-fn the_default_survives_unplanned_failovers_of_sentinels() {
+fn sentinel_failovers_lose_no_lock_by_default() {
     alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
         let Some(binary) = default_server() else { return };
         let mut set = SentinelSet::start(&binary);
@@ -208,7 +208,7 @@ fn the_default_survives_unplanned_failovers_of_sentinels() {
 }
 
 #[test]
-fn the_default_survives_unplanned_failovers_of_a_cluster() {
+fn cluster_failovers_lose_no_lock_by_default() {
     alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
         let Some(mut cluster) = Cluster::start() else { return };
         let url = cluster.url();

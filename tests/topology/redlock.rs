@@ -149,7 +149,7 @@ fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
 }
 
 #[test]
-fn fewer_than_three_servers_are_refused_before_any_is_asked() {
+fn fewer_than_three_servers_are_refused_before_any_request() {
     for urls in [&[][..], &["redis://127.0.0.1:1"], &["redis://127.0.0.1:1", "redis://127.0.0.1:2"]] {
         let error = LockClient::redlock(urls.iter().copied()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -158,7 +158,7 @@ fn fewer_than_three_servers_are_refused_before_any_is_asked() {
 }
 
 #[test]
-fn urls_of_one_server_are_refused() {
+fn two_urls_of_one_server_are_refused() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let [first, second, _] = &nodes.servers[..] else { panic!() };
@@ -188,7 +188,7 @@ fn a_member_of_a_cluster_is_refused() {
 }
 
 #[test]
-fn an_even_number_and_servers_with_replicas_are_warned_about() {
+fn even_server_counts_and_replicas_cause_warnings() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(4) else { return };
     let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
@@ -275,7 +275,7 @@ fn a_list_shows_each_lock_once() {
 }
 
 #[test]
-fn a_lock_outlives_two_of_five_servers() {
+fn a_lock_survives_two_dead_servers_of_five() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -339,7 +339,7 @@ fn hanging_servers_cost_one_timeout() {
 }
 
 #[test]
-fn a_missing_majority_is_a_timely_error() {
+fn a_missing_majority_fails_in_time() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     // So long that no leftover ends by itself meanwhile.
@@ -437,7 +437,7 @@ fn a_hanging_minority_joins_later() {
 }
 
 #[test]
-fn no_client_is_made_without_a_majority() {
+fn building_a_client_without_a_majority_fails() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(1) else { return };
     let closed = [Port::claim(), Port::claim()].map(|port| port.number());
@@ -450,7 +450,7 @@ fn no_client_is_made_without_a_majority() {
 }
 
 #[test]
-fn names_may_differ_from_server_to_server() {
+fn key_names_may_differ_between_servers() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let urls = nodes.urls();
@@ -470,7 +470,7 @@ fn names_may_differ_from_server_to_server() {
 }
 
 #[test]
-fn forgotten_scripts_fail_no_dropped_release() {
+fn flushed_scripts_do_not_fail_a_dropped_guards_release() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let seen = crate::support::observer::Seen::default();
@@ -489,7 +489,7 @@ fn forgotten_scripts_fail_no_dropped_release() {
 }
 
 #[test]
-fn a_hold_survives_two_forgetful_servers() {
+fn a_hold_survives_two_servers_that_lost_their_data() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (teller, told) = teller();
@@ -523,7 +523,7 @@ fn until_it_counts(guard: &leasehold::OwnedGuard) {
 }
 
 #[test]
-fn a_returned_server_gets_the_hold_again() {
+fn a_returning_server_gets_the_hold_restored() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
@@ -687,7 +687,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
 }
 
 #[test]
-fn a_grant_that_comes_too_late_is_undone() {
+fn a_late_grant_of_all_servers_is_undone() {
     let _alone = alone();
     let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
     let name = fresh("late");
@@ -773,7 +773,7 @@ fn a_late_release_spares_the_next_hold() {
 }
 
 #[test]
-fn a_split_vote_leaves_nothing_and_all_get_in() {
+fn a_split_vote_leaves_nothing_and_everyone_is_served() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let name = fresh("split");
@@ -796,7 +796,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
 }
 
 #[test]
-fn a_tick_with_split_votes_still_runs() {
+fn a_scheduled_job_still_runs_despite_split_votes() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().retry_timeout(LONG).build().unwrap();

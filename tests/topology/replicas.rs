@@ -120,7 +120,7 @@ fn a_grant_on_too_few_replicas_is_undone() {
 
 /// A WAIT of a connection that has written nothing waits for nothing, from Redis 7.2 on.
 #[test]
-fn a_stopped_replica_is_waited_for_on_each_server() {
+fn grants_on_each_server_wait_for_a_stopped_replica() {
     for binary in matrix() {
         let servers = Servers::start_of(binary, 1, &[]);
         let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
@@ -165,7 +165,7 @@ fn a_busy_lock_waits_for_no_replica() {
 }
 
 #[test]
-fn locks_handed_between_threads_are_on_the_replicas() {
+fn handed_off_locks_are_on_the_replicas() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let replica = &servers.replicas[0];
@@ -187,7 +187,7 @@ fn locks_handed_between_threads_are_on_the_replicas() {
 
 /// The locks of one client that are on the disks: the server's own, and a replica's.
 #[test]
-fn durable_grants_wait_for_files() {
+fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {
         let on = ["appendonly yes", "appendfsync always"];
         let servers = Servers::start_of(binary, 1, &on);

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_asked_commands_errors_are_no_answer() {
+    fn a_failed_or_stderr_output_is_not_an_answer() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_part_ends_no_lane() {
+    fn a_failed_part_does_not_stop_its_lane() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
         // Each of the first two waits for the other's file.
         let work_of = |part: &str| -> plan::Work {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_side_by_side_have_half_the_threads() {
+    fn two_servers_in_parallel_get_half_the_threads_each() {
         let Elsewhere(gate) = &Elsewhere::new("bounded");
         gate.set("LEASEHOLD_SERVERS", "one=/one:two=/two");
         gate.set("LEASEHOLD_THREADS", "8");
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_what_failed_and_what_was_not_run() {
+    fn the_summary_counts_failed_and_unrun_parts() {
         let outcomes = [outcome("unit", true, 0), outcome("cli", false, 2), outcome("docs", true, 1)];
         let (lines, failed) = table(&["unit", "cli", "docs", "deny"], &outcomes);
         assert_eq!(failed, 2);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_part_that_ran_twice_the_last_time_counts() {
+    fn the_last_run_of_a_repeated_part_counts() {
         let outcomes = [outcome("unit", false, 0), outcome("unit", true, 0)];
         assert_eq!(table(&["unit"], &outcomes).1, 0);
     }

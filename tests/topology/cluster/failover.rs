@@ -24,12 +24,12 @@ struct Figures {
 }
 
 #[test]
-fn a_killed_primary_makes_no_two_holders() {
+fn a_killed_primary_never_allows_two_holders() {
     failovers(Fault::Killed, "kill -9");
 }
 
 #[test]
-fn a_stopped_primary_makes_no_two_holders() {
+fn a_stopped_primary_never_allows_two_holders() {
     failovers(Fault::Stopped, "pause");
 }
 

@@ -79,7 +79,7 @@ fn moving_slots_cost_no_error_or_second_holder() {
 
 /// Counts grants per waiter: the sum would not show a waiter without any.
 #[test]
-fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
+fn every_waiter_is_granted_after_its_slot_moved() {
     const THREADS: usize = 8;
     on_cluster(|cluster| {
         let name = cluster.name_on(0, "shared");
@@ -126,7 +126,7 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
 }
 
 #[test]
-fn a_hold_and_its_waiter_move_along_with_their_slot() {
+fn a_hold_and_its_waiter_survive_their_slots_move() {
     on_cluster(|cluster| {
         let seen = Seen::default();
         for (number, way) in [Auto, Plain, Auto, Plain].into_iter().enumerate() {
@@ -164,7 +164,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
 
 /// While a slot moves for long, keys that moved ahead are found there, and new keys are made there.
 #[test]
-fn locks_are_used_in_the_middle_of_a_move() {
+fn locks_work_in_the_middle_of_a_slots_move() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
@@ -210,7 +210,7 @@ fn locks_are_used_in_the_middle_of_a_move() {
 /// The queue has moved ahead of the lock: nobody is notified, no call fails, and the client concludes nothing
 /// about permissions.
 #[test]
-fn a_lock_is_used_while_its_line_is_elsewhere() {
+fn a_lock_works_while_its_queue_moved_ahead() {
     on_cluster(|cluster| {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();

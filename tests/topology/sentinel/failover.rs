@@ -178,7 +178,7 @@ fn limit() -> Duration {
 }
 
 #[test]
-fn a_master_that_is_killed_is_replaced_under_load() {
+fn a_killed_master_is_replaced_under_load() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, old: usize| {
             set.servers[old].kill();
