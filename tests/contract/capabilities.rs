@@ -56,14 +56,15 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll of a second; a busy
-            // machine does not delay the worst round that long.
+            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll, up to a second; a
+            // busy machine delays no round by that much.
             let stalled = stalled_since(begun) / 11; // each round's part, on the average
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // Polls come at random: each within one poll, all together later than wake-ups. Short polls may
-            // follow each other by chance, so this asks for little more than a wake-up needs.
+            // Polls come at random times: each round lasts at most one poll, and all rounds together last
+            // longer than with wake-ups. Several short waits may follow each other by chance, so the lower
+            // bound is little more than a wake-up needs.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
@@ -102,7 +103,8 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // A possible overtaking mostly happens at once; an impossible one takes some rounds to believe.
+        // On an unfair kind overtaking mostly happens in the first rounds; on a fair kind some rounds without
+        // it suffice.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
@@ -113,7 +115,7 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // A thread counts once it has a place; before, it only waits for an answer.
+                // A thread counts as waiting once it has a place in the queue.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -168,7 +170,7 @@ fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not check a connection that was just used, and notice its end by a failed call.
+        // Some stores do not check a recently used connection, and notice its end only by a failed call.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

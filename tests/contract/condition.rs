@@ -26,8 +26,8 @@ contracts!(needs Counting:
     producers_and_consumers_lose_no_item,
 );
 
-/// Starts a thread that takes the lock and then does `what`, which waits. Returns when the thread has the
-/// lock: the next to take the lock does so while the thread waits.
+/// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. Returns once
+/// the thread holds the lock, so the next acquire succeeds only while the thread waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
@@ -222,7 +222,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
-    // Lost by force.
+    // `force_unlock` makes the hold lost.
     operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
@@ -276,7 +276,7 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // A condition that is true is not waited for; a false one is waited for until the limit.
+    // A true predicate returns at once; a false one waits until the limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();
@@ -343,7 +343,7 @@ fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // The next holder finds both waiting.
+    // The main thread gets the lock only when both threads wait on their conditions.
     client.get_lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());

@@ -64,7 +64,7 @@ fn the_directory_shows_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // A spin lock's waiters listen to nothing, so the lock looks like a plain one without waiters.
+    // A spin lock's waiters do not subscribe, so the lock looks like a plain lock without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));

@@ -39,7 +39,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A sleeping thread may still wait for an answer.
+    // A blocked thread may still be waiting for the store's answer.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -70,7 +70,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // Free for a moment, or the waiter's: busy for us either way.
+    // The lock is free for a moment or the waiter's; for this client it is busy either way.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -93,7 +93,7 @@ fn a_timed_out_waiter_delays_nobody(store: &Store) {
     let name = fresh("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
-    // A place whose last request had no answer is cleaned up later.
+    // If the waiter's last request was not answered, its queue place is cleaned up later.
     comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
@@ -128,11 +128,11 @@ fn a_shut_down_clients_waiter_delays_nobody(store: &Store) {
     other.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let freed = held.release();
-    // The place was released: a dead waiter's lasts six seconds.
+    // The client gave up its place at shutdown: a dead waiter's place would last six seconds.
     second.woken_since(freed);
 }
 
-/// Redisson's test: eight threads in sequence, none of which releases the lock.
+/// From Redisson's tests: eight threads in sequence, none of which releases the lock.
 fn expired_leases_serve_the_waiters_in_order(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
@@ -154,7 +154,7 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
         waiter.returns_within(LONG);
     }
     let order: Vec<_> = told.try_iter().collect();
-    // A grant after the lease's end does not count, and its waiter joins again last.
+    // A grant after the lease's end does not count, and its waiter rejoins at the end of the queue.
     if stalled_since(begun) < lease {
         assert_eq!(order, (0..6).collect::<Vec<_>>());
     }

@@ -1,4 +1,4 @@
-//! Inspection of a name by any client. The files of the kinds test their details.
+//! Inspection of a name by any client. The details of each kind are tested in that kind's file.
 
 use leasehold::{ErrorKind, ObjectKind};
 

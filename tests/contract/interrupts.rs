@@ -55,7 +55,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A leftover request would show at once, a renewal within a third of the lease.
+        // A leftover request would appear at once, and a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
@@ -87,7 +87,7 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         let interrupt = Interrupt::new();
         interrupt.interrupt();
         assert!(interrupt.is_interrupted());
-        // Java does not take a free lock then either.
+        // Java does not acquire a free lock in this case either.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(
             lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
@@ -98,7 +98,7 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
-        // Only calls with the interrupt are affected.
+        // Calls without the interrupt are not affected.
         assert!(lock.try_lock().unwrap());
         lock.unlock().unwrap();
     }

@@ -77,7 +77,7 @@ fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
     let (lock, other) = kept(store);
     let begun = now();
     let round = |_| {
-        use_for(&lock, ms(1_000)); // until looks are half a second apart
+        use_for(&lock, ms(1_000)); // until checks are half a second apart
         let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();
@@ -129,7 +129,7 @@ fn others_see_a_cached_lock_as_held(store: &Store) {
 fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     let (lock, other) = kept(store);
     is_unused_within(&lock, &other);
-    // Its client had forgotten nothing: the next use is kept.
+    // The client still caches this lock: the next use is cached.
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
 }
 

@@ -58,7 +58,7 @@ fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // By a message, not by the safety poll or the lease's end.
+    // The successor is notified: the safety poll and the lease's end would come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
@@ -77,7 +77,7 @@ fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
         let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
-            // A thread counts once it has a place; before, it only waits for an answer.
+            // A thread counts as waiting once it has a place in the queue.
             comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();

@@ -43,7 +43,7 @@ fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Stores count milliseconds from the start of the request's one.
+        // Stores count milliseconds from the start of the millisecond in which the request arrives.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -74,7 +74,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // All kinds are asked about all the time, and a busy server may delay a renewal by 6 s.
+    // The test queries all kinds all the time, and a busy server may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -128,7 +128,7 @@ fn reentering_with_a_longer_lease_lengthens_the_lease(store: &Store) {
     assert!(long > ms(30_000), "{long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // Neither shortened to the outer level's lease nor begun anew.
+    // The lease is neither shortened to the outer level's lease nor restarted.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -206,7 +206,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
 }
 
-/// Redisson's watchdog keeps renewing for the thread that lost the hold, once for each level.
+/// Redisson's watchdog would keep renewing for the thread that lost the hold, once per level.
 fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -220,7 +220,7 @@ fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-/// Redisson's lock remembers the last lease.
+/// Redisson's lock object would remember the last lease.
 fn a_lease_belongs_to_its_hold(store: &Store) {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
@@ -236,11 +236,11 @@ fn a_lease_belongs_to_its_hold(store: &Store) {
 }
 
 fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
-    // Later holds have shorter leases, also on a busy machine.
+    // The lease is long enough for all calls on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // Levels left by calls, nested calls, and leaked guards.
+    // The thread leaves levels of calls, of nested calls, and of leaked guards.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();

@@ -59,7 +59,7 @@ fn each_loss_callback_runs_once(store: &Store) {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // Everything that may notice the loss again has done so by then.
+    // By now every part that may notice the loss a second time has done so.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 }
@@ -82,7 +82,7 @@ fn a_callback_may_use_its_client(store: &Store) {
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
-        // The callback waits for, and asks about, the lost lock itself.
+        // The callback waits for the lost lock and queries it.
         let (client, lock) = (client.clone(), lock.clone());
         move |loss| {
             let again = lock.acquire().and_then(|guard| {
@@ -198,7 +198,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // Lost by time, by time with the server's answer, and by force.
+        // The hold is lost by time, by time with the server's answer, and by force.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();

@@ -53,7 +53,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// For releases that were waited for: no lease has ended since.
+/// For releases whose answer was awaited: the locks are free now, before any lease ends.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -138,7 +138,7 @@ fn one_deadline_applies_to_the_whole_group(store: &Store) {
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
-    // Each wait begins anew while the time goes on.
+    // The waits for the locks share one deadline.
     for_each_third(begun, || {
         holding.remove(0).release();
     });
@@ -223,7 +223,7 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
             });
         }
     });
-    // Two groups may have refused each other, each with one of the locks.
+    // Two groups may each have held one of the locks and so have failed both.
     assert!(had.load(Ordering::SeqCst) <= 1);
     let begun = now();
     let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
@@ -340,7 +340,7 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // As each single lock: busy for the thread that holds it, without a wait.
+            // A try by the holding thread is busy at once, as for its non-reentrant locks alone.
             assert!(!multi.try_lock().unwrap());
             assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         }
@@ -432,8 +432,8 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // A second round asks for the wanted time, where Redisson's takes milliseconds for seconds. Earlier locks
-    // have the client's lease until the last is acquired.
+    // A second round sets the requested lease; Redisson confuses milliseconds with seconds there. Earlier
+    // locks have the client's lease until the last is acquired.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -543,7 +543,7 @@ fn a_group_with_a_shut_down_client_releases_all_locks(store: &Store) {
     }
 }
 
-/// Another client's try in between gets the answer that it would get without this one.
+/// A later try by another client gets the same answer as without this try.
 fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
@@ -682,7 +682,7 @@ fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // All releases are answered by then, those of earlier groups too: any harm has been done.
+        // Wait until all releases are answered, those of earlier groups too, so that any harm would show.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

@@ -75,7 +75,7 @@ fn names_mapped_to_one_key_are_one_lock(store: &Store) {
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
     lock.lock().unwrap();
-    // Mapped first, prefixed second.
+    // Names are mapped first and prefixed second.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
     // One lock, and one hold, for this client's threads too.
@@ -100,7 +100,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // The owner under which the holder's requests go, and which others see.
+    // The guard's owner is the one in the holder's requests, and the one that others see.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -129,7 +129,7 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-/// Remains of a released name are in nobody's way either.
+/// Records left by a released name do not interfere either.
 fn locks_with_similar_names_do_not_interfere(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
@@ -146,7 +146,7 @@ fn locks_with_similar_names_do_not_interfere(store: &Store) {
         let neighbours: Vec<_> = names
             .iter()
             .map(|name| {
-                drop(client.get_lock(name).unlock()); // of the look whether it is refused
+                drop(client.get_lock(name).unlock()); // releases the lock if the try above acquired it
                 client.get_lock(name).acquire_owned().unwrap()
             })
             .collect();

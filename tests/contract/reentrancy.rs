@@ -83,7 +83,7 @@ fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
     let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
-    // The lock was released, not lost: nobody is notified of a loss, and nobody waits for one.
+    // The lock was released, not lost: the channels close without a loss.
     for lost in [early, guard.lost()] {
         assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }

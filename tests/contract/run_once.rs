@@ -41,7 +41,7 @@ fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
     let name = fresh("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
-    // Neither elsewhere nor here, though the job has been over for long.
+    // The lock stays until the minimum time, for other clients and for this one, although the job has ended.
     assert_eq!(other.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
@@ -72,7 +72,7 @@ fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("outlasts");
     let mut late = Ok(None);
-    // A grant after `at_most` does not count: a busy machine asks again.
+    // A grant that arrives after `at_most` does not count, so on a busy machine the loop retries.
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());

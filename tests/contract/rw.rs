@@ -189,7 +189,7 @@ fn owned_readers_do_not_wait_for_their_own_thread(store: &Store) {
 fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // A dead holder's hold, which nobody renews or releases.
+    // This hold stands for a dead holder's: it is neither renewed nor released.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
@@ -294,7 +294,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 }
 
-/// Waiting readers of which each leaves when all read.
+/// Waiting readers; each releases only when all of them read.
 fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>; N] {
     let inside = Arc::new(AtomicUsize::new(0));
     locks.map(|lock| {
@@ -377,7 +377,7 @@ fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
 fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
     let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
-    // The reader's time ends after the writing, or ended before.
+    // The read lease ends after the write, or has ended before it.
     for is_over in [false, true] {
         let writing = lock.write().acquire().unwrap();
         lock.read().lock_with_lease(lease).unwrap();
@@ -508,7 +508,7 @@ fn is_refused(lock: &ReadWriteLock) -> bool {
     guard.map(|guard| guard.unlock().unwrap()).is_none()
 }
 
-/// Locks of one new name, each of a client of its own, as callers make them who have writers go first or not.
+/// Locks of one new name, each of a separate client, with or without `writers_first`.
 fn locks<const N: usize>(store: &Store, writers_first: bool) -> [ReadWriteLock; N] {
     let name = fresh("rw");
     [(); N].map(|()| {

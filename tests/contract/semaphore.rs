@@ -75,7 +75,7 @@ fn an_unset_semaphore_is_an_error(store: &Store) {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // No refused call left anything: all permits are there. At zero a semaphore exists.
+    // The refused calls left nothing: all permits are available. A semaphore with zero permits exists.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -196,7 +196,7 @@ fn a_leased_permit_returns_when_its_lease_ends(store: &Store) {
     let permit = lock.acquire_with(1, &leased(ms(300))).unwrap().unwrap();
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire().unwrap());
     let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
-    // At the lease's end, not at the safety poll.
+    // The waiter is woken at the lease's end, not by the safety poll.
     let after = returned.duration_since(taken);
     assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
     assert_eq!(permit.state(), HoldState::Lost);
@@ -484,7 +484,7 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // Fewer than are out: no holder loses a permit.
+    // The new number is lower than the permits held; no holder loses a permit.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -494,7 +494,7 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert_eq!(counts(), (1, 0, 1));
 }
 
-/// A client that is stopped for longer than a permit is kept for it may lose its turn.
+/// A client that is stopped for longer than its reservation lasts may lose its turn.
 fn returned_permits_go_to_waiters_in_order(store: &Store) {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

@@ -68,7 +68,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // Neither by the same handle, nor by one without `max_hold`.
+    // A re-entry extends the hold neither by the same handle nor by one without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
@@ -114,7 +114,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let freed = now();
     guard.unlock().unwrap();
     let (had, _) = waiter.returns_within(SLACK * 4);
-    // Not by the safety poll, a second later.
+    // The safety poll would come a second later.
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
@@ -133,7 +133,7 @@ fn a_spinning_waiter_gets_a_freed_lock_soon(store: &Store) {
 
 fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
-        return; // The store serves them in the order in which they came.
+        return; // The store serves waiters in order of arrival.
     }
     let (client, other) = (store.client(), store.client());
     let name = fresh("pace");
@@ -145,7 +145,7 @@ fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let freed = held.release();
     let (had, _) = waiter.returns_within(LONG);
-    // As if the waiter were alone: by a message, or by the store's poll.
+    // The waiter is served as if it were alone: by a message, or by the store's poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));

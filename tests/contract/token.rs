@@ -81,7 +81,7 @@ fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
     held.release();
 }
 
-/// Also calls that wait: the name is misused, not busy, and waiting would not help.
+/// Calls that wait are refused at once too: the name is misused, not busy, so waiting would not help.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {

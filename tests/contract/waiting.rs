@@ -128,7 +128,7 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     let name = fresh("place");
     let (client, stranger) = (store.client(), store.client());
-    // Held by a thread of the same client or by another client, while the head of the queue gives up.
+    // A thread of the same client or another client holds the lock while the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
@@ -153,7 +153,7 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
             lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
         });
         let next = Waiter::start(turn(client.get_lock(&name)));
-        // Around the head's deadline, a little sooner or later each round.
+        // The release comes around the head's deadline, at a different offset in each round.
         let release_at = begun + wait + Duration::from_micros(500) * round;
         comes_true_within(LONG, || now() >= release_at);
         let before = now();

@@ -101,13 +101,13 @@ fn a_reentry_answered_after_the_window_is_no_grant() {
         let nested = call_on(client.get_lock("nested"), move |lock| {
             let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
-            // Without limit: from the present owner at the soonest.
+            // This waits without limit: the present owner must release first.
             had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
             let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             (inner, again.owner(), again.unlock())
         });
         fault.wait_for(1, LONG);
-        // Both leases run out while the answer is on its way.
+        // Both leases end while the answer is on its way.
         let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
         fault.release();
         assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
@@ -131,7 +131,7 @@ fn a_reentry_granted_after_the_lease_is_undone() {
         let nested = call_on(client.get_lock("longer"), move |lock| {
             let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
             let begun = now();
-            // The server has it last for as long as the inner level asks.
+            // On the server the lock now lasts as long as the inner level's lease.
             lock.lock_with_lease(10 * L).unwrap();
             let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
             let lost = outer.check().unwrap_err().is_lost();
@@ -270,7 +270,7 @@ fn a_dropped_guards_level_is_not_held() {
                     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                     let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
                     drop(guard);
-                    // The question may fail with the connection.
+                    // The query may fail with the connection.
                     for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
                         assert_eq!(count, 0, "{what}");
                     }

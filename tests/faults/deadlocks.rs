@@ -187,7 +187,7 @@ fn a_thousand_waits_cost_fifty_requests_a_second() {
         };
         let mut waiting = Vec::new();
         while waiting.len() < THREADS {
-            // In groups: the server and the proxy are small.
+            // The waits start in groups, since the server and the proxy are small.
             waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
             assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
         }

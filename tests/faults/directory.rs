@@ -15,7 +15,7 @@ fn entries(world: &World) -> Vec<String> {
 #[test]
 fn an_entry_is_written_once_per_round() {
     scenario(|world| {
-        // No hold may be lost for want of a processor.
+        // The lease is long enough for a busy machine.
         let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         let begun = now();
@@ -98,7 +98,7 @@ fn a_user_without_entries_still_has_locks() {
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // Besides the key of the format's number, which each client reads when it connects.
+    // The ACL log may also name the key with the format's number, which each client reads when it connects.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));

@@ -84,7 +84,7 @@ fn a_recall_yields_a_cached_lock_at_once() {
     });
 }
 
-/// Redisson's waiters listen, and ask nobody.
+/// Redisson's waiters subscribe to the lock's channel and send no recall.
 #[test]
 fn a_check_finds_a_waiter_without_a_recall() {
     scenario(|world| {
@@ -206,7 +206,7 @@ fn a_forced_release_of_a_cached_lock_is_noticed() {
             use_until_kept(world, &lock);
             let begun = now();
             let theirs = other.get_lock("stock");
-            // On another thread: this one's number is retired with its lost hold.
+            // This runs on another thread, because this thread's number is retired with its lost hold.
             elsewhere(|| {
                 theirs.force_unlock().unwrap();
                 theirs.lock().unwrap();

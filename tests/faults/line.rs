@@ -56,7 +56,7 @@ fn a_queue_entry_records_its_clients_round_trip() {
     });
 }
 
-/// At most a script each to acquire and to release, and some safety polls.
+/// Each cycle costs at most one script to acquire, one to release, and some safety polls.
 #[test]
 fn each_release_wakes_one_of_many_waiting_clients() {
     const CLIENTS: usize = 24;
@@ -125,7 +125,7 @@ fn a_client_unsubscribes_although_its_queue_removal_was_lost() {
     scenario(|world| {
         let held = client(world).get_lock("lost").acquire().unwrap();
         let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
-        // Once with the script's text, which has all the words.
+        // The first use sends the script's text, which would match the fault's filter.
         assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
         assert!(eventually(LONG, || standing(world, "lost") == 0));
         let is_leaving = |command: &Command| {
@@ -152,7 +152,7 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &line(name), "60000"]);
 }
 
-/// For each of a hundred turns the first in the queue is dead, or stopped and connected, and the second
+/// A hundred rounds in which the first client in the queue is dead, or stopped but connected, and the second
 /// waits.
 fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
@@ -200,7 +200,7 @@ fn a_stopped_first_waiter_costs_only_the_standby_time() {
     }
 }
 
-/// Clients that have just died: only their silence shows it.
+/// The clients have just died, which only their silence shows.
 #[test]
 fn a_thousand_dead_waiters_cost_under_50_ms() {
     scenario(|world| {
@@ -230,8 +230,8 @@ fn a_thousand_dead_waiters_cost_under_50_ms() {
     });
 }
 
-/// `forceUnlock` deletes the key and publishes on the channel of all releases, so the queue is not notified.
-/// One waiter listens to that channel for as long as it waits.
+/// `forceUnlock` deletes the key and publishes on the lock's release channel, so the wait queue is not
+/// notified. One waiter listens to that channel for as long as it waits.
 #[test]
 fn redissons_force_unlock_is_noticed_within_50_ms() {
     const ROUNDS: usize = 20;
@@ -360,7 +360,7 @@ fn waiters_are_served_after_a_loss_of_all_data() {
     });
 }
 
-/// Java's `forceUnlock`, and an operator's commands.
+/// Nothing is published when an operator deletes the key.
 #[test]
 fn a_deleted_key_is_taken_over_within_a_poll() {
     scenario(|world| {
@@ -456,7 +456,7 @@ fn a_local_hand_off_leaves_the_wait_queue() {
     });
 }
 
-/// Plain locks share one script, others have one each.
+/// A group's plain locks share one script; each other lock has its own.
 #[test]
 fn a_groups_try_takes_reserved_locks() {
     scenario(|world| {

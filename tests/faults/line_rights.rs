@@ -15,9 +15,9 @@ const LINE: &str = "leasehold_lock_queue:{rights}";
 
 /// The permissions that versions before the queue needed.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
-/// All but the channel that notifies the first in the queue.
+/// All permissions but the channel that notifies the first in the queue.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
-/// All but the command that removes the first.
+/// All permissions but the command that removes the first from the queue.
 const NO_COMMAND: &str = "~* &* -zpopmin";
 
 /// A way to take the lock; its result releases it.
@@ -43,7 +43,7 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// The first release learns what the user may not, if somebody waits; the next hold's id says so.
+/// If a client waits, the first release finds the missing permission, and the next hold's id shows it.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {

@@ -47,7 +47,7 @@ fn a_group_is_one_request_each_way() {
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
-        // A hold of this process does not matter.
+        // A hold in this process makes no difference.
         let held = client.get_lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
@@ -87,7 +87,7 @@ fn other_kinds_and_clients_are_requested_in_parallel() {
             assert_eq!(requests(world), before + 2 * count);
             world.proxy.delay_requests(Duration::ZERO);
             assert!(had >= delay, "{had:?}");
-            // In sequence they would take as many delays as there are locks.
+            // Requests in sequence would take one delay per lock.
             assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
         }
     });

@@ -61,7 +61,7 @@ impl Outage {
         let before = world.proxy.accepted();
         let began = now();
         world.server.stop();
-        // Until half of the holds have little more than enough left, so that every sort occurs.
+        // Wait until half of the holds have just enough time left, so that both outcomes occur.
         let median = || {
             let mut left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
             left.sort();
@@ -123,7 +123,7 @@ fn holds_with_half_a_second_left_survive_an_outage() {
             let outcome = outage.play(world);
             assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
             assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
-            // Five a second, and one that was under way at first.
+            // Five tries a second, and one that was under way at the beginning.
             let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
             assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
             assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
@@ -190,7 +190,8 @@ fn a_loss_is_reported_while_requests_hang() {
 #[test]
 fn a_late_renewal_prolongs_no_later_hold() {
     scenario(|world| {
-        // The next hold's lease outlasts the requests about it, and is shorter than a renewal's.
+        // The next hold's lease outlasts the test's requests, and is shorter than what a late renewal would
+        // set.
         let client = world.builder().lease(KEPT).build().unwrap();
         let lock = client.get_lock("under-way");
         let guard = lock.acquire().unwrap();

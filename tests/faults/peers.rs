@@ -37,7 +37,7 @@ fn a_dead_fair_waiter_causes_no_storm() {
             waiter.returns_within(begun, ghost + P, "the end of the ghost");
         }
         let asked = world.proxy.count(about("ghost"));
-        // Each twice at first, then once a second, and the turns themselves.
+        // Each waiter asks twice at first and once a second later; the grants and releases come on top.
         assert!(asked < 40, "{asked} requests");
         world.all_are_given_back(T);
     });
@@ -80,7 +80,7 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
         does(world, &["HDEL", "quiet", &writer]);
         does(world, &["HSET", "quiet", "mode", "read"]);
         reader.returns_within(quietly, P, "being let in");
-        // Java reads on: our reader's end does not end its hold.
+        // Java still reads: our reader's release does not end its hold.
         assert_eq!(world.fields("quiet").len(), 2);
         assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
         does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);

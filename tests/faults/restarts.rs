@@ -8,7 +8,7 @@ use crate::support::proxy::Which;
 #[test]
 fn a_short_server_stop_costs_no_hold() {
     scenario(|world| {
-        // The lease exceeds the stop by what a busy machine may take.
+        // The lease exceeds the stop by the delays of a busy machine.
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
         let client = options.build().unwrap();
@@ -188,13 +188,13 @@ fn tokens_grow_after_a_restart_without_data() {
 /// the pause after it.
 const NOTICED: Duration = ms(300);
 
-/// No renewal is due for long: the ended connections are the hint.
+/// No renewal is due for a long time: only the ended connections make the client check.
 #[test]
 fn ended_connections_reveal_an_empty_server() {
     scenario(|world| {
         for url in [world.server.url(), world.proxy.url()] {
             let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-            // Not the first hold, so that nothing is set up for this one.
+            // An earlier hold has set up all connections.
             client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
             let guard = client.get_lock("forgotten").acquire().unwrap();
             world.server.kill();
@@ -290,7 +290,7 @@ fn every_wait_ends_after_the_retry_timeout() {
             })
             .collect();
         for waiter in waiters {
-            // T to find out, the retry time-out, and T for the attempt that is under way at its end.
+            // T to notice the failure, the retry time-out, and T for the attempt that is pending at its end.
             let promised = T + ms(800) + T;
             let error =
                 waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
@@ -333,7 +333,7 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The thread's next hold begins after the release, and stands.
+        // The thread's next hold begins after the release, and must stay.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was told");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
