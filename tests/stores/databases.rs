@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL alike: restarts, ended sessions, a lock's row, session locks, and locks on the
-//! caller's own transaction. [`Database`] has the differences.
+//! Tests for both PostgreSQL and MySQL: restarts, ended sessions, a lock's row, session locks, and locks on
+//! the caller's own transaction. [`Database`] has the differences.
 
 use std::sync::Barrier;
 
@@ -11,7 +11,7 @@ use crate::support::processes::{
     none_was_delayed, other_names_are_not_delayed,
 };
 
-/// A server, its connections and transactions, and its own ways.
+/// A database server: its connections, its transactions, and how it differs from the other one.
 pub(crate) trait Database: Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
@@ -22,16 +22,16 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const ADVISORY: &'static [bool];
     /// How soon a client has a connection again after a restart.
     const RECONNECTS_WITHIN: Duration;
-    /// When a wait of 200 ms in a transaction has ended.
+    /// The time by which a wait of 200 ms in a transaction has ended.
     const SHORT_WAIT_ENDS_WITHIN: Duration;
-    /// When an unused session with a lease of 700 ms has ended.
+    /// The time by which an unused session with a lease of 700 ms has ended.
     const IDLE_SESSION_ENDS_WITHIN: Duration;
     /// A deadlock ends the transaction that gets its error.
     const DEADLOCK_ENDS_TRANSACTION: bool;
     const EXHAUSTED: Exhausted;
 
     fn start() -> Option<Self>;
-    /// A server shared by the tests that do no harm to it.
+    /// A server shared by tests that do not disturb it.
     fn shared() -> Option<&'static Self>;
     fn url(&self) -> String;
     fn kill(&mut self);
@@ -221,7 +221,7 @@ pub(crate) fn four_processes_count_exactly_under_session_locks<D: Database>() {
     count_across_processes(&server.url());
 }
 
-/// On its own server: the tests with processes use one name.
+/// This needs its own server, because the tests with processes use one name.
 pub(crate) fn a_killed_holder_frees_the_lock_within_its_lease<D: Database>() {
     if let Some(worker) = Worker::here() {
         return worker.work(connect);
@@ -333,7 +333,7 @@ pub(crate) fn rows_show_holders_and_free_rows_are_swept<D: Database>() {
     held.unlock().unwrap();
 }
 
-/// By the server's clock, whatever the client's.
+/// The server's clock decides, not the client's.
 pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
@@ -403,7 +403,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         }
     });
     D::rollback(transaction);
-    // A machine that delays a renewal also costs the hold.
+    // A machine that delays a renewal may also lose the hold.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
@@ -460,7 +460,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>
     }
 }
 
-/// Held beyond its lease, lost when the session ends, and free from then on.
+/// The lock is held beyond its lease, and is lost and free when the session ends.
 pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
@@ -509,7 +509,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
         D::commit(before);
-        // Even if both are the first to use the name.
+        // This must hold even if both transactions are the first to use the name.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);

@@ -108,7 +108,7 @@ fn a_write_uses_the_current_register_file() {
                 fs::remove_file(&register).unwrap();
                 fs::write(&register, token).unwrap();
             } else {
-                // By the holder of the lock: on Windows nobody else may write.
+                // The holder of the file lock writes, because on Windows others may not.
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);

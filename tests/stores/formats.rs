@@ -1,5 +1,5 @@
-//! Two versions beside each other: every store has the number of its format. A client of another format is
-//! refused when it is built; a client without the right to write the number works.
+//! Format numbers: every store records the number of its format. A client of another format is refused when
+//! it is built; a client without the right to write the number works.
 
 use std::net::Ipv4Addr;
 
@@ -123,9 +123,9 @@ fn a_returning_servers_format_is_checked() {
     set(&servers[2], "leasehold format 2");
     proxy.accept();
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
-    // Two of three remain in use.
+    // The other two servers of the three stay in use.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
-    // One of these names has its home there.
+    // At least one of these names has the refused node as its home.
     let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
     let is_refused = |error: leasehold::Error| {
         let is_other_format = error.kind() == ErrorKind::IncompatibleFormat;
@@ -163,7 +163,7 @@ fn etcd_refuses_another_format_number() {
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
     };
     keeps_to_the_format(|| LockClient::connect(server.url()), note);
-    // No number below another prefix.
+    // The number below one prefix does not affect another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 }

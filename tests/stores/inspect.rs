@@ -85,7 +85,8 @@ fn after_a_hand_off_inspection_shows_the_new_holder() {
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // Time to fall asleep, which makes a hand-off. A release and an acquire would look the same.
+            // The other thread must fall asleep first, so that the unlock is a hand-off and not a release and
+            // a new acquire.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();
@@ -221,7 +222,8 @@ fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     assert!(token.holder().unwrap().is_none());
 }
 
-/// Anybody may own such a key: neither the server's time nor the shared connection is spent on it.
+/// Any program may own such a key, so inspection must spend neither the server's time nor the shared
+/// connection on it.
 #[test]
 fn a_large_foreign_key_is_shown_as_such() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -257,9 +259,9 @@ fn inspect_reads_a_limited_number_of_reader_levels() {
     let said: String = redis::cmd("INFO").arg("commandstats").query(&mut admin).unwrap();
     let line = said.lines().find_map(|line| line.strip_prefix("cmdstat_pttl:calls=")).unwrap();
     let looks: u64 = line.split(',').next().unwrap().parse().unwrap();
-    // And a few of the script's own.
+    // The script itself adds a few commands.
     assert!((2_000..2_010).contains(&looks), "{looks}");
-    // The others may be alive or not: their end is not shown.
+    // The remaining readers may be alive or not, so their end is not shown.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 }

@@ -43,7 +43,7 @@ fn listing_many_locks_does_not_block_the_server() {
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // Another client is served all the time, between the requests.
+    // The server serves another client all the time, between the requests.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -163,7 +163,7 @@ fn foreign_keys_cost_a_listing_no_extra_requests() {
     drop(held);
 }
 
-/// Each key then counts as a lock until it is read by itself.
+/// Without that right, each key counts as a possible lock until it is read.
 #[test]
 fn lists_work_without_the_right_to_sort() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -200,7 +200,7 @@ fn malformed_foreign_directory_entries_are_read_safely() {
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 }
 
-/// Among other programs' keys, with more threads than an entry names.
+/// There are keys of other programs, and more waiting threads than an entry can name.
 #[test]
 fn waiters_are_counted_or_said_to_be_uncounted() {
     let Some(server) = RedisServer::start_default() else { return };

@@ -58,7 +58,7 @@ fn a_hold_is_renewed_after_a_third_of_its_lease() {
     assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
     for _ in 0..3 {
         clock.advance(ms(9_999));
-        // Nothing more happens while the clock stands: `advance` returns when all that was due is done.
+        // `advance` returns when all due work is done, so nothing more happens while the clock stands.
         throughout(ms(30), || lock.remaining_lease().unwrap() == Some(ms(20_001)));
         clock.advance(ms(1));
         assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
@@ -136,8 +136,8 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
 fn a_wait_ends_exactly_at_its_deadline() {
     let (clock, store) = world();
     let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    // Held by another client and by another thread of this one; waited for at the head of the queue and
-    // behind it.
+    // The holder is another client or another thread of this one; the waiters are at the head of the queue
+    // and behind it.
     for holder in [&stranger, &client] {
         let held = Holding::take(&holder.get_lock("a"));
         let waiters = [(); 2].map(|()| {
@@ -223,7 +223,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Kept by renewals of three seconds each.
+    // Renewals of three seconds each keep the hold.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());
@@ -288,7 +288,7 @@ fn a_command_timeout_above_the_lease_causes_a_warning() {
             .unwrap();
         client.shutdown().unwrap();
         drop(client);
-        // Until the last possible sender is gone.
+        // The channel ends when the last sender is gone.
         let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
@@ -308,7 +308,7 @@ fn many_clients_in_one_process_cause_one_warning() {
     let (tell, told) = leasehold::crossbeam_channel::unbounded();
     let make =
         || leasehold::LockClient::builder().observer(Warnings(tell.clone())).build_in_memory(&store).unwrap();
-    // In sequence, and clones.
+    // Clients in sequence, and clones, do not count.
     for _ in 0..100 {
         let client = make();
         let _clones = [client.clone(), client.clone()];

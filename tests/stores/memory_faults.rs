@@ -51,7 +51,7 @@ fn injected_faults_last_until_healed() {
         for (what, result) in every_request(&client) {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
-            // A question changes nothing, so its outcome is never unknown.
+            // A query changes nothing, so its outcome is never unknown.
             let questions =
                 ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
             let changes = !questions.contains(&what);
@@ -128,7 +128,7 @@ fn an_answer_slower_than_the_timeout_never_arrives() {
     let lock = client.get_lock("a");
     lock.lock().unwrap();
     assert_eq!(client.ping().unwrap().latency, ms(500));
-    // The watchdog renews as slowly, while nobody else moves the clock.
+    // Renewals are slow too, and only this thread moves the clock.
     clock.advance(ms(120_000));
     assert!(lock.is_held_by_current_thread().unwrap());
     store.slow_down(ms(3_000));

@@ -112,7 +112,7 @@ fn every_statement_finds_its_row_by_primary_key() {
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // Of several ids at a time.
+    // This statement reads several ids at a time.
     let text = statement("mysql", "turn_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
@@ -210,7 +210,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password by option and by URL; the documented permissions suffice; both schemes.
+    // The password works by option and by URL, the documented permissions suffice, and both schemes work.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());
@@ -349,7 +349,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // A wait in vain ends the transaction, if the server is set so.
+    // With this server setting a timed-out wait ends the whole transaction.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);

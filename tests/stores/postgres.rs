@@ -118,7 +118,7 @@ fn every_statement_finds_its_row_by_primary_key() {
             name => crate::statement("postgres", name),
         };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
-        // Both plans: for these values, and for any.
+        // Both plans are checked: for these values, and the generic one.
         for mode in ["force_custom_plan", "force_generic_plan"] {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
@@ -204,7 +204,7 @@ fn a_frozen_backend_costs_one_command_timeout() {
     // A directory entry would be another statement on this connection, or use another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // Prepares the statement, without which nothing would be in doubt. A question follows the first use.
+    // This prepares the statement, without which nothing would be in doubt. A query follows the first use.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -320,7 +320,8 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// Refused at once, always, and with a reason: not by a later failure that depends on the pooler's sessions.
+/// The refusal comes at once, every time, and with a reason, not as a later failure that depends on the
+/// pooler's sessions.
 #[test]
 fn transaction_pooling_is_refused_with_the_reason() {
     let Some(server) = PostgresServer::start() else { return };
@@ -487,7 +488,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
     let mut transaction = client.transaction().unwrap();
     let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
-    // Another transaction gets it once the server has ended this one.
+    // Another transaction gets the lock once the server has ended this one.
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());

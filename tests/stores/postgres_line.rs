@@ -83,7 +83,8 @@ fn a_release_wakes_exactly_one_waiting_client() {
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    // Three each, and the polls. If each release woke all, those alone would be 136.
+    // Each client sends three statements, and polls come on top. If each release woke all, the wake-ups alone
+    // would cause 136.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
@@ -149,7 +150,7 @@ fn clients_that_stopped_waiting_leave_nothing() {
     held.unlock().unwrap();
 }
 
-/// As any client takes a free lock.
+/// Acquires a free lock as any client would.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
         .query_one(
@@ -322,7 +323,7 @@ fn clients_are_notified_in_order_of_arrival() {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // Notified, and it finds the lock taken: first again.
+    // This client was notified but finds the lock taken, so it is first again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -364,13 +365,13 @@ fn a_freed_lock_is_reserved_briefly() {
     keep(&mut admin, "40 ms");
     assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
     leave(&mut admin, &name, "told");
-    // As after a clock was set back.
+    // The row looks as after the clock was set back.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// The client knows its link to the server.
+/// The client measures its round trip, and asks for a reservation to match.
 #[test]
 fn a_reservation_lasts_as_long_as_its_client_asked() {
     let Some(server) = shared() else { return };

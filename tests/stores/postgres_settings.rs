@@ -152,7 +152,7 @@ fn any_thread_name_can_take_a_lock() {
         let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");
-        // The directory has all of it, whatever the database can write.
+        // The directory keeps the full name, whatever the database's encoding can store.
         let held = client.get_lock("c").acquire().unwrap();
         let label = || {
             let clients: Result<Vec<_>> = rival.clients().collect();
@@ -163,7 +163,7 @@ fn any_thread_name_can_take_a_lock() {
     }
 }
 
-/// Each would end or change a request if the client did not set it.
+/// Each of these settings would end or change a request if the client did not override it.
 const SETTINGS: &str = "\
     default_transaction_isolation = 'serializable'; default_transaction_deferrable = on; \
     idle_in_transaction_session_timeout = '1ms'; statement_timeout = '10s'; lock_timeout = '10ms'; \
@@ -229,7 +229,7 @@ fn an_idle_session_limit_ends_no_wait_or_wake_up() {
     });
 }
 
-/// A pooler that answers so many of the next requests by an error that ends the session.
+/// A pooler that answers the given number of next requests with an error that ends the session.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);
@@ -307,7 +307,7 @@ fn answer(server: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Otherwise a release would be answered with success, and be seen by nobody.
+/// Otherwise the server would report a release as done without committing it.
 #[test]
 fn a_pooler_that_leaves_transactions_open_is_refused() {
     let Some(server) = shared() else { return };
@@ -404,7 +404,7 @@ fn a_release_succeeds_with_a_full_notification_queue() {
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // With a waiter that nothing wakes.
+        // A waiter is present, which no message wakes.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

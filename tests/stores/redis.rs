@@ -53,7 +53,7 @@ fn a_lazy_client_may_start_before_its_server() {
     assert_eq!(client.ping().unwrap().store, "redis");
 }
 
-/// All threads that find the server down learn that by one attempt to connect.
+/// All threads that find the server down share one attempt to connect.
 #[test]
 fn threads_that_find_no_server_fail_together() {
     // A listener that accepts connections and says nothing.

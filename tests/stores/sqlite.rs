@@ -82,7 +82,7 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     let error = LockClient::connect(&url).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("create_schema"), "{error}");
-    // Another table's locks are others.
+    // Locks of another table are different locks.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
@@ -143,7 +143,7 @@ fn a_locked_file_is_busy_after_a_wait() {
     held.unlock().unwrap();
 }
 
-/// A full disk to SQLite: the file may not grow.
+/// A limit on the file's size is a full disk to SQLite.
 #[test]
 fn a_full_disk_is_reported_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
@@ -290,7 +290,7 @@ fn many_clients_can_create_the_file_at_once() {
                 scope.spawn(|| {
                     start.wait();
                     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-                    // Nobody deleted a file, so no error says so.
+                    // No file was deleted, so no error may report a deletion.
                     client.get_lock("a").try_lock().unwrap();
                 });
             }
@@ -438,7 +438,8 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
 /// Tells this test program what to do as another process.
 const WORK: &str = "LEASEHOLD_SQLITE_WORK";
 
-/// Does nothing alone; with [`WORK`] in its environment, another process, which reports how it ended.
+/// Does nothing when run alone; with [`WORK`] in its environment, does that work as another process, and
+/// reports how it ended.
 #[test]
 fn helper_process_for_sqlite_tests() {
     let Ok(work) = std::env::var(WORK) else { return };

@@ -1,5 +1,5 @@
-//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` tells apart, and jobs of a
-//! work-stealing pool, which nothing can.
+//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` distinguishes, and jobs of
+//! a work-stealing pool, which cannot be distinguished.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -195,7 +195,7 @@ mod tokio_tasks {
         assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
-    /// To the store the thread writes, and may read as the same owner.
+    /// To the store, the thread is the writing owner, which may also read.
     #[test]
     fn a_task_cannot_read_while_another_task_writes() {
         let client = LockClient::in_memory();
@@ -236,7 +236,7 @@ mod tokio_tasks {
         });
     }
 
-    /// A hold that a closure left behind is not the next one's.
+    /// A hold that one closure left behind does not belong to the next closure.
     #[test]
     fn spawn_blocking_does_not_reenter_an_earlier_lock() {
         let lock = LockClient::in_memory().get_lock("a");

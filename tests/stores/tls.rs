@@ -40,14 +40,14 @@ impl Secured {
         assert!(!lock.try_lock().unwrap());
         let waiter =
             Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
-        // Renewed meanwhile.
+        // The hold is renewed meanwhile.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
         let fence = guard.fencing_token();
         guard.unlock().unwrap();
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // In databases longer than one TLS record.
+        // For databases this name is longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
@@ -314,7 +314,7 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
-    // Neither falls back to the other.
+    // TLS and plaintext do not fall back to each other.
     let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [

@@ -83,7 +83,7 @@ fn one_waiting_client_polls_often() {
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
 }
 
-/// The poller's connection stays, for another name.
+/// The poller's connection stays open for another name.
 #[test]
 fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let Some(server) = MysqlServer::start() else { return };
@@ -150,7 +150,7 @@ fn the_poller_finds_a_release_in_milliseconds() {
     assert!(took <= ms(20), "{took:?}");
 }
 
-/// A poller that stands still, or of another program: the others poll as usual.
+/// The poller lock may belong to a frozen client or another program: the other waiters poll as usual.
 #[test]
 fn a_frozen_poller_delays_no_other_waiter() {
     let Some(server) = MysqlServer::start() else { return };

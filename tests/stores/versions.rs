@@ -135,7 +135,7 @@ fn old_and_new_versions_coexist_on_redis() {
     });
 }
 
-/// Each time below another path.
+/// Each round uses another path.
 #[test]
 fn old_and_new_versions_coexist_on_etcd_and_zookeeper() {
     let Some(etcd) = Etcd::start() else { return };

@@ -88,7 +88,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     assert_eq!(renewed.state(), HoldState::Lost);
     crate::support::let_pass(away, "how long it is away is what matters here");
     server.launch_again();
-    // Outlasts delays of a busy machine.
+    // This session outlasts delays of a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);
     for (name, guard) in [("away", renewed), ("leased", leased)] {
         let held = Holding::take(&other.get_lock(name));
@@ -142,7 +142,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     // A stall before that moment delays no end.
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
-    // Its place is given up nevertheless.
+    // The waiter's queue place is removed nevertheless.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
 }
 
@@ -283,7 +283,7 @@ fn a_node_with_an_unanswered_creation_is_removed() {
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
 }
 
-/// The client does not wait, so nobody else knows of its place in the queue.
+/// The client does not wait, so only the failed try itself can remove its node from the queue.
 #[test]
 fn a_failed_try_leaves_no_node() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -366,7 +366,7 @@ impl Drop for Worker {
     }
 }
 
-/// Does nothing alone; with [`WORK`] in its environment, a worker process.
+/// Does nothing when run alone; with [`WORK`] in its environment, works as another process.
 #[test]
 fn helper_process_for_zookeeper_tests() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -652,7 +652,7 @@ fn a_directory_entry_ends_with_its_session() {
     relay.end_session(&server);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
-    // Under its next session the client has another.
+    // Under its next session the client writes a new entry.
     let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();
@@ -730,7 +730,7 @@ fn a_broken_connection_releases_cached_locks() {
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
-    // Needs a new connection.
+    // The waiter's grant needs the holder's release over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 }
 

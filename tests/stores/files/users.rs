@@ -193,7 +193,7 @@ fn an_appearing_link_cannot_redirect_a_write() {
                 fs::rename(&link, &path).unwrap();
             }
         });
-        // However the two threads are scheduled.
+        // The loop repeats until both outcomes have occurred, however the threads are scheduled.
         let (mut wrote, mut did_not, begun) = (0, 0, now());
         while wrote < 50 || did_not < 50 {
             let has_written = fencing::write_file(&path, fence, b"new").is_ok();
