@@ -152,7 +152,7 @@ fn any_thread_name_can_take_a_lock() {
         let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");
-        // The directory keeps the full name, whatever the database's encoding can store.
+        // The directory keeps the full label, whatever the database's encoding can store.
         let held = client.get_lock("c").acquire().unwrap();
         let label = || {
             let clients: Result<Vec<_>> = rival.clients().collect();

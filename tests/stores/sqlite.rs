@@ -143,7 +143,7 @@ fn a_locked_file_is_busy_after_a_wait() {
     held.unlock().unwrap();
 }
 
-/// A limit on the file's size is a full disk to SQLite.
+/// A small tmpfs stands for the full disk.
 #[test]
 fn a_full_disk_is_reported_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";

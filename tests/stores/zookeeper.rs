@@ -730,7 +730,7 @@ fn a_broken_connection_releases_cached_locks() {
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
-    // The waiter's grant needs the holder's release over a new connection.
+    // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 }
 

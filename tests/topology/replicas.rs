@@ -86,7 +86,7 @@ fn a_granted_lock_is_on_the_replicas() {
             lock.unlock().unwrap();
         }
     }
-    // The same thread's next grant, after dropped guards, re-entry and other threads.
+    // Each of these grants must wait too: after a dropped guard, as a re-entry, and by other threads.
     let lock = client.get_lock("again");
     for _ in 0..200 {
         let guard = lock.acquire().unwrap();
@@ -118,7 +118,7 @@ fn a_grant_on_too_few_replicas_is_undone() {
     }
 }
 
-/// A WAIT of a connection that has written nothing waits for nothing, from Redis 7.2 on.
+/// From Redis 7.2 on, WAIT returns at once on a connection that has written nothing.
 #[test]
 fn grants_on_each_server_wait_for_a_stopped_replica() {
     for binary in matrix() {
@@ -244,7 +244,7 @@ fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
         assert!(careless.get_lock("stopped").try_lock().unwrap());
         careless.get_lock("stopped").unlock().unwrap();
         assert!(told.is_empty());
-        // The master drops those that answer nothing.
+        // The master drops replicas that do not answer.
         let alone = || lock.try_lock().is_ok_and(|granted| granted);
         assert!(eventually(LONG, alone), "the master has replicas still");
         lock.unlock().unwrap();

@@ -70,7 +70,7 @@ pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     (revision, parts)
 }
 
-/// In the order in which the parts run.
+/// The parts, in the order in which they run.
 fn parts_of<'a>(files: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     let line = |file: &str| FILES.iter().find(|(paths, _)| paths.split(' ').any(|path| fits(path, file)));
     let mut named: Vec<&str> = vec!["format"];

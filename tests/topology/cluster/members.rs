@@ -1,4 +1,4 @@
-//! Members that are asked and refused, and the number of requests.
+//! Which members a client accepts, and how many requests it sends them.
 
 use leasehold::ClusterPubSub;
 
@@ -12,7 +12,7 @@ use crate::support::server::default_server;
 fn one_reachable_member_is_enough_to_connect() {
     on_cluster(|cluster| {
         let replica = cluster.members[cluster.replica_of(0)].port();
-        // Nobody listens at the first address, and the second is a replica.
+        // At the first address no server listens, and the second is a replica.
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(cluster).url(&url).build().unwrap();
         for primary in 0..3 {
