@@ -15,7 +15,7 @@ contracts!(needs Directory:
     a_broken_multi_lock_wait_keeps_earlier_holds,
     a_conditions_reacquisition_is_not_broken,
     a_deadlock_stays_if_the_youngest_client_does_not_break,
-    each_client_reports_a_cycle_of_eight_clients,
+    a_cycle_of_eight_clients_is_reported_by_each,
     a_deadlock_within_one_client_is_reported,
     a_wait_for_a_running_thread_is_no_deadlock,
     an_ended_wait_is_not_part_of_a_deadlock,
@@ -292,7 +292,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     assert!(end([older], &interrupt) <= 1);
 }
 
-fn each_client_reports_a_cycle_of_eight_clients(store: &Store) {
+fn a_cycle_of_eight_clients_is_reported_by_each(store: &Store) {
     std::thread::scope(|scope| {
         for count in [3, 8] {
             scope.spawn(move || ring_of(store, count));
