@@ -1,4 +1,5 @@
 //! Deadlocks of real processes, each of which runs this test program.
+//!
 //! `LEASEHOLD_DEADLOCK_SECONDS` (10) is the time of each random program; from 60 on there are 200 of them
 //! instead of 20, 50 at a time.
 

@@ -16,7 +16,7 @@ pub struct Figure {
 const GUARDS: &str = "leasehold";
 const CALLS: &str = "leasehold-lock";
 const KEPT: &str = "leasehold-keep";
-/// Those whose rate on own keys ours is held against.
+/// The peers whose rate on separate keys is compared with ours.
 const PEERS: &[&str] =
     &["redisson", "redsync", "rueidislock", "rslock", "redlock", "rlock", "redis-py", "article"];
 /// The default size of leasehold's pool.
@@ -256,7 +256,7 @@ impl Figures<'_> {
     }
 }
 
-/// The value, with as many digits as tell it from its bound: 9.0001 commands are more than 9.
+/// The value, with enough digits to distinguish it from its bound: 9.0001 commands are more than 9.
 fn reached(value: Option<f64>, bound: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".to_owned() };
     let mut digits = match value {

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workload::Cores;
 
-/// A pinned server. Dropping it undoes that.
+/// A pinned server. Dropping it restores the server's cores.
 pub struct Pinned {
     server: u32,
-    /// The cores that it had before.
+    /// The cores that the server had before.
     before: String,
     core: usize,
 }

@@ -14,7 +14,7 @@ pub struct Disturbance {
     pub steal: f64,
 }
 
-/// More than this is not quiet.
+/// Above these shares the machine is not quiet.
 const LIMIT: Disturbance = Disturbance { others: 0.05, steal: 0.02 };
 
 impl Disturbance {
@@ -56,7 +56,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// `None` where it cannot be told.
+    /// `None` where the system does not show it.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }
