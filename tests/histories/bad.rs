@@ -187,7 +187,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // Later holds mostly begin when earlier ones may have ended.
+    // Most later holds begin when earlier ones may have ended.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);

@@ -90,7 +90,7 @@ fn curator_and_rust_are_served_in_order() {
         if place % 3 == 0 {
             let thread = format!("java-{place}");
             let locked = java.ask(&thread, "lock", &[path]);
-            // The thread's queue of requests runs this after the lock.
+            // The agent runs this after the thread's lock request.
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
@@ -170,7 +170,7 @@ fn curator_and_rust_readers_and_writers_share_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // A writer may read in its place, and goes on after the writing.
+    // A writer may also read, and keeps reading after the write ends.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();

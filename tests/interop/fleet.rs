@@ -38,7 +38,7 @@ fn java_and_rust_processes_count_exactly() {
     assert_eq!(admin.get("counter"), Ok(20_000));
 }
 
-/// Alone a small version of the above; with [`WORKER`] in its environment, one process of it.
+/// A small version of the above when run alone; with [`WORKER`] in its environment, one process of it.
 #[test]
 fn one_rust_process_counts_exactly() {
     if let Ok(url) = env::var(WORKER) {

@@ -69,7 +69,8 @@ fn polling_finds_a_release_without_a_message() {
             lock.unlock().unwrap();
             got
         });
-        // Two attempts, around the subscription: now only the safety poll can find the lock.
+        // The waiter has made both attempts, before and after subscribing: now only the safety poll can find
+        // the lock.
         wait_until("our waiter sleeps", LONG, || calls(&mut admin, &["eval", "evalsha"]) >= before + 2);
         assert!(waiter.is_open());
         let begun = monotonic();

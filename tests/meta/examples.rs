@@ -198,7 +198,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // And the program, once its client has written it.
+                // The program's name follows once its client has written its entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",

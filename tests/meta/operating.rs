@@ -98,7 +98,7 @@ fn each_alert_leads_to_its_paragraph() {
     }
 }
 
-/// Whoever controls an action's repository can move its tags.
+/// The owner of an action's repository can move its tags, but not its commits.
 #[test]
 fn each_workflow_action_is_pinned_to_a_commit() {
     let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
@@ -111,7 +111,7 @@ fn each_workflow_action_is_pinned_to_a_commit() {
     }
 }
 
-/// A link for a person who was woken.
+/// The link helps the person whom the alert wakes.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
