@@ -39,7 +39,7 @@ fn all_invariants_hold_in_every_state() {
     page::has("worlds", "| World | What is in it |", &words);
 }
 
-/// Before Redis 7.0 a script cannot ask what its user may do, and goes another way.
+/// Before Redis 7.0 a script cannot query its user's permissions, and takes another path.
 #[test]
 fn invariants_hold_when_scripts_cannot_query_rights() {
     let texts = lua::load(&|_, text| text);
@@ -52,7 +52,7 @@ fn invariants_hold_when_scripts_cannot_query_rights() {
     }
 }
 
-/// The changes of a script before it was refused stay.
+/// If a command is refused, the script's earlier changes stay.
 #[test]
 fn invariants_hold_when_a_command_is_refused() {
     let texts = lua::load(&|_, text| text);
