@@ -23,7 +23,7 @@ fn holding(others: usize) -> (LockClient, RedisLock) {
     (client, lock)
 }
 
-/// One thread, as many locks held beside as given.
+/// The cycle of one thread, while the client holds the given numbers of other locks.
 mod alone {
     use super::*;
 
@@ -117,7 +117,7 @@ mod together {
     }
 }
 
-/// From a name to a lock that can be asked.
+/// The time to make a lock handle from a name.
 mod names {
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The cost of a lock on five servers beside a lock on one: `cargo bench --bench redlock`.
 //!
-//! Both on this machine, by turns, so that whatever else the machine does meets both. The figure is the
+//! Both run on this machine and alternate, so that other load on the machine affects both. The figure is the
 //! ratio.
 
 #![allow(

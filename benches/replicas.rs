@@ -1,8 +1,8 @@
 //! The cost of grants that a replica must have, beside grants without: `cargo bench --bench replicas`, or with
 //! `-- redis://HOST:PORT` on a master that has a replica already.
 //!
-//! Both by turns, so that whatever else the machine does meets both. The figures are cycles of lock and unlock
-//! a second, and their ratio.
+//! The two alternate, so that other load on the machine affects both. The figures are cycles of lock and
+//! unlock per second, and their ratio.
 
 #![allow(
     clippy::unwrap_used,

@@ -15,7 +15,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let lock = client.get_token_lock("example:article");
-    // Those libraries announce no release, so this asks again each 50–100 ms.
+    // Those libraries publish no releases, so this waiter polls every 50–100 ms.
     let Some(guard) = lock.try_acquire_for(Duration::from_secs(10))? else {
         println!("somebody keeps it");
         return client.shutdown();
@@ -23,13 +23,13 @@ fn main() -> Result<()> {
     println!("taken; the key's value is {}", guard.owner());
     println!("{}", client.inspect("example:article")?.kind);
 
-    // Unlike a plain lock, it is not reentrant: a thread that waits for itself gets an error.
+    // Unlike a plain lock, a token lock is not reentrant: a thread that waits for its own lock gets an error.
     match lock.acquire() {
         Err(e) if e.kind() == ErrorKind::WouldDeadlock => println!("again, by the same thread: {e}"),
         other => println!("again, by the same thread: {:?}", other.is_ok()),
     }
 
-    // Beyond the article: it is renewed, and released only by the client that acquired it.
+    // Unlike the article's lock, this one is renewed, and only the client that acquired it releases it.
     guard.check()?;
     drop(guard);
     println!("free: {}", !lock.is_locked()?);

@@ -1,4 +1,4 @@
-//! Many read a cache, one rebuilds it: a read-write lock.
+//! Many threads read a cache and one rebuilds it, under a read-write lock.
 //!
 //! `cargo run --example cache_rebuild` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is
 //! in Redis.
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use leasehold::{LockClient, ReadWriteLock, Result};
 
-/// Readers look together. A reader that finds the cache old rebuilds it, alone, and reads what it has built
-/// before anybody can rebuild it again.
+/// Readers read together. A reader that finds the cache stale rebuilds it alone, and reads its result before
+/// another thread can rebuild it again.
 fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
     {
         let _reading = lock.read().acquire()?;
@@ -21,13 +21,13 @@ fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
         }
     } // A reader cannot become the writer: two who tried would wait for each other.
     let writing = lock.write().acquire()?;
-    // Another may have been here first.
+    // Another thread may have rebuilt the cache first.
     if cache.load(SeqCst) < wanted {
         println!("{:?} rebuilds", thread::current().id());
         thread::sleep(Duration::from_millis(100));
         cache.store(wanted, SeqCst);
     }
-    // Downgrade: readers get in, writers do not.
+    // The downgrade admits readers but no writers.
     let _reading = lock.read().acquire()?;
     drop(writing);
     Ok(cache.load(SeqCst))

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
     let (slow, quick) = (connect(&store)?, connect(&store)?);
 
-    // Not renewed, as if the whole process stood still and its watchdog too.
+    // The lease is not renewed, as if the whole process were stopped with its watchdog.
     let not_renewed = AcquireOptions::new().lease(LEASE);
     let paused = slow.get_fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
     let old = paused.fencing_token().ok_or("no fence")?;
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     drop(guard);
 
-    // It does not look whether it still holds, which it could: paused.check() would say no.
+    // This holder does not check its hold before it writes; `paused.check()` would return an error.
     println!("slow goes on;  written: {}", fencing::write_file(&report, old, b"slow's report")?);
     println!("the file has:  {}", std::fs::read_to_string(&report)?);
     println!("slow unlocks:  {}", paused.unlock().err().ok_or("it was still held")?);

@@ -22,12 +22,12 @@ fn main() -> Result<()> {
     std::thread::sleep(Duration::from_secs(2));
     drop(guard);
 
-    // The Java way: the thread is the owner, and somebody has to unlock.
+    // The Java way: the thread is the owner, and has to call `unlock`.
     lock.lock()?;
     println!("locked: {}, by this thread: {}", lock.is_locked()?, lock.is_held_by_current_thread()?);
     lock.unlock()?;
 
-    // The short way.
+    // The short way: a closure runs under the lock.
     let answer = client.with_lock("example:first", |_guard| 6 * 7)?;
     println!("worked out under the lock: {answer}");
 

@@ -1,4 +1,4 @@
-//! A long rebuild gives way when somebody else wants the lock, and does the rest later.
+//! A long rebuild gives way when another client waits for the lock, and does the rest later.
 //!
 //! `cargo run --example gives_way` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
@@ -18,7 +18,7 @@ fn connect(store: &MemoryStore) -> Result<LockClient> {
     }
 }
 
-/// Rebuilds parts from `first` on until all are done or somebody waits; returns the next.
+/// Rebuilds parts from `first` on until all are done or another client waits; returns the next part.
 fn rebuild(client: &LockClient, first: u32) -> Result<u32> {
     let guard = client.get_lock(NAME).acquire()?;
     let mut part = first;

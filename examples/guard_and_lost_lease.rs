@@ -20,20 +20,20 @@ fn main() -> Result<()> {
     let Some(guard) = ours.get_lock("example:report").acquire_with(&options)? else { return Ok(()) };
     println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
     let (told, heard) = bounded::<()>(0);
-    // Called on a thread of the client, once.
+    // The callback runs once, on a thread of the client.
     guard.on_lost(move |loss| {
         println!("told by callback: {} is lost ({:?})", loss.name, loss.reason);
         drop(told);
     });
     let lost = guard.lost();
 
-    // Nothing is left of ten seconds after eleven; another client may take the lock.
+    // After eleven seconds the lease of ten seconds is over; another client may acquire the lock.
     clock.advance(Duration::from_secs(11));
     println!("eleven seconds later: {:?}", guard.state());
     let other = theirs.get_lock("example:report").try_acquire()?;
     println!("another client gets it: {}", other.is_some());
 
-    // Ask before anything that cannot be taken back. It is a look at the clock, no round trip.
+    // Check before anything that cannot be undone. The check only reads the clock, without a round trip.
     if let Err(e) = guard.check() {
         println!("check says: {e} (lost: {})", e.is_lost());
     }
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         default(Duration::from_secs(5)) => println!("no loss was reported"),
     }
 
-    // Nobody sends here: the other end goes when the callback has run.
+    // No message is sent here: the channel closes when the callback has run.
     println!(
         "the callback has run: {}",
         heard.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected)

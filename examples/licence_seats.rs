@@ -1,4 +1,4 @@
-//! A program with three seats: a semaphore. And what it costs that nobody owns its permits.
+//! A program with three seats: a semaphore, and the drawback that its permits have no owner.
 //!
 //! `cargo run --example licence_seats` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two
 //! terminals.
@@ -15,14 +15,14 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let seats = client.get_semaphore("example:seats");
-    // The first process sets it up; the others find it so.
+    // The first process sets the semaphore up; the others use it.
     seats.try_set_permits(3)?;
 
     let group = seats.acquire(2)?;
     println!("a group of two sits down; seats left: {}", seats.available_permits()?);
     println!("another two may sit down: {}", seats.try_acquire(2)?.is_some());
     thread::scope(|scope| {
-        // Somebody alone does not wait behind those two.
+        // A single user does not wait behind a group of two.
         let waiting =
             scope.spawn(|| seats.try_acquire_for(3, Duration::from_secs(5)).map(|table| table.is_some()));
         println!("somebody alone may: {}", seats.try_acquire(1)?.is_some());
@@ -33,8 +33,8 @@ fn main() -> Result<()> {
         Ok::<(), leasehold::Error>(())
     })?;
 
-    // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take
-    // `client.get_expirable_semaphore`, as in `rate_limit`. Here, by hand:
+    // A process that dies with a seat keeps the seat for ever, because permits have no owner. If that can
+    // happen, use `client.get_expirable_semaphore`, as in `rate_limit`. Here the seat is released by hand:
     seats.acquire(1)?.forget();
     println!("one is left behind; seats left: {}", seats.available_permits()?);
     seats.release(1)?;

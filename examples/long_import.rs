@@ -33,7 +33,8 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     println!("{operator} imports, as {}", guard.owner());
     let lost = guard.lost();
     drop(started);
-    // It hangs. Its end is reported here; a real import would look at `guard.check()` before each batch.
+    // The import hangs. The channel reports the end of the hold; a real import would call `guard.check()`
+    // before each batch.
     if let Ok(loss) = lost.recv() {
         let too_long = loss.reason == LossReason::HeldTooLong;
         println!("{operator} is stopped; held too long: {too_long}");
@@ -41,7 +42,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     Ok(true)
 }
 
-/// Says who is in the way. It may be gone by now: then there is nobody to report.
+/// Prints who holds the lock. The holder may be gone by now; then nothing is printed.
 fn refused(client: &LockClient, operator: &str) -> Result<()> {
     let seen = client.inspect(NAME)?;
     let Some(holder) = seen.holders.first() else {
@@ -68,10 +69,10 @@ fn main() -> Result<()> {
     thread::scope(|scope| {
         let ada = thread::Builder::new().name("ada".into());
         let ada = ada.spawn_scoped(scope, || import(&first, "ada", Some(starting)));
-        // Nobody sends here: the other end goes when the import has started, or was refused.
+        // No message is sent here: the channel closes when the import has started, or was refused.
         started.recv().ok();
         import(&second, "bob", None)?;
-        // He tries again when it is over at the latest, and need not ask anybody to kill anything.
+        // The operator tries again when the import must be over, and need not kill anything.
         if second.get_lock(NAME).try_acquire_for(MAX_HOLD * 2)?.is_some() {
             println!("bob may now");
         }

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), Metrics::BUCKETS)?
         .install_recorder()?;
 
-    // `stock:41` and `stock:42` are of the group `stock`.
+    // `stock:41` and `stock:42` belong to the group `stock`.
     let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
     let builder = LockClient::builder().observer(metrics.clone());
     let client = match std::env::var("REDIS_URL") {
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let observed = client.clone();
     thread::spawn(move || {
         for request in server.incoming_requests() {
-            // The gauges as they are now.
+            // Updates the gauges to their present values.
             metrics.sample(&observed.stats());
             request.respond(Response::from_string(exporter.render())).ok();
         }
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     Ok(client.shutdown()?)
 }
 
-/// Three workers share two pieces, so that some wait; each now and then does not want to.
+/// Three workers share two pieces, so that some wait; now and then a worker only tries.
 fn work(client: &LockClient, worker: u32, is_over: &AtomicBool) {
     for round in 0_u32.. {
         if is_over.load(Relaxed) {

@@ -1,4 +1,4 @@
-//! Five processes have the same timer, ten ticks come, and each time one process does the job: `run_once`.
+//! `run_once`: five processes have the same timer, and at each of ten ticks one of them does the job.
 //!
 //! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of
 //! its own. With `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a
@@ -17,16 +17,17 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const PROCESSES: u32 = 5;
 const TICKS: u32 = 10;
 
-/// Waits for each tick, as a timer would, and runs the job if nobody else does. How often that was this
-/// process.
+/// Waits for each tick, as a timer would, and runs the job if no other process does. Returns how often this
+/// process ran it.
 fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
-    // Longer than the timers are apart, shorter than the time between two ticks.
+    // `at_least` exceeds the difference between the timers, and is below the time between two ticks.
     let at_least = tick * 3 / 4;
-    // By then a process that died at the job counts as dead.
+    // After `at_most`, a process that died during the job counts as dead.
     let at_most = Duration::from_secs(60);
     let mut jobs = 0;
     for number in 0..TICKS {
-        // The timers do not go off together; a short job is over by then, and is not done again.
+        // The timers do not fire together: a short job may be over when a later timer fires, and must not run
+        // again.
         let late = tick / 20 * ((process + number) % PROCESSES);
         let due = first + tick * number;
         thread::sleep((due + late).saturating_sub(SystemTime::now().duration_since(UNIX_EPOCH)?));
@@ -51,14 +52,14 @@ fn main() -> Result<()> {
     let mut next = || args.next().transpose();
     let tick_ms = next()?.unwrap_or(500);
     let tick = Duration::from_millis(tick_ms);
-    // The others are the arguments of a process that was started here: when the first tick is, and its
-    // number.
+    // The other arguments are those of a process started by this example: the time of the first tick, and the
+    // process's number.
     if let (Some(first_ms), Some(process)) = (next()?, next()?) {
         let client = LockClient::connect(&std::env::var("REDIS_URL")?)?;
         timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;
         return Ok(());
     }
-    // Time enough for all to start.
+    // The first tick leaves all processes enough time to start.
     let first = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_secs(1);
     if std::env::var_os("REDIS_URL").is_some() {
         let start = |process: u32| {

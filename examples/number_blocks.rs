@@ -15,7 +15,7 @@ use leasehold::{Backoff, LockClient, RedisLock, Result};
 
 const BLOCK: u32 = 100;
 
-/// Reads and writes as two steps, as a file or a table without transactions would need.
+/// Reads and writes in two steps, as with a file or a table without transactions.
 fn fetch(lock: &RedisLock, counter: &AtomicU32) -> Result<u32> {
     let _guard = lock.acquire()?;
     let first = counter.load(SeqCst);

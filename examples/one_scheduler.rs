@@ -1,5 +1,5 @@
-//! Of several processes one schedules; when it goes, another does, and what the old one still sends is
-//! refused: a leader.
+//! Leader election: one of several processes schedules; when it leaves, another takes over, and late orders
+//! of the old one are refused.
 //!
 //! Each candidate is a client of its own here. `cargo run --example one_scheduler` needs no server; with
 //! `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use leasehold::{FencingToken, LeaderEvent, LockClient, MemoryStore};
 
-/// The fleet carries orders out: it goes by the newest term that it has seen.
+/// The fleet carries out orders, and refuses terms older than the newest that it has seen.
 #[derive(Default)]
 struct Fleet(AtomicU64);
 
@@ -38,11 +38,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the first is elected");
     fleet.order(old, "the first starts the backup");
 
-    // Stands, and waits.
+    // The second candidate stands for election, and waits.
     let second = other.leader("example:scheduler")?;
     println!("the second leads: {}", second.term().is_some());
 
-    // Goes in good order, as at a restart of its process: the second need not wait for a lease to end.
+    // The leader withdraws, as at a planned restart: the second candidate need not wait for a lease to end.
     first.withdraw()?;
     let LeaderEvent::Elected { term: new } = second.events().recv()? else {
         return Err("not elected".into());

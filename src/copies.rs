@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_replicas_are_asked_for_beside_each_other() {
+    fn durable_files_and_replicas_can_both_be_required() {
         let (rule, time, durable) =
             (ReplicaRule::ByUrl, Duration::from_secs(3), Some(Durable { local: 1, replicas: 0 }));
         let copies = rule.copies(durable, time, true).unwrap();

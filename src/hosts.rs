@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_address_costs_its_share_once() {
+    fn a_silent_address_is_tried_last_next_time() {
         let listener = TcpListener::bind(address(3)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut dead = address(2);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_look_up_is_told_and_repeated() {
+    fn a_failed_look_up_is_reported_and_repeated() {
         let (hosts, sender) = held();
         let host = Host::given("shop", false);
         for _ in 0..2 {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn only_allowed_hosts_pass_and_those_of_the_url() {
+    fn only_allowed_hosts_and_the_urls_hosts_are_accepted() {
         let hosts =
             Hosts::allowing(["one.example", "*.two.example", "10.0.0.1", "::1"].map(str::to_owned).into());
         hosts.check_options().unwrap();

@@ -328,7 +328,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn owner_numbers_are_never_reused_although_threads_end() {
+    fn owner_numbers_are_not_reused_after_threads_end() {
         let mut seen = HashSet::new();
         for _ in 0..64 {
             let batch: Vec<_> = (0..16)
@@ -343,7 +343,7 @@ mod tests {
     /// Windows destroys thread-locals in another order: the marker still exists there.
     #[cfg(unix)]
     #[test]
-    fn a_thread_stays_itself_while_its_thread_locals_are_destroyed() {
+    fn a_thread_keeps_its_number_while_thread_locals_are_destroyed() {
         use std::sync::mpsc::{Sender, channel};
         struct Asks(Sender<(u64, u64)>);
         impl Drop for Asks {
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_may_not_be_other_locks_keys() {
+    fn overlong_names_and_other_locks_keys_are_refused() {
         let check = |name: &str| LockName::new(&Arc::from(name), name.to_owned());
         assert!(check("orders").is_ok());
         assert!(check(" ").is_ok());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_written_as_uuid_and_number() {
+    fn an_owner_prints_as_uuid_and_number() {
         let owner = Owner::new(ClientId::random(), 7);
         let text = owner.to_string();
         assert!(Owner::is_one(&text) && Owner::is_one(&text.replace(":7", ":-7")));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_answer_serves_only_without_a_newer_one() {
+    fn an_old_answer_is_used_only_without_a_newer_one() {
         let (inquiry, sender, begun) = held();
         sender.send(Ok(1)).unwrap();
         for _ in 0..3 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_strangers_are_not_kept_without_an_end() {
+    fn the_number_of_remembered_answers_is_bounded() {
         let inquiry = Inquiry::new("at once", |_| Ok(1));
         for number in 0..3 * MOST_KEPT {
             assert!(inquiry.answer(&number.to_string(), FRESH, soon(20_000)).is_some());

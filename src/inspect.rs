@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inspection_reads_well() {
+    fn an_inspection_prints_as_readable_text() {
         let mut seen = Inspection::new("import", ObjectKind::FairLock);
         seen.remaining = Some(Duration::from_millis(29_870));
         seen.fencing_token = Some(FencingToken::new(17));
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_says_how_many() {
+    fn counted_objects_print_their_counts() {
         let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
         (seen.count, seen.permits_out) = (Some(2), 1);
         let id = "ab".repeat(16);

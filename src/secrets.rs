@@ -353,7 +353,7 @@ mod tests {
 
     /// The answer to a question sent before the refusal may be the old one.
     #[test]
-    fn a_refusal_needs_an_answer_to_a_later_question() {
+    fn after_a_refusal_only_newer_provider_answers_count() {
         let (sender, answers) = crossbeam_channel::unbounded::<&str>();
         let credentials = provider(move |_: &str| answers.recv().map(Credentials::new));
         let renewable =

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_shrinks_seldom_and_when_sparse() {
+    fn capacity_shrinks_rarely_and_only_when_sparse() {
         let mut map: CrowdMap<_, _> = CrowdMap::default();
         map.extend((0..100_000).map(|n| (n, n)));
         let mut times = 0;

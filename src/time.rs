@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflowing_moment_is_never() {
+    fn an_overflowing_moment_means_never() {
         assert_eq!(Clock::System.after(Duration::MAX), Moment::NEVER);
         assert_eq!(Moment::NEVER.plus(Duration::from_secs(1)), Moment::NEVER);
     }

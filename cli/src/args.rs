@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_dash_are_behind_two_dashes() {
+    fn names_starting_with_a_dash_follow_two_dashes() {
         let read = |line: &str| match Cli::read_from(line.split(' ')).map(|cli| cli.action) {
             Ok(Action::Run(RunArgs { name, terms, .. }) | Action::Elect(ElectArgs { name, terms, .. })) => {
                 Some(format!("{name}: {}", terms.command.join(OsStr::new(" ")).display()))
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_is_one_of_this_machine_alone() {
+    fn a_bare_port_listens_on_localhost_only() {
         assert_eq!(listen("9478").as_deref(), Ok("127.0.0.1:9478"));
         for whole in ["0.0.0.0:9478", "[::]:9478", "localhost:0"] {
             assert_eq!(listen(whole).as_deref(), Ok(whole));
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_ends_signals_or_is_ignored() {
+    fn on_lost_accepts_kill_signal_and_ignore() {
         assert_eq!(on_lost("kill"), Ok(OnLost::Kill));
         assert_eq!(on_lost("signal:HUP"), Ok(OnLost::Signal(1)));
         assert_eq!(on_lost("signal:sigusr1"), Ok(OnLost::Signal(10)));

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_example_can_be_typed() {
+    fn every_help_example_parses() {
         for (name, line) in entries(EXAMPLES).filter(|(_, line)| line.contains("leasehold ")) {
             let line = line.split("leasehold ").nth(1).unwrap();
             let end = line.find([')', '|', '>']).unwrap_or(line.len());

@@ -284,14 +284,14 @@ mod tests {
     const HOSTILE: &str = "a\n\r\t\u{1b}[2J\u{7f}\u{9b}1m\u{202e}b\u{2028}\u{2066}é漢";
 
     #[test]
-    fn text_of_others_is_printed_as_text() {
+    fn control_characters_in_foreign_text_are_escaped() {
         let text = plain(HOSTILE);
         assert!(!text.chars().any(is_acted_upon), "{text:?}");
         assert!(text.starts_with("a\\n\\r\\t\\u{1b}[2J") && text.ends_with("é漢"), "{text}");
     }
 
     #[test]
-    fn json_text_means_the_same_and_moves_no_terminal() {
+    fn json_text_escapes_control_characters_without_changing_values() {
         let value = json!({HOSTILE: [HOSTILE, 1, null]});
         let text = json_text(&value);
         assert!(!text.chars().any(is_acted_upon), "{text:?}");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_folded_at_its_spaces() {
+    fn long_text_is_wrapped_at_spaces() {
         assert_eq!(folded("held by\n one, in äöü\n", 7), ["held by", " one, ", "in äöü"]);
         assert_eq!(folded("abcdefg", 3), ["abc", "def", "g"]);
         assert_eq!(folded("ab", 0), ["a", "b"]);

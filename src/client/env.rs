@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_may_be_in_a_file() {
+    fn secrets_can_be_read_from_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret").display().to_string();
         fs::write(&path, "redis://:S3CR3T@a\r\n").unwrap();
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_contradict_or_need_each_other_are_refused() {
+    fn contradictory_or_incomplete_variables_are_refused() {
         let (url, three) = (("LEASEHOLD_URL", "redis://a"), "redis://a redis://b redis://c");
         for (variables, names) in [
             (&[url, ("LEASEHOLD_URL_FILE", "/no/such/file")][..], ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"]),

@@ -660,7 +660,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_the_feature_zookeeper_is_refused_in_words() {
+    fn a_missing_zookeeper_feature_is_named_in_the_error() {
         let error = LockClient::connect("zk://localhost").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("feature \"zookeeper\""));

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_entry_is_read_back_unchanged() {
         for text in ["", "plain", "a=b", "\"\\/", "\n\r\t\0\u{1b}[31m", "ä漢🔒", "\u{7f}\u{9b}", "\\a;"] {
             let mut lines = Lines::new();
             lines.text("a", text);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_parted_at_each_line_of_a_name() {
+    fn an_entry_is_split_at_each_line_with_a_key() {
         let (head, parts) = Fields::parted("host=h\nlocks=3\nlock=a\nowner=1\nlock=b\n", "lock");
         assert_eq!((head.text("host"), head.number("owner")), (Some("h".to_owned()), None));
         let parts: Vec<_> = parts.map(|part| (part.text("lock").unwrap(), part.number("owner"))).collect();
@@ -146,7 +146,7 @@ mod fuzz {
     ];
 
     #[test]
-    fn any_entry_of_anybody_is_read_or_left_out() {
+    fn arbitrary_entry_text_is_parsed_or_ignored() {
         let id = ClientId::random();
         each(nearly_text(SEEDS), String::len, |text| {
             for left in [Duration::ZERO, Duration::from_secs(20), Duration::MAX] {
@@ -160,7 +160,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_text_is_written_so_that_it_is_read_back() {
+    fn any_text_round_trips_through_an_entry() {
         each(
             nearly_text(&[b"a\"b\\c\n", b"\x7f\x1b[31m", b"\xc3\xbc\xf0\x9f\x94\x92"]),
             String::len,

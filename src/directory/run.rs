@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_under_entry_round_trips_and_is_no_client() {
+    fn a_nested_runs_entry_is_not_read_as_a_client() {
         let [one, other] = [7, 8].map(|number| Owner::new(ClientId::random(), number));
         let waiter = ClientId::random();
         let text = written_under(one, waiter, 3);

@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_call_leaves_other_clients_calls() {
+    fn ending_a_call_leaves_other_clients_calls_open() {
         let (one, other) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
         let (first, second) = (one.begin(), other.begin());
         drop(first);

@@ -526,7 +526,7 @@ fn nobody_sleeps_through_a_release_of_another_process() {
 
 /// Here time passes, for threads that let other processes go first.
 #[test]
-fn letting_other_processes_go_first_strands_nobody() {
+fn yielding_to_other_processes_strands_no_waiter() {
     check(|| processes(2, 2, true));
 }
 

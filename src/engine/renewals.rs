@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_less_and_less_often() {
+    fn repeated_failures_are_reported_less_and_less_often() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);

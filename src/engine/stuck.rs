@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_threads_relevant_lock_is_named() {
+    fn a_thread_with_many_locks_publishes_the_relevant_one() {
         let many = stuck(1, 600);
         assert!(named(&many, &[]).is_cut && named(&many, &[]).ids.is_empty());
         let cut = named(&many, &[(1, "held:1:599")]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_take_the_room_of_others() {
+    fn long_names_leave_room_for_fewer_waits() {
         let mut stuck = stuck(3, 1);
         stuck.holds.iter_mut().for_each(|hold| hold.shown.name = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
         let cut = named(&stuck, &[(3, "")]);

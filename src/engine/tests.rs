@@ -554,7 +554,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
 }
 
 #[test]
-fn a_failed_try_costs_waiters_no_retry_time() {
+fn a_failed_try_does_not_shorten_waiters_retry_time() {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded(1));
     let (store, engine, name) = running(Odd { granting: Some((begun, may_go_on)), ..Odd::default() });
     thread::scope(|scope| {
@@ -638,7 +638,7 @@ fn a_blocked_shutdown_fails_in_time() {
 }
 
 #[test]
-fn a_late_reentry_revives_nothing() {
+fn a_late_reentry_does_not_revive_an_expired_hold() {
     let (lease, clock) = (Duration::from_secs(1), ManualClock::new());
     let store = Arc::new(Odd {
         reenters_in: Some((clock.clone(), lease * 2)),

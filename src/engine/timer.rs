@@ -189,7 +189,7 @@ mod tests {
 
     /// All are due within the slack, as after a time in which the timer did not run.
     #[test]
-    fn renewals_due_soon_go_along_some_at_a_time() {
+    fn renewals_due_soon_join_a_batch_of_limited_size() {
         let (clock, options) = (ManualClock::new(), Options::default());
         let (begun, lease) = (clock.now(), options.lease);
         clock.advance(renewal_period(lease));

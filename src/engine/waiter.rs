@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_has_one_name() {
+    fn a_wait_is_published_under_one_id() {
         let wait = Wait::default();
         assert!(!wait.is_published());
         let names = [1, 2].map(|id| wait.publish(|| PublishedWait { id, at_ms: 0 }).id);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_new_once_for_each_number() {
+    fn each_wait_number_is_reported_as_new_once() {
         let mut waiter = LocalWaiter::default();
         let sleeper = |number| Sleeper {
             number,

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_read_and_what_is_none_is_refused() {
+    fn escapes_are_decoded_and_invalid_ones_refused() {
         for (text, read) in [("", ""), ("plain", "plain"), ("p%40s%2fs", "p@s/s"), ("%C3%A9+%25", "é+%")] {
             assert_eq!(unescaped(text).as_deref(), Some(read), "{text}");
         }

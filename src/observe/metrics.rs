@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_samples_see_the_longest_overdue_renewal() {
+    fn the_longest_overdue_renewal_shows_in_four_samples() {
         let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
         overdue.note(seconds(7));
         overdue.note(seconds(3));

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn code_inside_a_call_is_told_from_callbacks() {
+    fn observer_code_on_the_calling_thread_is_recognised() {
         let reporter = Arc::new(Reporter::new(Some(Arc::new(WakeupsObserver(unbounded().0)))));
         let other = Reporter::new(None);
         let asks = |reporter: &Arc<Reporter>| {

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_those_of_redis() {
+    fn patterns_match_as_in_redis() {
         let is_match = |pattern: &str, text: &str| matches(pattern.as_bytes(), text.as_bytes());
         for (pattern, text) in [
             ("*", ""),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_no_pattern() {
+    fn pattern_characters_in_a_prefix_are_literal() {
         let wanted = Wanted { prefix: "a*[b]\\:".to_owned(), pattern: "x*".to_owned() };
         assert_eq!(wanted.whole(), "a\\*\\[b\\]\\\\:x*");
         assert_eq!(wanted.name("a*[b]\\:xy"), Some("xy"));
@@ -250,7 +250,7 @@ mod fuzz {
     use crate::fuzz::{each, nearly_text};
 
     #[test]
-    fn any_pattern_comes_to_an_end() {
+    fn matching_any_pattern_terminates() {
         let patterns = nearly_text(&[b"stock:*:[a-z]?", b"a*a*a*a*a*a*b", b"[^", b"\\", b"[\\]]*"]);
         each(
             (patterns, nearly_text(&[b"stock:1:eu", b"aaaaaaaaaaaaaaaaaaaaaaaa"])),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_read_leaves_no_doubt() {
+    fn a_failed_read_counts_as_refused_not_unknown() {
         assert!(matches!(Failure::Unknown(error()).of_reading(), Failure::Refused(_)));
     }
 }

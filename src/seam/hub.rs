@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_outage_the_pauses_begin_anew() {
+    fn reconnect_pauses_restart_after_an_outage() {
         let (hub, _reporter) = hub(3, LONG);
         let waker = Waker::default();
         let listening = hub.listen("a", &waker).unwrap();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_channels_end_leaves_the_new_one() {
+    fn an_old_channels_end_spares_the_new_channel() {
         let (hub, _reporter) = hub(0, Duration::ZERO);
         let waker = Waker::default();
         drop(hub.listen("a", &waker));

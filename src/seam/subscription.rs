@@ -257,7 +257,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_subscription_that_was_refused_is_not_once_it_stands() {
+    fn an_established_subscription_is_no_longer_refused() {
         let (channel, waker, subscription) = listening();
         channel.set_up(false);
         channel.set_refused();

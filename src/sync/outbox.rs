@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writing_thread_takes_a_newcomers_bytes() {
+    fn the_writing_thread_also_writes_later_threads_bytes() {
         let socket = Socket::new(&[io::ErrorKind::WouldBlock]);
         let state = state(&socket, b"a");
         let shared = Arc::clone(&state);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_writer_leaves_the_next_connection_alone() {
+    fn a_late_writer_does_not_touch_the_next_connection() {
         for results in [&[][..], &[io::ErrorKind::BrokenPipe]] {
             let (old, new) = (Socket::new(results), Socket::new(&[]));
             let state = state(&old, b"a");

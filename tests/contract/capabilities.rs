@@ -6,16 +6,16 @@ use super::harness::{Sessions, Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    a_kind_is_reentrant_exactly_if_it_says_so,
-    a_release_wakes_other_clients_if_the_kind_does,
-    every_kind_is_a_lock_to_generic_code,
+    a_kind_is_reentrant_only_if_declared,
+    a_release_wakes_other_clients_if_the_kind_supports_it,
+    generic_code_can_use_every_kind_of_lock,
     a_later_caller_overtakes_only_on_unfair_kinds,
-    a_hold_survives_a_restart_if_the_store_says_so,
-    a_hold_outlives_connections_if_the_store_says_so,
-    a_lease_ends_as_exactly_as_the_store_says,
+    holds_survive_a_restart_only_if_the_store_declares_it,
+    holds_outlive_connections_only_if_the_store_declares_it,
+    leases_end_with_the_precision_the_store_declares,
 );
 
-fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
+fn a_kind_is_reentrant_only_if_declared(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -38,7 +38,7 @@ fn a_kind_is_reentrant_exactly_if_it_says_so(store: &Store) {
     }
 }
 
-fn a_release_wakes_other_clients_if_the_kind_does(store: &Store) {
+fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
     for kind in &store.kinds {
         let (client, other) = (store.client(), store.client());
         let name = fresh(kind.label);
@@ -56,21 +56,22 @@ fn a_release_wakes_other_clients_if_the_kind_does(store: &Store) {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll of a second; a busy
-            // machine does not delay the worst round that long.
+            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll, up to a second; a
+            // busy machine delays no round by that much.
             let stalled = stalled_since(begun) / 11; // each round's part, on the average
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // Polls come at random: each within one poll, all together later than wake-ups. Short polls may
-            // follow each other by chance, so this asks for little more than a wake-up needs.
+            // Polls come at random times: each round lasts at most one poll, and all rounds together last
+            // longer than with wake-ups. Several short waits may follow each other by chance, so the lower
+            // bound is little more than a wake-up needs.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
     }
 }
 
-fn every_kind_is_a_lock_to_generic_code(store: &Store) {
+fn generic_code_can_use_every_kind_of_lock(store: &Store) {
     fn one_visit(lock: &impl Lock) {
         lock.lock().unwrap();
         lock.unlock().unwrap();
@@ -102,7 +103,8 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
         let name = fresh(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // A possible overtaking mostly happens at once; an impossible one takes some rounds to believe.
+        // On an unfair kind overtaking mostly happens in the first rounds; on a fair kind some rounds without
+        // it suffice.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
@@ -113,7 +115,7 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // A thread counts once it has a place; before, it only waits for an answer.
+                // A thread counts as waiting once it has a place in the queue.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -129,7 +131,7 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     }
 }
 
-fn a_hold_survives_a_restart_if_the_store_says_so(store: &Store) {
+fn holds_survive_a_restart_only_if_the_store_declares_it(store: &Store) {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
@@ -149,7 +151,7 @@ fn a_hold_survives_a_restart_if_the_store_says_so(store: &Store) {
     }
 }
 
-fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
+fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
     let (make, binds) = match store.sessions {
         Sessions::None => return,
         Sessions::Outlived(make) => (make, false),
@@ -168,7 +170,7 @@ fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not check a connection that was just used, and notice its end by a failed call.
+        // Some stores do not check a recently used connection, and notice its end only by a failed call.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();
@@ -176,7 +178,7 @@ fn a_hold_outlives_connections_if_the_store_says_so(store: &Store) {
     }
 }
 
-fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
+fn leases_end_with_the_precision_the_store_declares(store: &Store) {
     let lease = ms(100);
     let (lock, rival) = (store.client(), store.client());
     let name = fresh("exact");

@@ -8,26 +8,26 @@ use crate::support::prelude::*;
 
 contracts!(needs Counting:
     a_wait_releases_and_reacquires_the_lock,
-    a_notified_waiter_has_its_whole_hold_count_again,
-    waiters_are_notified_in_the_order_in_which_they_came,
-    notify_all_lets_waiters_go_on_one_by_one,
-    a_wait_that_ends_by_itself_has_the_lock_again,
-    a_wait_that_is_interrupted_has_the_lock_again,
-    an_early_interrupt_leaves_nobody_in_the_conditions_queue,
-    a_notification_to_nobody_is_not_kept,
-    a_notification_that_its_waiter_leaves_goes_to_the_next,
+    a_notified_waiter_regains_its_full_hold_count,
+    waiters_are_notified_in_order_of_arrival,
+    notify_all_lets_waiters_proceed_one_by_one,
+    a_condition_wait_that_times_out_reacquires_the_lock,
+    an_interrupted_condition_wait_reacquires_the_lock,
+    an_early_interrupt_leaves_no_waiter_in_the_condition,
+    a_notification_without_waiters_is_not_stored,
+    an_unused_notification_goes_to_the_next_waiter,
     only_the_holder_may_wait_for_a_condition_or_notify,
     a_wait_refuses_a_hold_shared_with_another_guard,
     wait_while_waits_until_the_condition_is_false,
-    a_guard_that_has_waited_is_a_guard_as_before,
-    conditions_of_one_lock_are_apart,
-    a_waiter_whose_client_ends_is_passed_over_at_once,
+    a_guard_works_as_before_after_a_condition_wait,
+    conditions_of_one_lock_are_independent,
+    a_waiter_whose_client_shuts_down_is_skipped_at_once,
     a_non_reentrant_handle_restores_all_levels_after_waiting,
-    nothing_is_lost_between_producers_and_consumers,
+    producers_and_consumers_lose_no_item,
 );
 
-/// Starts a thread that takes the lock and then does `what`, which waits. Returns when the thread has the
-/// lock: the next to take the lock does so while the thread waits.
+/// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. Returns once
+/// the thread holds the lock, so the next acquire succeeds only while the thread waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
@@ -60,7 +60,7 @@ fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
+fn a_notified_waiter_regains_its_full_hold_count(store: &Store) {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let waiter = waiting(other.clone(), |lock, mut guard| {
         (0..2).for_each(|_| lock.lock().unwrap());
@@ -77,7 +77,7 @@ fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
+fn waiters_are_notified_in_order_of_arrival(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("cond");
     let (tell, told) = unbounded();
@@ -103,7 +103,7 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
     }
 }
 
-fn notify_all_lets_waiters_go_on_one_by_one(store: &Store) {
+fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("cond");
     let inside = Arc::new(Mutex::new(()));
@@ -126,7 +126,7 @@ fn notify_all_lets_waiters_go_on_one_by_one(store: &Store) {
     }
 }
 
-fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
+fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
     let client = store.client();
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
@@ -142,7 +142,7 @@ fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     assert!(!lock.condition("c").notify_one().unwrap());
 }
 
-fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
+fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
     let interrupt = Interrupt::new();
@@ -157,7 +157,7 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
 }
 
-fn an_early_interrupt_leaves_nobody_in_the_conditions_queue(store: &Store) {
+fn an_early_interrupt_leaves_no_waiter_in_the_condition(store: &Store) {
     let client = store.client();
     let lock = client.get_lock(fresh("cond"));
     let interrupt = Interrupt::new();
@@ -169,7 +169,7 @@ fn an_early_interrupt_leaves_nobody_in_the_conditions_queue(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn a_notification_to_nobody_is_not_kept(store: &Store) {
+fn a_notification_without_waiters_is_not_stored(store: &Store) {
     let lock = store.client().get_lock(fresh("cond"));
     let mut guard = lock.acquire().unwrap();
     assert!(!lock.condition("c").notify_one().unwrap());
@@ -177,7 +177,7 @@ fn a_notification_to_nobody_is_not_kept(store: &Store) {
     assert!(!lock.condition("c").wait_for(&mut guard, ms(30)).unwrap());
 }
 
-fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
+fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let interrupt = Interrupt::new();
@@ -222,7 +222,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
-    // Lost by force.
+    // `force_unlock` makes the hold lost.
     operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
@@ -276,7 +276,7 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // A condition that is true is not waited for; a false one is waited for until the limit.
+    // A true predicate returns at once; a false one waits until the limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();
@@ -287,7 +287,7 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
+fn a_guard_works_as_before_after_a_condition_wait(store: &Store) {
     let (client, other) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let name = fresh("cond");
     let lock = client.get_lock(&name);
@@ -316,7 +316,7 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
 }
 
-fn conditions_of_one_lock_are_apart(store: &Store) {
+fn conditions_of_one_lock_are_independent(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
@@ -332,7 +332,7 @@ fn conditions_of_one_lock_are_apart(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
+fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
     let (client, ending) = (store.client(), store.client());
     let name = fresh("cond");
     let waits = |client: &leasehold::LockClient| {
@@ -343,7 +343,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     };
     let first = waits(&ending);
     let second = waits(&client);
-    // The next holder finds both waiting.
+    // The main thread gets the lock only when both threads wait on their conditions.
     client.get_lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
@@ -371,7 +371,7 @@ fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
+fn producers_and_consumers_lose_no_item(store: &Store) {
     const EACH: usize = 20;
     let clients: Vec<_> = (0..4).map(|_| store.client()).collect();
     let name = fresh("queue");

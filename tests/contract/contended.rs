@@ -1,4 +1,4 @@
-//! Holds that hear of others who want their lock: `guard.on_contended` and `guard.is_contended`.
+//! Notification of holders about waiters: `guard.on_contended` and `guard.is_contended`.
 
 use std::sync::atomic::AtomicU32;
 
@@ -9,23 +9,23 @@ use super::harness::{Need, Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(needs Hearing:
-    a_hold_hears_of_another_client_that_waits,
-    a_hold_hears_of_a_thread_of_its_own_client,
+    a_hold_is_notified_of_another_clients_waiter,
+    a_hold_is_notified_of_its_own_clients_waiter,
     is_contended_says_whether_others_wait,
     a_waiter_is_reported_before_the_next_check,
     the_owner_of_a_contended_hold_is_not_reused,
     a_waiter_before_the_callback_is_reported,
-    a_waiter_that_gives_up_counts_no_more,
+    a_waiter_that_gave_up_no_longer_counts,
     callbacks_are_a_second_apart_while_others_wait,
     a_callback_ends_with_its_hold,
     a_callback_follows_the_guard_through_a_conditions_wait,
     a_contended_hold_leaves_nothing_behind,
     a_reader_is_notified_of_writers_only,
-    a_writer_hears_of_readers,
+    a_writer_is_notified_of_readers,
     a_reporting_leader_is_notified_of_its_rival,
 );
 
-/// The kinds of lock of which holders hear of others.
+/// The kinds of lock whose holders are notified of waiters.
 fn hearing(store: &Store) -> impl Iterator<Item = fn(&LockClient, &str) -> RedisLock> {
     let heard = store.kinds.iter().filter(|kind| !["token_lock", "spin_lock"].contains(&kind.label));
     heard.map(|kind| kind.make)
@@ -53,7 +53,7 @@ fn hears_of(guard: OwnedGuard, other: RedisLock) {
     waiter.returns_within(LONG);
 }
 
-fn a_hold_hears_of_another_client_that_waits(store: &Store) {
+fn a_hold_is_notified_of_another_clients_waiter(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let name = fresh("wanted");
@@ -61,7 +61,7 @@ fn a_hold_hears_of_another_client_that_waits(store: &Store) {
     }
 }
 
-fn a_hold_hears_of_a_thread_of_its_own_client(store: &Store) {
+fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
     let client = store.client();
     for make in hearing(store) {
         let lock = make(&client, &fresh("local"));
@@ -78,7 +78,7 @@ fn is_contended_says_whether_others_wait(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-/// By a message. The first check is over by then, and the next comes a second after it.
+/// The waiter is reported by a message: the first check is over by then, and the next comes a second later.
 fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
@@ -98,7 +98,7 @@ fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
 }
 
-/// A mark that comes late is for nobody.
+/// A late contention mark must not apply to the next hold.
 fn the_owner_of_a_contended_hold_is_not_reused(store: &Store) {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
@@ -122,7 +122,7 @@ fn a_waiter_before_the_callback_is_reported(store: &Store) {
     }
 }
 
-fn a_waiter_that_gives_up_counts_no_more(store: &Store) {
+fn a_waiter_that_gave_up_no_longer_counts(store: &Store) {
     let (client, other, name) = (store.client(), store.client(), fresh("gone"));
     let guard = client.get_lock(&name).acquire().unwrap();
     assert!(!guard.is_contended().unwrap());
@@ -143,7 +143,7 @@ fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // A late call may be followed sooner, as the time is counted from when it was due.
+    // After a late callback the next one may come sooner, since the pause counts from when the call was due.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     for waiter in waiters {
@@ -223,7 +223,7 @@ fn a_reader_is_notified_of_writers_only(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-fn a_writer_hears_of_readers(store: &Store) {
+fn a_writer_is_notified_of_readers(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }

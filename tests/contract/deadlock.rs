@@ -15,17 +15,17 @@ contracts!(needs Directory:
     a_broken_multi_lock_wait_keeps_earlier_holds,
     a_conditions_reacquisition_is_not_broken,
     a_deadlock_stays_if_the_youngest_client_does_not_break,
-    a_ring_of_eight_clients_is_told_by_each,
-    a_ring_within_one_client_is_told,
+    a_cycle_of_eight_clients_is_reported_by_each,
+    a_deadlock_within_one_client_is_reported,
     a_wait_for_a_running_thread_is_no_deadlock,
     an_ended_wait_is_not_part_of_a_deadlock,
     a_multi_locks_wait_is_part_of_a_deadlock,
-    a_ring_through_a_read_hold_is_seen,
+    a_cycle_through_a_read_hold_is_found,
     a_cycle_through_a_reader_behind_a_writer_is_found,
     a_cycle_through_fair_and_write_locks_is_found,
-    owned_guards_make_only_possible_cycles,
-    an_owned_guard_elsewhere_is_no_cycle,
-    work_under_anothers_hold_extends_the_cycle,
+    cycles_through_owned_guards_are_reported_only_as_possible,
+    an_owned_guard_in_another_thread_makes_no_cycle,
+    commands_run_under_a_hold_extend_the_cycle,
     a_deadlock_beyond_a_full_entry_is_broken,
     a_deadlock_with_six_hundred_locks_is_broken,
     a_deadlock_through_names_of_a_thousand_bytes_is_broken,
@@ -44,7 +44,7 @@ struct Member {
 }
 
 impl Member {
-    /// A client that searches as early as clients do by default.
+    /// A client with the default delay before a deadlock search.
     fn new(store: &Store, breaks: bool) -> Member {
         Member::looking_after(store, Duration::from_secs(1), breaks)
     }
@@ -87,7 +87,7 @@ fn wants(
     holds_all(vec![first], second, gate, interrupt)
 }
 
-/// A thread that holds these locks when the gate opens, and then waits for another.
+/// A thread that holds these locks when the gate opens, and then waits for another lock.
 fn holds_all(
     locks: Vec<RedisLock>,
     wanted: RedisLock,
@@ -245,7 +245,8 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // Interrupted while the other waits, it takes the lock again as the younger of the two.
+            // Interrupted while the other thread waits, the condition's wait reacquires the lock as the
+            // younger wait.
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(ended.unwrap_err().is_interrupted());
             guard.check()
@@ -279,7 +280,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // Longer than the time to the next search.
+            // This exceeds the time to the next search.
             throughout(Duration::from_millis(2_200), || !older.is_finished() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -291,7 +292,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     assert!(end([older], &interrupt) <= 1);
 }
 
-fn a_ring_of_eight_clients_is_told_by_each(store: &Store) {
+fn a_cycle_of_eight_clients_is_reported_by_each(store: &Store) {
     std::thread::scope(|scope| {
         for count in [3, 8] {
             scope.spawn(move || ring_of(store, count));
@@ -319,7 +320,7 @@ fn ring_of(store: &Store, count: usize) {
     end(threads, &interrupt);
 }
 
-fn a_ring_within_one_client_is_told(store: &Store) {
+fn a_deadlock_within_one_client_is_reported(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let member = Member::quick(store);
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
@@ -359,7 +360,7 @@ fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.client.get_lock(&a).acquire().unwrap();
     let held = late.client.get_lock(&b).acquire().unwrap();
-    // Published, then over; the thread keeps its hold.
+    // This wait is published and then ends; the thread keeps its hold.
     assert!(early.client.get_lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
     assert!(late.client.get_lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
@@ -398,7 +399,7 @@ fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
     }
 }
 
-fn a_ring_through_a_read_hold_is_seen(store: &Store) {
+fn a_cycle_through_a_read_hold_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -485,7 +486,7 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
 
 /// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
 /// one thread do not know of each other.
-fn owned_guards_make_only_possible_cycles(store: &Store) {
+fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
     let (gate, interrupt) = (gate_of(5), Interrupt::new());
@@ -516,15 +517,15 @@ fn owned_guards_make_only_possible_cycles(store: &Store) {
         assert_eq!(self::names(&deadlock), names_of_two(&names[0], &names[1]), "{deadlock}");
         assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
     }
-    // Searched twice.
+    // Two searches find the cycle.
     let members = [&one, &waits_by, &other];
     throughout(Duration::from_millis(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(threads.iter().all(|thread| !thread.is_finished()), "no wait was ended");
     end(threads, &interrupt);
 }
 
-/// Another thread has the guard and releases it.
-fn an_owned_guard_elsewhere_is_no_cycle(store: &Store) {
+/// Another thread owns the guard and releases it.
+fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b"].map(fresh).into();
     let (one, other) = (Member::quick(store), Member::quick(store));
     let guard = {
@@ -547,8 +548,8 @@ enum Hold {
     Threads(RedisLock),
 }
 
-/// Other clients wait, and say under which hold they work.
-fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
+/// Other clients wait, and declare under which hold they work.
+fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
@@ -575,7 +576,7 @@ fn work_under_anothers_hold_extends_the_cycle(store: &Store) {
         assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
     }
     let asking = store.client();
-    // Some stores are shared with other tests.
+    // Some stores are shared with other tests, whose deadlocks may be listed too.
     let rings = asking.deadlocks().unwrap();
     let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
     assert_eq!(of_these.count(), 1, "told once, whoever asks");

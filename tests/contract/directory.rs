@@ -8,12 +8,12 @@ use crate::support::prelude::*;
 contracts!(needs Directory:
     the_directory_shows_host_process_thread_and_time,
     a_waiter_is_shown_with_its_process_and_thread,
-    those_who_wait_for_permits_and_to_read_are_shown,
+    waiters_for_permits_and_read_locks_are_shown,
     clients_are_listed_with_what_they_hold_and_wait_for,
-    a_client_whose_directory_is_off_is_an_id,
-    an_entry_is_gone_after_shutdown,
-    locks_that_are_held_are_listed_by_pattern,
-    lists_leave_out_the_prefix_and_match_it_literally,
+    a_client_without_directory_is_shown_as_an_id,
+    shutdown_removes_the_directory_entry,
+    held_locks_are_listed_by_pattern,
+    lists_omit_the_prefix_and_match_it_literally,
 );
 
 fn quick(store: &Store, label: &str) -> LockClient {
@@ -64,7 +64,7 @@ fn the_directory_shows_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // A spin lock's waiters listen to nothing, so the lock looks like a plain one without waiters.
+    // A spin lock's waiters do not subscribe, so the lock looks like a plain lock without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));
@@ -91,7 +91,7 @@ fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     }
 }
 
-fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
+fn waiters_for_permits_and_read_locks_are_shown(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
     let seen_to_wait = |name: &str, thread: &str| {
         let threads = |seen: &Inspection| {
@@ -151,7 +151,7 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
     });
 }
 
-fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
+fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
     let off = store.client_with(|options| options.lease(Duration::from_secs(9)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
@@ -170,7 +170,7 @@ fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
     second.unlock().unwrap();
 }
 
-fn an_entry_is_gone_after_shutdown(store: &Store) {
+fn shutdown_removes_the_directory_entry(store: &Store) {
     // The lease does not end during the test.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
@@ -183,7 +183,7 @@ fn an_entry_is_gone_after_shutdown(store: &Store) {
     assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
 }
 
-fn locks_that_are_held_are_listed_by_pattern(store: &Store) {
+fn held_locks_are_listed_by_pattern(store: &Store) {
     let (client, other, series) = (store.client(), store.client(), fresh("series"));
     let mut held = Vec::new();
     for kind in &store.kinds {
@@ -218,7 +218,7 @@ fn locks_that_are_held_are_listed_by_pattern(store: &Store) {
     assert_eq!(listed(&format!("{series}:*")), [""; 0]);
 }
 
-fn lists_leave_out_the_prefix_and_match_it_literally(store: &Store) {
+fn lists_omit_the_prefix_and_match_it_literally(store: &Store) {
     let series = fresh("prefix");
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));

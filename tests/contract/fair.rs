@@ -13,13 +13,13 @@ contracts!(needs Fair:
     clients_are_served_in_order_of_arrival,
     a_try_does_not_overtake_waiters,
     a_single_try_leaves_no_place_in_the_queue,
-    a_waiter_whose_time_is_over_holds_nobody_up,
-    a_waiter_that_is_interrupted_holds_nobody_up,
-    a_waiter_whose_client_ends_holds_nobody_up,
+    a_timed_out_waiter_delays_nobody,
+    an_interrupted_waiter_delays_nobody,
+    a_shut_down_clients_waiter_delays_nobody,
     the_holder_acquires_again_before_the_waiters,
-    a_fair_lock_can_have_fences,
-    leases_that_end_serve_the_waiters_in_their_order,
-    many_threads_of_many_clients_lose_no_turn,
+    a_fair_lock_can_have_fencing_tokens,
+    expired_leases_serve_the_waiters_in_order,
+    a_fair_lock_serves_every_one_of_many_threads,
     waiters_are_shown_in_order_of_arrival,
 );
 
@@ -39,7 +39,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A sleeping thread may still wait for an answer.
+    // A blocked thread may still be waiting for the store's answer.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -70,7 +70,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // Free for a moment, or the waiter's: busy for us either way.
+    // The lock is free for a moment or the waiter's; for this client it is busy either way.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -88,19 +88,19 @@ fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
     assert!(elsewhere(|| lock.try_acquire().unwrap().is_some()));
 }
 
-fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
+fn a_timed_out_waiter_delays_nobody(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
-    // A place whose last request had no answer is cleaned up later.
+    // If the waiter's last request was not answered, its queue place is cleaned up later.
     comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
     waiter.woken_since(freed);
 }
 
-fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
+fn an_interrupted_waiter_delays_nobody(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("interrupt");
     let held = Holding::take(&client.get_fair_lock(&name));
@@ -116,7 +116,7 @@ fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
     second.woken_since(freed);
 }
 
-fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
+fn a_shut_down_clients_waiter_delays_nobody(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shutdown");
     let held = Holding::take(&client.get_fair_lock(&name));
@@ -128,12 +128,12 @@ fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
     other.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
     let freed = held.release();
-    // The place was released: a dead waiter's lasts six seconds.
+    // The client gave up its place at shutdown: a dead waiter's place would last six seconds.
     second.woken_since(freed);
 }
 
-/// Redisson's test: eight threads in sequence, none of which releases the lock.
-fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
+/// From Redisson's tests: eight threads in sequence, none of which releases the lock.
+fn expired_leases_serve_the_waiters_in_order(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
     let lease = ms(1_000);
@@ -154,7 +154,7 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
         waiter.returns_within(LONG);
     }
     let order: Vec<_> = told.try_iter().collect();
-    // A grant after the lease's end does not count, and its waiter joins again last.
+    // A grant after the lease's end does not count, and its waiter rejoins at the end of the queue.
     if stalled_since(begun) < lease {
         assert_eq!(order, (0..6).collect::<Vec<_>>());
     }
@@ -175,7 +175,7 @@ fn the_holder_acquires_again_before_the_waiters(store: &Store) {
     waiter.returns_within(LONG);
 }
 
-fn a_fair_lock_can_have_fences(store: &Store) {
+fn a_fair_lock_can_have_fencing_tokens(store: &Store) {
     let client = store.client();
     let name = fresh("fence");
     let lock = client.lock_builder(&name).fair().build_fenced();
@@ -186,7 +186,7 @@ fn a_fair_lock_can_have_fences(store: &Store) {
     assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fencing_token(), None);
 }
 
-fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
+fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
     let name = fresh("many");
     let (inside, granted) = (AtomicU32::new(0), Mutex::new(Vec::new()));
     let begun = now();

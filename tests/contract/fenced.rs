@@ -8,7 +8,7 @@ use crate::support::prelude::*;
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,
-    every_way_to_take_a_fenced_lock_has_a_token,
+    every_acquire_method_of_a_fenced_lock_gives_a_token,
     reentry_keeps_the_token,
     a_plain_and_a_fenced_handle_are_one_lock,
     the_token_of_a_holder_is_shown,
@@ -33,11 +33,11 @@ fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
         assert!(token > last, "{token} after {last}");
         last = token;
     }
-    // The bound of JSON numbers and of Java's scripts.
+    // 2^53 bounds exact integers in JSON and in Java's scripts.
     assert!(last < 1 << 53);
 }
 
-fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
+fn every_acquire_method_of_a_fenced_lock_gives_a_token(store: &Store) {
     let lock = store.client().get_fenced_lock(fresh("ways"));
     let mut tokens = vec![lock.lock_and_get_token().unwrap()];
     lock.unlock().unwrap();
@@ -86,7 +86,7 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
     assert!(!plain.try_lock().unwrap());
     assert!(!stranger.get_lock(&name).try_lock().unwrap());
     held.release();
-    // For the holding thread the other type is a re-entry, and either releases a level.
+    // For the holding thread a lock of the other type is a re-entry, and either handle releases a level.
     fenced.lock_and_get_token().unwrap();
     plain.lock().unwrap();
     assert_eq!((plain.hold_count().unwrap(), fenced.hold_count().unwrap()), (2, 2));

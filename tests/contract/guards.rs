@@ -12,11 +12,11 @@ contracts!(
     a_thread_local_guard_releases_at_its_threads_end,
     a_guard_knows_its_lock_its_owner_and_its_state,
     the_remaining_time_goes_down_and_a_renewal_raises_it,
-    a_guard_of_a_lost_hold_says_so_when_unlocked,
-    dropping_a_guard_of_a_lost_hold_touches_nobody,
-    an_owned_guard_is_not_the_threads_own,
+    unlocking_a_lost_guard_reports_the_loss,
+    dropping_a_lost_guard_affects_no_other_holder,
+    an_owned_guard_is_not_owned_by_its_thread,
     an_owned_guard_is_renewed_after_its_thread_has_ended,
-    with_lock_says_when_the_hold_did_not_last,
+    with_lock_reports_a_hold_lost_during_the_work,
 );
 
 fn dropping_a_guard_releases(store: &Store) {
@@ -113,7 +113,7 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     renewed.unlock().unwrap();
 }
 
-fn a_guard_of_a_lost_hold_says_so_when_unlocked(store: &Store) {
+fn unlocking_a_lost_guard_reports_the_loss(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -126,7 +126,7 @@ fn a_guard_of_a_lost_hold_says_so_when_unlocked(store: &Store) {
     }
 }
 
-fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
+fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
     let name = fresh("lost");
     let (client, stranger) = (store.client(), store.client());
     for heir in [&client, &stranger] {
@@ -143,7 +143,7 @@ fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
     }
 }
 
-fn an_owned_guard_is_not_the_threads_own(store: &Store) {
+fn an_owned_guard_is_not_owned_by_its_thread(store: &Store) {
     let client = store.client();
     let lock = client.get_lock(fresh("owned"));
     let guard = lock.acquire_owned().unwrap();
@@ -173,7 +173,7 @@ fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn with_lock_says_when_the_hold_did_not_last(store: &Store) {
+fn with_lock_reports_a_hold_lost_during_the_work(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("with");
     let result = client.with_lock(&name, |_| assert!(operator.get_lock(&name).force_unlock().unwrap()));

@@ -89,8 +89,8 @@ pub(crate) type EndSessions = Box<dyn FnOnce()>;
 pub(crate) enum Sessions {
     /// The store has no sessions.
     None,
-    /// The hold stays, since the client reconnects. Makes a store of its own, and what ends the sessions
-    /// there.
+    /// The hold stays, since the client reconnects. Makes a separate store, with the function that ends its
+    /// sessions.
     Outlived(fn() -> (Store, EndSessions)),
     /// The hold is lost, and its holder notified.
     #[cfg(feature = "zookeeper")]
@@ -104,11 +104,11 @@ pub(crate) struct Store {
     pub(crate) late: Duration,
     /// A hold outlasts a kill and restart of the store.
     pub(crate) survives_restart: bool,
-    /// Makes a store of its own, and what kills and restarts it.
+    /// Makes a separate store, with the function that kills and restarts it.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
     pub(crate) lacks: &'static [Need],
-    /// The lock's row or node names its holder even without a directory.
+    /// The lock's row or node names the holder even if the directory is off.
     pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }
@@ -126,7 +126,7 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
-    /// What two clients have under one new name.
+    /// The handles of two clients for one new name.
     pub(crate) fn two<T>(&self, label: &str, make: impl Fn(&LockClient, &str) -> T) -> [T; 2] {
         let name = fresh(label);
         [(); 2].map(|()| make(&self.client(), &name))
@@ -138,8 +138,7 @@ impl Store {
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // A busy machine's late answers and connections are no faults of a lock. Contracts about time-outs
-        // set their own.
+        // Late answers of a busy machine must not fail a contract. Contracts about time-outs set their own.
         let patient = Duration::from_secs(15);
         let builder = LockClient::builder().lease(Duration::from_secs(20));
         let builder = builder.command_timeout(patient).connect_timeout(patient);
@@ -164,7 +163,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     let mutex = Traits { reentrant: true, fenced: false, fair: false, wakes, polls_within };
     let fenced = Traits { fenced: true, ..mutex };
     let fair = Traits { fair: true, ..mutex };
-    // The longest sleep between polls.
+    // A spin lock sleeps at most this long between polls.
     let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
     let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
     vec![

@@ -6,9 +6,9 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    leases_that_cannot_be_kept_are_refused_and_leave_nothing,
+    unusable_leases_are_refused_without_leftovers,
     a_refused_lease_does_not_disturb_a_hold,
-    names_that_cannot_be_used_are_refused_by_every_call,
+    every_call_refuses_an_unusable_name,
     a_prefix_or_a_mapping_can_make_a_name_unusable,
 );
 
@@ -32,7 +32,7 @@ fn refused(error: &Error, action: &str, lock: &RedisLock) {
     assert!(!error.is_retryable() && !error.is_lost() && !error.outcome_unknown());
 }
 
-fn leases_that_cannot_be_kept_are_refused_and_leave_nothing(store: &Store) {
+fn unusable_leases_are_refused_without_leftovers(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -91,7 +91,7 @@ pub(crate) fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     ]
 }
 
-fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
+fn every_call_refuses_an_unusable_name(store: &Store) {
     let client = store.client();
     let too_long = "x".repeat(MAX_NAME_LEN + 1);
     let too_many_bytes = "鍵".repeat(MAX_NAME_LEN / 3 + 1);

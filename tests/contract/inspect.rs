@@ -1,4 +1,4 @@
-//! Inspection of a name by any client. The files of the kinds test their details.
+//! Inspection of a name by any client. The details of each kind are tested in that kind's file.
 
 use leasehold::{ErrorKind, ObjectKind};
 
@@ -6,14 +6,14 @@ use super::harness::{Store, fresh};
 use crate::support::{Holding, LONG};
 
 contracts!(
-    a_name_that_nobody_has_used_is_shown_as_nothing,
+    an_unused_name_is_shown_as_absent,
     a_holder_is_shown_to_every_client,
     a_client_sees_its_own_holders_process,
     a_lock_that_was_released_is_shown_to_be_free,
-    inspecting_a_name_that_cannot_be_read_is_an_error,
+    inspecting_an_unreadable_name_is_an_error,
 );
 
-fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
+fn an_unused_name_is_shown_as_absent(store: &Store) {
     let name = fresh("unused");
     let seen = store.client().inspect(&name).unwrap();
     assert_eq!((&seen.kind, &seen.name), (&ObjectKind::Absent, &name));
@@ -52,7 +52,7 @@ fn a_lock_that_was_released_is_shown_to_be_free(store: &Store) {
     }
 }
 
-fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
+fn inspecting_an_unreadable_name_is_an_error(store: &Store) {
     let client = store.client();
     assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
     client.shutdown().unwrap();

@@ -7,8 +7,8 @@ contracts!(
     an_interrupt_ends_a_wait,
     an_interrupted_wait_leaves_nothing_held_or_renewed,
     an_interrupted_waiter_passes_its_place_on,
-    an_interrupt_set_before_the_call_means_no_wait,
-    an_interrupt_set_before_the_call_also_ends_a_reentry,
+    an_early_interrupt_prevents_waiting,
+    an_early_interrupt_also_prevents_a_reentry,
 );
 
 fn an_interrupt_ends_a_wait(store: &Store) {
@@ -55,7 +55,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A leftover request would show at once, a renewal within a third of the lease.
+        // A leftover request would appear at once, and a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
@@ -79,7 +79,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
     }
 }
 
-fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
+fn an_early_interrupt_prevents_waiting(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -87,7 +87,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         let interrupt = Interrupt::new();
         interrupt.interrupt();
         assert!(interrupt.is_interrupted());
-        // Java does not take a free lock then either.
+        // Java does not acquire a free lock in this case either.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(
             lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
@@ -98,14 +98,14 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
-        // Only calls with the interrupt are affected.
+        // Calls without the interrupt are not affected.
         assert!(lock.try_lock().unwrap());
         lock.unlock().unwrap();
     }
 }
 
 /// As Java's `lockInterruptibly`, which checks the interrupt on entry.
-fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
+fn an_early_interrupt_also_prevents_a_reentry(store: &Store) {
     let lock = store.client().get_lock(fresh("reentry"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();

@@ -17,7 +17,7 @@ contracts!(needs Keeping:
     a_long_use_leaves_the_lock_cached,
     a_cached_lock_keeps_its_token,
     clients_that_recall_each_other_alternate,
-    no_load_loses_a_cached_lock_in_use,
+    a_cached_lock_in_use_survives_heavy_load,
 );
 
 #[track_caller]
@@ -77,7 +77,7 @@ fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
     let (lock, other) = kept(store);
     let begun = now();
     let round = |_| {
-        use_for(&lock, ms(1_000)); // until looks are half a second apart
+        use_for(&lock, ms(1_000)); // until checks are half a second apart
         let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();
@@ -129,7 +129,7 @@ fn others_see_a_cached_lock_as_held(store: &Store) {
 fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     let (lock, other) = kept(store);
     is_unused_within(&lock, &other);
-    // Its client had forgotten nothing: the next use is kept.
+    // The client still caches this lock: the next use is cached.
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
 }
 
@@ -193,7 +193,7 @@ fn clients_that_recall_each_other_alternate(store: &Store) {
 
 /// Each of 64 threads uses 31 locks. The soak runs this longer, beside busy processes, and may stop the
 /// server for half a lease.
-fn no_load_loses_a_cached_lock_in_use(store: &Store) {
+fn a_cached_lock_in_use_survives_heavy_load(store: &Store) {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());
     let uses = |_| {

@@ -6,17 +6,17 @@ use super::harness::{Store, fresh};
 use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
 
 contracts!(needs Counting:
-    a_latch_that_nobody_set_up_is_open,
-    a_latch_opens_with_the_last_count_and_for_everybody,
-    a_count_below_zero_does_not_happen,
-    waits_at_a_latch_end_as_asked,
+    a_latch_that_was_never_set_up_is_open,
+    the_last_count_down_opens_the_latch_for_all_waiters,
+    a_latch_count_never_goes_below_zero,
+    latch_waits_end_by_timeout_or_interrupt,
     a_latch_that_is_deleted_opens,
     a_latch_can_be_set_up_again_once_open,
     a_latch_of_zero_is_open,
     a_latch_is_shown_with_its_count,
 );
 
-fn a_latch_that_nobody_set_up_is_open(store: &Store) {
+fn a_latch_that_was_never_set_up_is_open(store: &Store) {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.wait().unwrap();
     assert!(latch.wait_for(ms(0)).unwrap());
@@ -24,7 +24,7 @@ fn a_latch_that_nobody_set_up_is_open(store: &Store) {
     assert_eq!(latch.count_down().unwrap(), 0);
 }
 
-fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
+fn the_last_count_down_opens_the_latch_for_all_waiters(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("latch");
     let latch = store.client().get_count_down_latch(&name);
@@ -46,7 +46,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
     }
 }
 
-fn a_count_below_zero_does_not_happen(store: &Store) {
+fn a_latch_count_never_goes_below_zero(store: &Store) {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     assert_eq!(latch.count_down().unwrap(), 0);
@@ -55,7 +55,7 @@ fn a_count_below_zero_does_not_happen(store: &Store) {
     assert!(latch.try_set_count(1).unwrap());
 }
 
-fn waits_at_a_latch_end_as_asked(store: &Store) {
+fn latch_waits_end_by_timeout_or_interrupt(store: &Store) {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     let begun = now();

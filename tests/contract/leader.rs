@@ -7,14 +7,14 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    one_of_many_leads_and_terms_go_up,
-    a_leader_that_withdraws_is_followed_without_a_gap,
-    a_leader_that_steps_down_stands_again_behind_the_others,
-    a_leader_that_steps_down_is_followed_by_another_candidate,
-    a_late_step_down_ends_no_later_term,
-    a_leader_that_lost_its_hold_stands_again,
-    a_candidate_ends_with_its_client,
-    a_leader_that_is_dropped_leads_no_longer,
+    exactly_one_candidate_leads_and_terms_increase,
+    a_withdrawing_leader_is_replaced_at_once,
+    a_leader_that_steps_down_rejoins_behind_other_candidates,
+    a_leader_that_steps_down_is_replaced_by_another_candidate,
+    a_late_step_down_does_not_end_a_later_term,
+    a_leader_that_lost_its_hold_runs_again,
+    shutting_down_a_client_ends_its_candidates,
+    dropping_a_leader_ends_its_term,
 );
 
 fn elected(leader: &Leader) -> leasehold::FencingToken {
@@ -31,7 +31,7 @@ fn stepped_down(leader: &Leader) -> Option<LossReason> {
     }
 }
 
-fn one_of_many_leads_and_terms_go_up(store: &Store) {
+fn exactly_one_candidate_leads_and_terms_increase(store: &Store) {
     let name = fresh("leader");
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
     let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
@@ -49,7 +49,7 @@ fn one_of_many_leads_and_terms_go_up(store: &Store) {
     }
 }
 
-fn a_leader_that_withdraws_is_followed_without_a_gap(store: &Store) {
+fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
     let name = fresh("gap");
     let (first, second) = (store.client().leader(&name).unwrap(), store.client());
     let term = elected(&first);
@@ -58,11 +58,11 @@ fn a_leader_that_withdraws_is_followed_without_a_gap(store: &Store) {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // By a message, not by the safety poll or the lease's end.
+    // The successor is notified: the safety poll and the lease's end would come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
-fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
+fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
     let name = fresh("resign");
     let (client, stranger) = (store.client(), store.client());
     let first = client.leader(&name).unwrap();
@@ -77,7 +77,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
         let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
-            // A thread counts once it has a place; before, it only waits for an answer.
+            // A thread counts as waiting once it has a place in the queue.
             comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();
@@ -93,7 +93,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     first.withdraw().unwrap();
 }
 
-fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
+fn a_leader_that_steps_down_is_replaced_by_another_candidate(store: &Store) {
     let (name, stranger) = (fresh("turns"), store.client());
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     let mut leading = store.client().leader(&name).unwrap();
@@ -128,7 +128,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
     }
 }
 
-fn a_late_step_down_ends_no_later_term(store: &Store) {
+fn a_late_step_down_does_not_end_a_later_term(store: &Store) {
     let leader = store.client().leader(fresh("late")).unwrap();
     let term = elected(&leader);
     while leader.term() == Some(term) {
@@ -141,7 +141,7 @@ fn a_late_step_down_ends_no_later_term(store: &Store) {
     leader.withdraw().unwrap();
 }
 
-fn a_leader_that_lost_its_hold_stands_again(store: &Store) {
+fn a_leader_that_lost_its_hold_runs_again(store: &Store) {
     let name = fresh("lost");
     let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);
@@ -150,7 +150,7 @@ fn a_leader_that_lost_its_hold_stands_again(store: &Store) {
     assert!(elected(&leader) > term);
 }
 
-fn a_candidate_ends_with_its_client(store: &Store) {
+fn shutting_down_a_client_ends_its_candidates(store: &Store) {
     let name = fresh("ends");
     let (leading, waiting) = (store.client(), store.client());
     let first = leading.leader(&name).unwrap();
@@ -165,7 +165,7 @@ fn a_candidate_ends_with_its_client(store: &Store) {
     assert!(leading.leader(&name).is_err());
 }
 
-fn a_leader_that_is_dropped_leads_no_longer(store: &Store) {
+fn dropping_a_leader_ends_its_term(store: &Store) {
     let name = fresh("dropped");
     let client = store.client();
     let leader = client.leader(&name).unwrap();

@@ -4,21 +4,21 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    the_next_owner_gets_in_when_a_lease_ends,
+    the_next_owner_is_granted_when_a_lease_ends,
     an_explicit_lease_is_never_renewed,
     a_renewed_hold_outlives_its_lease,
-    reentering_never_shortens,
-    reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing,
+    reentering_never_shortens_the_lease,
+    reentering_with_a_longer_lease_lengthens_the_lease,
     a_renewed_level_keeps_a_leased_hold_alive,
     a_leased_level_does_not_end_renewals,
-    the_level_that_a_guard_ends_is_its_own,
+    each_guard_ends_its_own_level,
     short_leased_levels_do_not_put_off_the_renewal,
     after_nested_locking_another_threads_hold_is_still_renewed,
     the_hold_after_a_lost_nested_one_is_renewed,
     a_lease_belongs_to_its_hold,
-    a_hold_whose_thread_ended_ends_with_its_lease,
+    a_finished_threads_hold_ends_with_its_lease,
     a_timed_try_takes_an_explicit_lease,
-    the_remaining_lease_is_the_one_asked_for,
+    the_remaining_lease_matches_the_requested_lease,
     a_lease_is_rounded_up_to_milliseconds,
 );
 
@@ -26,7 +26,7 @@ fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("it is held")
 }
 
-fn the_next_owner_gets_in_when_a_lease_ends(store: &Store) {
+fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
@@ -43,7 +43,7 @@ fn the_next_owner_gets_in_when_a_lease_ends(store: &Store) {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Stores count milliseconds from the start of the request's one.
+        // Stores count milliseconds from the start of the millisecond in which the request arrives.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -74,7 +74,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // All kinds are asked about all the time, and a busy server may delay a renewal by 6 s.
+    // The test queries all kinds all the time, and a busy server may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -106,7 +106,7 @@ fn a_renewed_hold_outlives_its_lease(store: &Store) {
     }
 }
 
-fn reentering_never_shortens(store: &Store) {
+fn reentering_never_shortens_the_lease(store: &Store) {
     let client = store.client_with_lease(ms(1_000));
     let lock = client.get_lock(fresh("nested"));
     lock.lock_with_lease(ms(60_000)).unwrap();
@@ -120,7 +120,7 @@ fn reentering_never_shortens(store: &Store) {
     (0..4).for_each(|_| lock.unlock().unwrap());
 }
 
-fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &Store) {
+fn reentering_with_a_longer_lease_lengthens_the_lease(store: &Store) {
     let lock = store.client().get_lock(fresh("nested"));
     lock.lock_with_lease(ms(20_000)).unwrap();
     lock.lock_with_lease(ms(60_000)).unwrap();
@@ -128,7 +128,7 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
     assert!(long > ms(30_000), "{long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // Neither shortened to the outer level's lease nor begun anew.
+    // The lease is neither shortened to the outer level's lease nor restarted.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -161,7 +161,7 @@ fn a_leased_level_does_not_end_renewals(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
+fn each_guard_ends_its_own_level(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     // The renewed level ends first: a lease remains.
@@ -206,7 +206,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
 }
 
-/// Redisson's watchdog keeps renewing for the thread that lost the hold, once for each level.
+/// Redisson's watchdog would keep renewing for the thread that lost the hold, once per level.
 fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -220,7 +220,7 @@ fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-/// Redisson's lock remembers the last lease.
+/// Redisson's lock object would remember the last lease.
 fn a_lease_belongs_to_its_hold(store: &Store) {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
@@ -235,12 +235,12 @@ fn a_lease_belongs_to_its_hold(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
-    // Later holds have shorter leases, also on a busy machine.
+fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
+    // The lease is long enough for all calls on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // Levels left by calls, nested calls, and leaked guards.
+    // The thread leaves levels of calls, of nested calls, and of leaked guards.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();
@@ -277,7 +277,7 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     assert!(lock.unlock().is_err());
 }
 
-fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
+fn the_remaining_lease_matches_the_requested_lease(store: &Store) {
     let client = store.client();
     let lock = client.get_lock(fresh("remaining"));
     assert_eq!(lock.remaining_lease().unwrap(), None);

@@ -7,11 +7,11 @@ use super::input::every_call;
 use crate::support::prelude::*;
 
 contracts!(
-    shutdown_releases_all_that_is_held,
+    shutdown_releases_all_held_locks,
     shutdown_is_reported_to_the_holders,
     shutdown_ends_every_wait,
-    after_shutdown_every_call_says_so,
-    shutdown_may_be_repeated_and_concerns_one_client,
+    every_call_after_shutdown_reports_the_shutdown,
+    shutdown_is_repeatable_and_affects_one_client_only,
     shutdown_in_the_middle_of_work_leaves_nothing,
     shutdown_from_a_callback_returns,
     dropping_the_last_clone_releases,
@@ -19,14 +19,14 @@ contracts!(
     a_client_leaves_no_thread_behind,
 );
 
-fn shutdown_releases_all_that_is_held(store: &Store) {
+fn shutdown_releases_all_held_locks(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let name = fresh("held");
     let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
     client.get_lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
     let guard = client.get_fenced_lock(&names[2]).acquire().unwrap();
-    // The kind that differs most from the others.
+    // The last kind differs most from the others.
     let other = store.kinds.last().unwrap().make;
     let owned = other(&client, &names[3]).acquire_owned().unwrap();
     elsewhere(|| client.get_lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
@@ -66,8 +66,8 @@ fn shutdown_ends_every_wait(store: &Store) {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // At the head of a queue and behind it, for locks of this client and of others, by every call that
-        // waits.
+        // The waiters are at the head of a queue and behind it, for locks of this client and of others, in
+        // every call that waits.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),
@@ -96,7 +96,7 @@ fn shutdown_ends_every_wait(store: &Store) {
     }
 }
 
-fn after_shutdown_every_call_says_so(store: &Store) {
+fn every_call_after_shutdown_reports_the_shutdown(store: &Store) {
     let client = store.client();
     let name = fresh("after");
     let (held, clone) = (client.get_lock(&name), client.clone());
@@ -117,7 +117,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     assert_eq!(clone.current_owner().client(), client.id());
 }
 
-fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
+fn shutdown_is_repeatable_and_affects_one_client_only(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
     let guard = other.get_lock(fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();
@@ -148,7 +148,8 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
-                        // A hold that a busy machine loses ends nothing: only the client's end does.
+                        // On a busy machine a hold may be lost; that does not end the loop, only the client's
+                        // shutdown does.
                         if let Err(error) = guard.unlock() {
                             let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
                             assert!(is_over || error.outcome_unknown(), "{error}");
@@ -194,7 +195,7 @@ fn dropping_the_last_clone_releases(store: &Store) {
     drop(client);
     assert!(stranger.get_lock(&name).is_locked().unwrap(), "its lock keeps it");
     drop(lock);
-    // Long before the lease of 20 s ends.
+    // The release comes long before the lease of 20 s ends.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
 }
 

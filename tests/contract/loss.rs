@@ -8,13 +8,13 @@ use crate::support::prelude::*;
 contracts!(
     check_fails_at_once_when_the_window_ends,
     each_loss_callback_runs_once,
-    a_panicking_callback_does_not_keep_others_from_being_called,
+    other_callbacks_run_after_one_panics,
     a_callback_may_use_its_client,
     a_callback_is_not_run_after_a_release,
-    the_channel_gets_the_loss_and_ends,
-    the_channel_ends_without_a_loss_after_a_release,
+    the_loss_channel_delivers_the_loss_and_closes,
+    the_loss_channel_closes_without_a_loss_after_release,
     a_leased_hold_with_listeners_is_reported_near_its_end,
-    a_no_from_the_server_marks_the_hold_lost,
+    a_failed_ownership_check_marks_the_hold_lost,
     a_hold_count_of_zero_marks_the_hold_lost,
     locking_after_a_loss_is_a_new_hold,
     a_reentry_notices_a_silent_takeover,
@@ -59,12 +59,12 @@ fn each_loss_callback_runs_once(store: &Store) {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // Everything that may notice the loss again has done so by then.
+    // By now every part that may notice the loss a second time has done so.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 }
 
-fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
+fn other_callbacks_run_after_one_panics(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let guard = client.get_lock(fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
@@ -82,7 +82,7 @@ fn a_callback_may_use_its_client(store: &Store) {
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
-        // The callback waits for, and asks about, the lost lock itself.
+        // The callback waits for the lost lock and queries it.
         let (client, lock) = (client.clone(), lock.clone());
         move |loss| {
             let again = lock.acquire().and_then(|guard| {
@@ -119,7 +119,7 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
     throughout(RENEWED + SLACK, || called.load(Ordering::SeqCst) == 0);
 }
 
-fn the_channel_gets_the_loss_and_ends(store: &Store) {
+fn the_loss_channel_delivers_the_loss_and_closes(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("channel");
     let guard = client.get_lock(&name).acquire().unwrap();
@@ -137,7 +137,7 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
     assert_eq!(receive(&late, SLACK), Err(RecvTimeoutError::Disconnected));
 }
 
-fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
+fn the_loss_channel_closes_without_a_loss_after_release(store: &Store) {
     let lock = store.client().get_lock(fresh("channel"));
     let (unlocked, dropped) = {
         let guard = lock.acquire().unwrap();
@@ -165,7 +165,7 @@ fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     assert!(asked.elapsed() >= ms(190), "{:?}", asked.elapsed());
 }
 
-fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
+fn a_failed_ownership_check_marks_the_hold_lost(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -198,7 +198,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // Lost by time, by time with the server's answer, and by force.
+        // The hold is lost by time, by time with the server's answer, and by force.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();

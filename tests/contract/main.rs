@@ -46,7 +46,7 @@ macro_rules! on_each_store {
 macro_rules! contracts_on {
     ($store:ident ($need:ident: $($name:ident),+)) => {
         mod $store {
-            // Compiled thousands of times, so the rest is in the harness.
+            // This body is compiled thousands of times, so the logic is in the harness.
             $(#[test] fn $name() {
                 crate::harness::Need::$need.on(crate::stores::$store, super::$name);
             })+

@@ -10,31 +10,31 @@ use super::observer::{Seen, Teller};
 use crate::support::prelude::*;
 
 contracts!(
-    all_are_taken_and_given_back_together,
-    one_that_is_busy_leaves_none_taken,
-    one_deadline_is_for_all,
-    a_waiting_multi_lock_holds_only_earlier_locks,
+    all_locks_of_a_group_are_acquired_and_released_together,
+    a_busy_lock_leaves_no_lock_of_the_group_held,
+    one_deadline_applies_to_the_whole_group,
+    a_waiting_group_holds_only_its_earlier_locks,
     groups_in_any_order_do_not_deadlock,
-    one_of_many_tries_gets_the_group,
-    every_failed_wait_releases_the_locks_so_far,
-    a_bad_list_is_refused_before_anything_happens,
-    each_of_the_kinds_can_be_one_of_a_group,
-    locks_of_several_clients_and_stores_are_one_group,
-    a_group_is_reentrant_as_its_locks_are,
+    exactly_one_of_many_tries_acquires_the_group,
+    a_failed_group_wait_releases_locks_acquired_so_far,
+    an_invalid_lock_list_is_refused_before_any_request,
+    locks_of_every_kind_can_join_a_group,
+    a_group_may_span_several_clients_and_stores,
+    a_group_is_reentrant_if_its_locks_are,
     a_groups_lease_counts_from_the_last_acquire,
-    a_groups_lease_cuts_no_longer_one_of_its_thread,
-    locks_acquired_first_are_kept_while_another_is_waited_for,
-    a_group_lasts_as_long_as_its_shortest_hold,
-    the_loss_of_one_is_the_loss_of_the_group,
-    a_lost_lock_does_not_keep_others_held,
-    a_shut_down_clients_group_releases_the_others,
-    a_try_leaves_no_place_behind_where_it_is_busy,
+    a_groups_lease_does_not_shorten_a_longer_one,
+    earlier_locks_are_renewed_while_a_later_is_awaited,
+    a_group_is_valid_until_its_shortest_hold_ends,
+    losing_one_lock_loses_the_whole_group,
+    unlocking_a_group_frees_the_locks_not_lost,
+    a_group_with_a_shut_down_client_releases_all_locks,
+    a_failed_group_try_leaves_no_queue_place,
     a_lock_lost_during_the_wait_is_reacquired,
-    a_longest_hold_of_one_ends_the_group,
-    fences_of_a_group_go_up,
+    one_locks_max_hold_ends_the_group,
+    fencing_tokens_of_a_group_increase,
     an_owned_group_may_change_threads,
     a_release_wakes_waiters_of_each_lock,
-    a_dropped_release_does_not_meet_the_next_hold,
+    a_dropped_guards_release_spares_the_next_hold,
 );
 
 const SECOND: Duration = ms(1_000);
@@ -53,7 +53,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// For releases that were waited for: no lease has ended since.
+/// For releases whose answer was awaited: the locks are free now, before any lease ends.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -69,7 +69,7 @@ fn all_free(client: &LockClient, names: &[String]) {
     }
 }
 
-fn all_are_taken_and_given_back_together(store: &Store) {
+fn all_locks_of_a_group_are_acquired_and_released_together(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -112,7 +112,7 @@ fn all_are_taken_and_given_back_together(store: &Store) {
     }
 }
 
-fn one_that_is_busy_leaves_none_taken(store: &Store) {
+fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -131,14 +131,14 @@ fn one_that_is_busy_leaves_none_taken(store: &Store) {
     }
 }
 
-fn one_deadline_is_for_all(store: &Store) {
+fn one_deadline_applies_to_the_whole_group(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let multi = group(&client, &names);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
-    // Each wait begins anew while the time goes on.
+    // The waits for the locks share one deadline.
     for_each_third(begun, || {
         holding.remove(0).release();
     });
@@ -156,7 +156,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-fn a_waiting_multi_lock_holds_only_earlier_locks(store: &Store) {
+fn a_waiting_group_holds_only_its_earlier_locks(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -208,7 +208,7 @@ fn groups_in_any_order_do_not_deadlock(store: &Store) {
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
 }
 
-fn one_of_many_tries_gets_the_group(store: &Store) {
+fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
@@ -223,7 +223,7 @@ fn one_of_many_tries_gets_the_group(store: &Store) {
             });
         }
     });
-    // Two groups may have refused each other, each with one of the locks.
+    // Two groups may each have held one of the locks and so have failed both.
     assert!(had.load(Ordering::SeqCst) <= 1);
     let begun = now();
     let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
@@ -242,7 +242,7 @@ fn one_of_many_tries_gets_the_group(store: &Store) {
     assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
-fn every_failed_wait_releases_the_locks_so_far(store: &Store) {
+fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let holding = Holding::take(&other.get_lock(&names[2]));
@@ -276,7 +276,7 @@ fn every_failed_wait_releases_the_locks_so_far(store: &Store) {
     all_free(&client, &names);
 }
 
-fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
+fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let [a, b] = [client.get_lock(&names[0]), client.get_lock(&names[1])];
@@ -313,7 +313,7 @@ fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
 }
 
-fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
+fn locks_of_every_kind_can_join_a_group(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("kinds");
     let make = |client: &LockClient| -> Vec<RedisLock> {
@@ -340,7 +340,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // As each single lock: busy for the thread that holds it, without a wait.
+            // A try by the holding thread is busy at once, as for its non-reentrant locks alone.
             assert!(!multi.try_lock().unwrap());
             assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         }
@@ -366,7 +366,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
+fn a_group_may_span_several_clients_and_stores(store: &Store) {
     let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
     let names = names(3);
     let locks = || [apart.get_lock(&names[1]), second.get_lock(&names[2]), first.get_lock(&names[0])];
@@ -392,7 +392,7 @@ fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
     assert_eq!(guard.names().count(), 2);
 }
 
-fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
+fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
     let client = store.client();
     let names = names(2);
     let (multi, single) = (group(&client, &names), client.get_lock(&names[1]));
@@ -432,8 +432,8 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // A second round asks for the wanted time, where Redisson's takes milliseconds for seconds. Earlier locks
-    // have the client's lease until the last is acquired.
+    // A second round sets the requested lease; Redisson confuses milliseconds with seconds there. Earlier
+    // locks have the client's lease until the last is acquired.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -445,7 +445,7 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
 }
 
 /// All locks are renewed once, for the group's lease, when the last is acquired.
-fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
+fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let (multi, single) = (group(&client, &names), client.get_lock(&names[0]));
@@ -463,7 +463,7 @@ fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
     assert!(left > Some(SECOND * 30), "{left:?}");
 }
 
-fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
+fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
     let lease = ms(2_000);
     let (client, other) = (store.client(), store.client());
     let names = names(2);
@@ -481,7 +481,7 @@ fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     all_free_at_once(&other, &names);
 }
 
-fn a_group_lasts_as_long_as_its_shortest_hold(store: &Store) {
+fn a_group_is_valid_until_its_shortest_hold_ends(store: &Store) {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
@@ -493,7 +493,7 @@ fn a_group_lasts_as_long_as_its_shortest_hold(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
+fn losing_one_lock_loses_the_whole_group(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let names = names(3);
     let guard = group(&client, &names).acquire().unwrap();
@@ -515,7 +515,7 @@ fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
     assert!(told.recv().is_err(), "told once");
 }
 
-fn a_lost_lock_does_not_keep_others_held(store: &Store) {
+fn unlocking_a_group_frees_the_locks_not_lost(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -531,7 +531,7 @@ fn a_lost_lock_does_not_keep_others_held(store: &Store) {
     }
 }
 
-fn a_shut_down_clients_group_releases_the_others(store: &Store) {
+fn a_group_with_a_shut_down_client_releases_all_locks(store: &Store) {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
@@ -543,8 +543,8 @@ fn a_shut_down_clients_group_releases_the_others(store: &Store) {
     }
 }
 
-/// Another client's try in between gets the answer that it would get without this one.
-fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
+/// A later try by another client gets the same answer as without this try.
+fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
         let names = names(2);
@@ -579,7 +579,7 @@ fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
     all_free_at_once(&operator, &names);
 }
 
-fn a_longest_hold_of_one_ends_the_group(store: &Store) {
+fn one_locks_max_hold_ends_the_group(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
     let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
@@ -592,7 +592,7 @@ fn a_longest_hold_of_one_ends_the_group(store: &Store) {
     all_free(&client, &names[..1]);
 }
 
-fn fences_of_a_group_go_up(store: &Store) {
+fn fencing_tokens_of_a_group_increase(store: &Store) {
     let clients = [store.client(), store.client()];
     for names in [names(3), in_one_slot(3)] {
         let (mut last, mut last_of_third) = (None, None);
@@ -671,7 +671,7 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
     }
 }
 
-fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
+fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
     let (teller, seen) = Teller::new();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
@@ -682,7 +682,7 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // All releases are answered by then, those of earlier groups too: any harm has been done.
+        // Wait until all releases are answered, those of earlier groups too, so that any harm would show.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

@@ -6,15 +6,15 @@ use super::harness::{Store, fresh};
 use crate::support::{Holding, elsewhere};
 
 contracts!(
-    names_are_taken_as_they_are,
+    names_are_used_unchanged,
     names_differ_by_case_and_by_every_character,
     the_prefix_is_part_of_the_key_only,
-    mapped_names_that_meet_are_one_lock,
+    names_mapped_to_one_key_are_one_lock,
     ids_and_owners_are_shown_as_uuid_and_number,
-    a_neighbour_of_any_shape_is_in_nobodys_way,
+    locks_with_similar_names_do_not_interfere,
 );
 
-fn names_are_taken_as_they_are(store: &Store) {
+fn names_are_used_unchanged(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let tag = fresh("odd");
     let longest = format!("{tag}{}", "x".repeat(MAX_NAME_LEN - tag.len()));
@@ -70,12 +70,12 @@ fn the_prefix_is_part_of_the_key_only(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn mapped_names_that_meet_are_one_lock(store: &Store) {
+fn names_mapped_to_one_key_are_one_lock(store: &Store) {
     let name = fresh("Mapped");
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
     lock.lock().unwrap();
-    // Mapped first, prefixed second.
+    // Names are mapped first and prefixed second.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
     // One lock, and one hold, for this client's threads too.
@@ -100,7 +100,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // The owner under which the holder's requests go, and which others see.
+    // The guard's owner is the one in the holder's requests, and the one that others see.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -129,8 +129,8 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-/// Remains of a released name are in nobody's way either.
-fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
+/// Records left by a released name do not interfere either.
+fn locks_with_similar_names_do_not_interfere(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
         let refused = |name: &str| {
@@ -146,7 +146,7 @@ fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
         let neighbours: Vec<_> = names
             .iter()
             .map(|name| {
-                drop(client.get_lock(name).unlock()); // of the look whether it is refused
+                drop(client.get_lock(name).unlock()); // releases the lock if the try above acquired it
                 client.get_lock(name).acquire_owned().unwrap()
             })
             .collect();

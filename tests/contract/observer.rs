@@ -7,16 +7,16 @@ use crate::support::observer::told;
 use crate::support::prelude::*;
 
 contracts!(
-    grants_and_releases_are_observed_and_reentries_are_not,
+    observers_see_grants_and_releases_but_not_reentries,
     the_time_and_the_attempts_of_a_wait_are_observed,
     a_loss_is_observed_once,
     the_end_of_max_hold_is_observed,
     a_thread_that_ended_with_the_lock_is_observed_once,
     a_panicking_observer_harms_nothing,
-    a_vain_wait_is_reported_with_its_reason,
-    stats_and_contended_agree_with_what_was_done,
+    an_unsuccessful_wait_is_reported_with_its_reason,
+    stats_and_contended_match_the_locks_use,
     a_blocked_observer_does_not_stop_renewals,
-    each_request_that_changes_something_is_reported,
+    each_changing_request_is_reported,
 );
 
 #[derive(Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl Observer for Teller {
     }
 }
 
-fn grants_and_releases_are_observed_and_reentries_are_not(store: &Store) {
+fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller));
     for kind in &store.kinds {
@@ -106,7 +106,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let lock = client.get_lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Before that, the call may have slept for a connection.
+    // Before this, the call may still be waiting for a connection.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
@@ -114,7 +114,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five subscriptions that come up is a reason to ask. In a store that wakes nobody, so is
+    // Each of up to five established subscriptions causes an attempt. In a store without wake-ups, so does
     // each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
@@ -133,7 +133,8 @@ fn a_loss_is_observed_once(store: &Store) {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // Nobody asks: the watchdog's next round reports, at most a third of the client's lease later.
+    // No call asks about the hold: the watchdog's next round reports the loss, at most a third of the
+    // client's lease later.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -161,7 +162,7 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         let told = receive(&seen, lease + SLACK).expect("told of the thread's end");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
-        // The hold then ends like any that is not renewed, without another report.
+        // The hold then expires like any unrenewed hold, without a second report.
         let told = receive(&seen, lease + SLACK).expect("told of the loss");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
@@ -205,7 +206,7 @@ fn the_end_of_max_hold_is_observed(store: &Store) {
     let (teller, seen) = Teller::new();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
-    // Nobody else asks for the end, and no renewal is due before.
+    // No call asks about the hold, and no renewal is due earlier.
     client.lock_builder(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
@@ -245,7 +246,7 @@ fn observed() -> (Events, Receiver<String>) {
     (Events(sender), seen)
 }
 
-fn a_vain_wait_is_reported_with_its_reason(store: &Store) {
+fn an_unsuccessful_wait_is_reported_with_its_reason(store: &Store) {
     let (events, seen) = observed();
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
@@ -272,7 +273,7 @@ fn a_vain_wait_is_reported_with_its_reason(store: &Store) {
     held.release();
 }
 
-fn each_request_that_changes_something_is_reported(store: &Store) {
+fn each_changing_request_is_reported(store: &Store) {
     let (observer, asked) = told(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),
@@ -287,10 +288,10 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The watchdog may be at work on the hold again, and the answer to a dropped guard comes later.
+    // The watchdog may be renewing the hold again, and the answer to a dropped guard's release comes later.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
-    // A refusal is as good an answer as a grant.
+    // A busy answer is reported like a grant.
     let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
@@ -318,7 +319,7 @@ fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn stats_and_contended_agree_with_what_was_done(store: &Store) {
+fn stats_and_contended_match_the_locks_use(store: &Store) {
     let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let (free, waited_for) = (fresh("free"), fresh("waited for"));
     for _ in 0..3 {

@@ -9,19 +9,19 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    options_that_wait_for_no_time_make_one_attempt,
-    options_bound_the_wait,
-    work_is_run_under_the_lock_or_not_at_all,
+    a_zero_wait_option_makes_one_attempt,
+    options_limit_the_waiting_time,
+    work_runs_under_the_lock_or_not_at_all,
     work_that_panics_frees_the_lock,
-    every_way_to_an_owned_guard_has_the_lock,
+    every_owned_acquire_method_holds_the_lock,
     an_owned_guard_is_refused_to_the_holding_thread,
     a_ping_is_answered,
-    a_client_that_connects_lazily_is_like_any_other,
+    a_lazily_connected_client_works_like_any_other,
 );
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
+fn a_zero_wait_option_makes_one_attempt(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -37,7 +37,7 @@ fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
     }
 }
 
-fn options_bound_the_wait(store: &Store) {
+fn options_limit_the_waiting_time(store: &Store) {
     let lock = store.client().get_lock(fresh("waits"));
     let holding = Holding::take(&lock);
     let begun = now();
@@ -58,7 +58,7 @@ fn options_bound_the_wait(store: &Store) {
     }
 }
 
-fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
+fn work_runs_under_the_lock_or_not_at_all(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -96,7 +96,7 @@ fn work_that_panics_frees_the_lock(store: &Store) {
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
 }
 
-fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
+fn every_owned_acquire_method_holds_the_lock(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -170,7 +170,7 @@ fn a_ping_is_answered(store: &Store) {
     assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::ShutDown);
 }
 
-fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
+fn a_lazily_connected_client_works_like_any_other(store: &Store) {
     let other = store.client();
     for kind in &store.kinds {
         let name = fresh(kind.label);

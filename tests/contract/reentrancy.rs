@@ -9,7 +9,7 @@ contracts!(
     the_count_is_visible_as_0_1_2_1_0,
     every_try_form_reenters,
     a_call_and_a_guard_are_two_levels,
-    a_guard_unlocked_by_a_call_holds_nothing,
+    a_guard_holds_nothing_after_a_call_to_unlock,
 );
 
 fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
@@ -77,13 +77,13 @@ fn a_call_and_a_guard_are_two_levels(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn a_guard_unlocked_by_a_call_holds_nothing(store: &Store) {
+fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     let guard = lock.acquire().unwrap();
     let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
-    // The lock was released, not lost: nobody is notified of a loss, and nobody waits for one.
+    // The lock was released, not lost: the channels close without a loss.
     for lost in [early, guard.lost()] {
         assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }

@@ -7,19 +7,19 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(needs RunOnce:
-    of_many_timers_one_runs_the_job,
-    a_short_job_excludes_others_for_at_least,
-    a_long_job_lets_others_in_when_it_is_over,
+    exactly_one_of_many_timers_runs_the_job,
+    a_short_job_excludes_others_for_the_minimum_time,
+    a_long_jobs_end_lets_others_run,
     a_job_that_panics_counts_as_run,
-    a_job_that_outlasts_its_most_says_so,
+    exceeding_the_jobs_maximum_time_is_reported,
     a_fenced_jobs_token_grows,
-    the_last_run_has_code_and_last_success,
+    the_last_run_record_has_exit_code_and_last_success,
     a_job_with_unusable_times_does_not_run,
 );
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn of_many_timers_one_runs_the_job(store: &Store) {
+fn exactly_one_of_many_timers_runs_the_job(store: &Store) {
     let name = fresh("tick");
     let ran = AtomicU32::new(0);
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
@@ -36,19 +36,19 @@ fn of_many_timers_one_runs_the_job(store: &Store) {
     store.client().get_lock(&name).force_unlock().unwrap();
 }
 
-fn a_short_job_excludes_others_for_at_least(store: &Store) {
+fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
-    // Neither elsewhere nor here, though the job has been over for long.
+    // The lock stays until the minimum time, for other clients and for this one, although the job has ended.
     assert_eq!(other.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
     assert!(begun.elapsed() >= least - ms(10), "{:?}", begun.elapsed());
 }
 
-fn a_long_job_lets_others_in_when_it_is_over(store: &Store) {
+fn a_long_jobs_end_lets_others_run(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
@@ -68,11 +68,11 @@ fn a_job_that_panics_counts_as_run(store: &Store) {
     client.get_lock(&name).force_unlock().unwrap();
 }
 
-fn a_job_that_outlasts_its_most_says_so(store: &Store) {
+fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("outlasts");
     let mut late = Ok(None);
-    // A grant after `at_most` does not count: a busy machine asks again.
+    // A grant that arrives after `at_most` does not count, so on a busy machine the loop retries.
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());
@@ -112,7 +112,7 @@ fn a_fenced_jobs_token_grows(store: &Store) {
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
 }
 
-fn the_last_run_has_code_and_last_success(store: &Store) {
+fn the_last_run_record_has_exit_code_and_last_success(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("recorded");
     assert_eq!(other.last_run(&name).unwrap(), None);

@@ -9,40 +9,40 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(needs ReadWrite:
-    readers_read_together_and_keep_writers_out,
-    a_writer_keeps_everybody_else_out,
+    readers_share_the_lock_and_exclude_writers,
+    a_writer_excludes_all_other_owners,
     both_halves_are_reentrant,
-    a_writer_may_read_and_go_on_reading,
+    a_writer_may_read_and_downgrade,
     a_downgrade_lets_waiting_readers_in,
     a_writer_reads_before_waiting_readers,
     a_reader_cannot_become_the_writer,
     owned_readers_do_not_wait_for_their_own_thread,
-    live_readers_do_not_renew_a_dead_one,
-    readers_and_writers_follow_each_others_leases,
-    names_with_braces_of_their_own_serve_both_halves,
+    live_readers_do_not_keep_a_dead_reader_alive,
+    a_lease_end_admits_readers_and_writers,
+    read_and_write_halves_work_with_braces_in_names,
     each_half_shows_its_own_holds,
     the_last_reader_wakes_the_writer,
     a_writer_wakes_all_readers,
-    a_reader_that_ends_early_does_not_end_the_others,
+    an_early_reader_release_leaves_other_readers,
     read_holds_are_renewed,
     a_reader_with_a_lease_outlasts_those_with_shorter_ones,
-    an_inner_readers_release_keeps_the_outer_time,
+    releasing_an_inner_read_keeps_the_outer_lease,
     a_downgraded_reader_keeps_its_own_lease,
-    an_expired_write_excludes_no_reader,
+    an_expired_write_no_longer_excludes_readers,
     force_unlock_frees_only_the_half_that_holds,
-    writers_have_fences_that_go_up,
-    readers_and_writers_never_meet,
+    writers_get_increasing_fencing_tokens,
+    readers_and_writers_never_hold_at_once,
     readers_and_the_writer_are_shown,
-    a_writer_that_waits_comes_before_readers_that_come_later,
+    a_waiting_writer_precedes_later_readers,
     a_reader_or_writer_reenters_before_a_waiting_writer,
-    a_writer_that_gives_up_lets_readers_in,
-    readers_do_not_pass_a_writer_that_waited_long,
-    readers_that_waited_for_a_write_go_together,
-    a_name_that_a_plain_lock_has_is_refused,
+    readers_enter_after_a_waiting_writer_gives_up,
+    readers_do_not_overtake_a_long_waiting_writer,
+    readers_that_waited_for_a_write_enter_together,
+    a_name_held_by_a_plain_lock_is_refused,
 );
 
 /// An error, not busy: neither lock's release would wake the other's waiters.
-fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
+fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("plain");
     let held = client.get_lock(&name).acquire().unwrap();
@@ -62,7 +62,7 @@ fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
     lock.write().unlock().unwrap();
 }
 
-fn readers_read_together_and_keep_writers_out(store: &Store) {
+fn readers_share_the_lock_and_exclude_writers(store: &Store) {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let first = mine.read().acquire().unwrap();
     let second = elsewhere(|| mine.read().acquire_owned().unwrap());
@@ -77,7 +77,7 @@ fn readers_read_together_and_keep_writers_out(store: &Store) {
     assert!(mine.write().try_acquire().unwrap().is_some());
 }
 
-fn a_writer_keeps_everybody_else_out(store: &Store) {
+fn a_writer_excludes_all_other_owners(store: &Store) {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let writing = mine.write().acquire().unwrap();
     for lock in [mine.clone(), other.clone()] {
@@ -108,7 +108,7 @@ fn both_halves_are_reentrant(store: &Store) {
     }
 }
 
-fn a_writer_may_read_and_go_on_reading(store: &Store) {
+fn a_writer_may_read_and_downgrade(store: &Store) {
     let [lock, foreign] = locks(store, false);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -186,10 +186,10 @@ fn owned_readers_do_not_wait_for_their_own_thread(store: &Store) {
 }
 
 /// Redisson's fault: before 4.4 any renewal also renewed the dead.
-fn live_readers_do_not_renew_a_dead_one(store: &Store) {
+fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // A dead holder's hold, which nobody renews or releases.
+    // This hold stands for a dead holder's: it is neither renewed nor released.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
@@ -203,7 +203,7 @@ fn live_readers_do_not_renew_a_dead_one(store: &Store) {
     waiter.woken_since(freed);
 }
 
-fn readers_and_writers_follow_each_others_leases(store: &Store) {
+fn a_lease_end_admits_readers_and_writers(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
     let lock = store.client().get_read_write_lock(&name);
@@ -228,7 +228,7 @@ fn readers_and_writers_follow_each_others_leases(store: &Store) {
     assert!(returned.duration_since(read) < store.freed_within(ms(450)) + slack_since(read));
 }
 
-fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
+fn read_and_write_halves_work_with_braces_in_names(store: &Store) {
     let name = format!("{{{}}}:abc:key", fresh("tag"));
     let client = store.client();
     let count = AtomicI32::new(0);
@@ -294,7 +294,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 }
 
-/// Waiting readers of which each leaves when all read.
+/// Waiting readers; each releases only when all of them read.
 fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>; N] {
     let inside = Arc::new(AtomicUsize::new(0));
     locks.map(|lock| {
@@ -307,7 +307,7 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
     })
 }
 
-fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
+fn an_early_reader_release_leaves_other_readers(store: &Store) {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {
@@ -354,7 +354,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
 }
 
 /// Each level has its own marker, which only that level's release removes.
-fn an_inner_readers_release_keeps_the_outer_time(store: &Store) {
+fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
     let [lock, other] = store.two("inner", |client, name| client.get_read_write_lock(name));
     let taken = now();
     let short = ms(1_500);
@@ -377,7 +377,7 @@ fn an_inner_readers_release_keeps_the_outer_time(store: &Store) {
 fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
     let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
-    // The reader's time ends after the writing, or ended before.
+    // The read lease ends after the write, or has ended before it.
     for is_over in [false, true] {
         let writing = lock.write().acquire().unwrap();
         lock.read().lock_with_lease(lease).unwrap();
@@ -396,7 +396,7 @@ fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
     }
 }
 
-fn an_expired_write_excludes_no_reader(store: &Store) {
+fn an_expired_write_no_longer_excludes_readers(store: &Store) {
     let [lock, foreign] = store.two("beside", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     let taken = now();
@@ -430,7 +430,7 @@ fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
     assert!(foreign.read().try_lock().unwrap());
 }
 
-fn writers_have_fences_that_go_up(store: &Store) {
+fn writers_get_increasing_fencing_tokens(store: &Store) {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let mut last = None;
@@ -443,7 +443,7 @@ fn writers_have_fences_that_go_up(store: &Store) {
     assert_eq!(lock.write().acquire().unwrap().fencing_token(), None);
 }
 
-fn readers_and_writers_never_meet(store: &Store) {
+fn readers_and_writers_never_hold_at_once(store: &Store) {
     let name = fresh("rw");
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
     // Readers count up, writers count down.
@@ -508,7 +508,7 @@ fn is_refused(lock: &ReadWriteLock) -> bool {
     guard.map(|guard| guard.unlock().unwrap()).is_none()
 }
 
-/// Locks of one new name, each of a client of its own, as callers make them who have writers go first or not.
+/// Locks of one new name, each of a separate client, with or without `writers_first`.
 fn locks<const N: usize>(store: &Store, writers_first: bool) -> [ReadWriteLock; N] {
     let name = fresh("rw");
     [(); N].map(|()| {
@@ -521,7 +521,7 @@ fn write(lock: &ReadWriteLock) -> Waiter<()> {
     Waiter::on(lock.clone(), |lock| lock.write().acquire().unwrap().unlock().unwrap())
 }
 
-fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
+fn a_waiting_writer_precedes_later_readers(store: &Store) {
     let [reading, writing, late] = locks(store, true);
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
@@ -572,7 +572,7 @@ fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
     }
 }
 
-fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
+fn readers_enter_after_a_waiting_writer_gives_up(store: &Store) {
     for writers_first in [false, true] {
         let [lock, writing, late] = locks(store, writers_first);
         let reading = lock.read().acquire_owned().unwrap();
@@ -593,7 +593,7 @@ fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
     }
 }
 
-fn readers_do_not_pass_a_writer_that_waited_long(store: &Store) {
+fn readers_do_not_overtake_a_long_waiting_writer(store: &Store) {
     for writers_first in [false, true] {
         let [first, second, writing] = locks(store, writers_first);
         // Each reader releases only when the next one reads, so the lock is never free.
@@ -615,7 +615,7 @@ fn readers_do_not_pass_a_writer_that_waited_long(store: &Store) {
     }
 }
 
-fn readers_that_waited_for_a_write_go_together(store: &Store) {
+fn readers_that_waited_for_a_write_enter_together(store: &Store) {
     let [writing, one, other, next] = locks(store, false);
     let held = writing.write().acquire_owned().unwrap();
     let readers = readers_that_meet([&one, &other]);

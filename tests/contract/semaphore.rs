@@ -12,32 +12,32 @@ contracts!(needs Counting:
     permits_are_set_up_once,
     an_unset_semaphore_is_an_error,
     deleting_a_semaphore_ends_its_waits,
-    no_more_permits_are_out_than_there_are,
-    permits_are_counted_as_they_come_and_go,
-    a_waiter_is_woken_by_permits_that_come_back,
+    no_more_permits_are_granted_than_exist,
+    available_permits_follow_acquires_and_releases,
+    returned_permits_wake_a_waiter,
     a_large_request_does_not_block_a_small_one,
-    a_waiter_is_woken_by_permits_that_are_added,
-    waits_for_permits_end_as_asked,
-    kept_permits_are_released_by_hand,
+    added_permits_wake_a_waiter,
+    permit_waits_end_by_timeout_or_interrupt,
+    forgotten_permits_are_released_by_hand,
     zero_permits_are_refused,
-    a_permit_with_a_lease_comes_back_by_itself,
+    a_leased_permit_returns_when_its_lease_ends,
     a_permit_without_a_lease_is_renewed,
-    a_permit_is_given_back_by_its_id,
-    several_permits_are_acquired_at_once_or_not_at_all,
+    a_permit_can_be_released_by_its_id,
+    several_permits_are_acquired_all_or_none,
     a_semaphore_ends_with_its_lease,
-    permits_of_a_deleted_semaphore_do_not_bring_it_back,
-    permits_that_nobody_took_can_be_given,
-    the_most_permits_of_java_can_be_acquired,
+    releasing_permits_does_not_recreate_a_deleted_semaphore,
+    releasing_without_an_acquire_adds_permits,
+    javas_maximum_permit_count_can_be_acquired,
     an_expired_permits_id_releases_nothing,
     a_crowd_never_exceeds_the_permits,
-    permits_are_shown_as_they_come_and_go,
-    permits_that_are_out_are_shown_until_they_end,
+    inspection_follows_permits_taken_and_returned,
+    inspection_shows_leased_permits_until_they_end,
     release_if_exists_makes_no_semaphore,
-    several_permits_come_back_with_their_lease,
-    permits_are_given_back_by_their_ids_all_or_none,
+    several_permits_return_when_their_lease_ends,
+    permits_are_released_by_id_all_or_none,
     a_permits_lease_is_read_and_changed_by_id,
-    the_number_of_permits_is_changed_while_some_are_out,
-    permits_that_come_back_go_to_waiters_in_order,
+    the_permit_count_can_change_while_permits_are_held,
+    returned_permits_go_to_waiters_in_order,
 );
 
 fn permits_are_set_up_once(store: &Store) {
@@ -75,7 +75,7 @@ fn an_unset_semaphore_is_an_error(store: &Store) {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // No refused call left anything: all permits are there. At zero a semaphore exists.
+    // The refused calls left nothing: all permits are available. A semaphore with zero permits exists.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -94,7 +94,7 @@ fn deleting_a_semaphore_ends_its_waits(store: &Store) {
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotSetUp);
 }
 
-fn no_more_permits_are_out_than_there_are(store: &Store) {
+fn no_more_permits_are_granted_than_exist(store: &Store) {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(3).unwrap();
     let two = lock.acquire(2).unwrap();
@@ -107,7 +107,7 @@ fn no_more_permits_are_out_than_there_are(store: &Store) {
     assert_eq!(other.available_permits().unwrap(), 3);
 }
 
-fn permits_are_counted_as_they_come_and_go(store: &Store) {
+fn available_permits_follow_acquires_and_releases(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(2).unwrap();
     assert_eq!(semaphore.add_permits(3).unwrap(), 5);
@@ -119,7 +119,7 @@ fn permits_are_counted_as_they_come_and_go(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
+fn returned_permits_wake_a_waiter(store: &Store) {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(1).unwrap();
     let permit = lock.acquire(1).unwrap();
@@ -144,7 +144,7 @@ fn a_large_request_does_not_block_a_small_one(store: &Store) {
     greedy.returns_within(SLACK * 4);
 }
 
-fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
+fn added_permits_wake_a_waiter(store: &Store) {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(0).unwrap();
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(2).unwrap().forget());
@@ -153,7 +153,7 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     waiter.woken_since(added);
 }
 
-fn waits_for_permits_end_as_asked(store: &Store) {
+fn permit_waits_end_by_timeout_or_interrupt(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(0).unwrap();
     let begun = now();
@@ -169,7 +169,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
 }
 
-fn kept_permits_are_released_by_hand(store: &Store) {
+fn forgotten_permits_are_released_by_hand(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
     semaphore.acquire(1).unwrap().forget();
@@ -189,14 +189,14 @@ fn zero_permits_are_refused(store: &Store) {
     assert_eq!(semaphore.release("no id").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
+fn a_leased_permit_returns_when_its_lease_ends(store: &Store) {
     let [lock, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     lock.try_set_permits(1).unwrap();
     let taken = now();
     let permit = lock.acquire_with(1, &leased(ms(300))).unwrap().unwrap();
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire().unwrap());
     let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
-    // At the lease's end, not at the safety poll.
+    // The waiter is woken at the lease's end, not by the safety poll.
     let after = returned.duration_since(taken);
     assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
     assert_eq!(permit.state(), HoldState::Lost);
@@ -217,7 +217,7 @@ fn a_permit_without_a_lease_is_renewed(store: &Store) {
     assert_eq!(other.available_permits().unwrap(), 1);
 }
 
-fn a_permit_is_given_back_by_its_id(store: &Store) {
+fn a_permit_can_be_released_by_its_id(store: &Store) {
     let (client, operator) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);
@@ -233,7 +233,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
     assert_eq!(receive(&lost, ms(1_000) + SLACK).unwrap().reason, LossReason::Gone);
 }
 
-fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
+fn several_permits_are_acquired_all_or_none(store: &Store) {
     let semaphore = store.client().get_expirable_semaphore(fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().unwrap();
@@ -254,7 +254,7 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
     assert!(semaphore.try_set_permits(1).unwrap());
 }
 
-fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
+fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("deleted");
     let semaphore = client.get_semaphore(&name);
@@ -278,7 +278,7 @@ fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
 }
 
 /// As in Java: a release without an acquire adds a permit.
-fn permits_that_nobody_took_can_be_given(store: &Store) {
+fn releasing_without_an_acquire_adds_permits(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 2);
@@ -286,7 +286,7 @@ fn permits_that_nobody_took_can_be_given(store: &Store) {
     assert!(!semaphore.try_set_permits(9).unwrap());
 }
 
-fn the_most_permits_of_java_can_be_acquired(store: &Store) {
+fn javas_maximum_permit_count_can_be_acquired(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (client, other) = (store.client(), store.client());
     let name = fresh("max");
@@ -338,7 +338,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
-fn permits_are_shown_as_they_come_and_go(store: &Store) {
+fn inspection_follows_permits_taken_and_returned(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
     let semaphore = client.get_semaphore(&name);
@@ -357,7 +357,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     assert_eq!(other.inspect(&name).unwrap().count, Some(2));
 }
 
-fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
+fn inspection_shows_leased_permits_until_they_end(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
     client.get_expirable_semaphore(&name).try_set_permits(3).unwrap();
@@ -394,7 +394,7 @@ fn release_if_exists_makes_no_semaphore(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-fn several_permits_come_back_with_their_lease(store: &Store) {
+fn several_permits_return_when_their_lease_ends(store: &Store) {
     let [semaphore, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(3).unwrap();
     let lease = ms(2_000); // outlasts some requests
@@ -423,7 +423,7 @@ fn several_permits_come_back_with_their_lease(store: &Store) {
     assert_eq!(semaphore.acquire_with(3, &once).unwrap().unwrap().ids().len(), 3);
 }
 
-fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
+fn permits_are_released_by_id_all_or_none(store: &Store) {
     let [semaphore, foreign] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(4).unwrap();
     let three = semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap();
@@ -467,7 +467,7 @@ fn a_permits_lease_is_read_and_changed_by_id(store: &Store) {
     assert_eq!(foreign.remaining_lease("?").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
+fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     let [semaphore, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     let counts = || {
         let foreign = other.clone();
@@ -484,7 +484,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // Fewer than are out: no holder loses a permit.
+    // The new number is lower than the permits held; no holder loses a permit.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -494,8 +494,8 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     assert_eq!(counts(), (1, 0, 1));
 }
 
-/// A client that is stopped for longer than a permit is kept for it may lose its turn.
-fn permits_that_come_back_go_to_waiters_in_order(store: &Store) {
+/// A client that is stopped for longer than its reservation lasts may lose its turn.
+fn returned_permits_go_to_waiters_in_order(store: &Store) {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);
     holder.try_set_permits(1).unwrap();

@@ -35,13 +35,13 @@ fn store_at(url: String) -> Store {
         rows_say_who: false,
         survives_restart: true,
         sessions: Sessions::None,
-        // Each store has its own; this one connects to nothing.
+        // Each store overrides this; the placeholder connects to nothing.
         restartable: || (store_at(String::new()), Box::new(|| store_at(String::new()))),
         open: Box::new(move |options| options.url(&url).build()),
     }
 }
 
-/// The same store whose server lives as long.
+/// The same store, which keeps its server alive.
 fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
     let open = store.open;
     let open = move |options| {
@@ -132,7 +132,7 @@ pub(crate) fn redlock() -> Option<Store> {
 fn redlock_on(servers: &[RedisServer]) -> Store {
     let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     let mut kinds = usual_kinds();
-    // Only one server can have an order of arrival, and count readers.
+    // Arrival order and reader counts need a single server.
     kinds.retain(|kind| !["fair_lock", "write_lock"].contains(&kind.label));
     Store {
         kinds,
@@ -201,7 +201,7 @@ fn redis_at(url: String) -> Store {
             if let Some(url) = given(2) {
                 return redis_that_starts_itself(url);
             }
-            // Acknowledged writes are in its file, and there again after a kill.
+            // Acknowledged writes are in the append-only file, so they survive a kill.
             let server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             restarting(server, RedisServer::restart, |server| redis_at(server.url()))
         },

@@ -10,8 +10,8 @@ contracts!(
     reentrant_and_non_reentrant_handles_share_a_lock,
     max_hold_ends_a_renewed_hold,
     a_reentry_does_not_extend_max_hold,
-    a_short_max_hold_is_the_lease,
-    options_that_cannot_be_used_are_refused_before_anything_happens,
+    a_max_hold_below_the_lease_shortens_the_lease,
+    unusable_options_are_refused_before_any_request,
     a_spin_lock_excludes_and_wakes_subscribed_waiters,
     a_spinning_waiter_gets_a_freed_lock_soon,
     a_waiter_behind_a_spinning_one_does_not_spin,
@@ -68,7 +68,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // Neither by the same handle, nor by one without `max_hold`.
+    // A re-entry extends the hold neither by the same handle nor by one without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
@@ -76,7 +76,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
     crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
 }
 
-fn a_short_max_hold_is_the_lease(store: &Store) {
+fn a_max_hold_below_the_lease_shortens_the_lease(store: &Store) {
     let client = store.client();
     let name = fresh("short");
     let taken = now();
@@ -89,7 +89,7 @@ fn a_short_max_hold_is_the_lease(store: &Store) {
     assert_eq!(receive(&guard.lost(), ms(300) + SLACK).unwrap().reason, LossReason::HeldTooLong);
 }
 
-fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store) {
+fn unusable_options_are_refused_before_any_request(store: &Store) {
     let client = store.client();
     let name = fresh("bad");
     for lock in [
@@ -114,7 +114,7 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let freed = now();
     guard.unlock().unwrap();
     let (had, _) = waiter.returns_within(SLACK * 4);
-    // Not by the safety poll, a second later.
+    // The safety poll would come a second later.
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
@@ -133,7 +133,7 @@ fn a_spinning_waiter_gets_a_freed_lock_soon(store: &Store) {
 
 fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
-        return; // The store serves them in the order in which they came.
+        return; // The store serves waiters in order of arrival.
     }
     let (client, other) = (store.client(), store.client());
     let name = fresh("pace");
@@ -145,7 +145,7 @@ fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let freed = held.release();
     let (had, _) = waiter.returns_within(LONG);
-    // As if the waiter were alone: by a message, or by the store's poll.
+    // The waiter is served as if it were alone: by a message, or by the store's poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));

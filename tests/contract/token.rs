@@ -6,16 +6,16 @@ use super::harness::{Store, fresh};
 use crate::support::{Holding, SLACK, Waiter, elsewhere, leased, ms, now, slack_since};
 
 contracts!(needs Token:
-    waiting_for_ones_own_token_lock_would_be_a_deadlock,
-    every_token_hold_has_an_owner_of_its_own,
+    waiting_for_ones_own_token_lock_is_a_deadlock_error,
+    every_token_hold_has_its_own_owner,
     a_token_lock_refuses_a_reentrant_locks_key,
     a_reentrant_lock_refuses_a_token_locks_key,
-    a_name_is_free_for_the_other_kind_once_released,
+    a_released_name_can_be_used_by_another_kind,
     a_token_lock_is_shown_with_its_token,
     a_token_locks_hold_count_is_one_or_zero,
 );
 
-fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
+fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
     let lock = store.client().get_token_lock(fresh("own"));
     lock.lock().unwrap();
     let begun = now();
@@ -55,7 +55,7 @@ fn a_token_locks_hold_count_is_one_or_zero(store: &Store) {
 
 /// The store compares tokens and counts nothing: if a token were used twice, a late release could free the
 /// next hold.
-fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
+fn every_token_hold_has_its_own_owner(store: &Store) {
     let client = store.client();
     let lock = client.get_token_lock(fresh("tokens"));
     let mut owners = std::collections::HashSet::new();
@@ -96,7 +96,7 @@ fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
     held.release();
 }
 
-/// Also calls that wait: the name is misused, not busy, and waiting would not help.
+/// Calls that wait are refused at once too: the name is misused, not busy, so waiting would not help.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {
@@ -119,7 +119,7 @@ fn refused_at_once(wrong: &leasehold::RedisLock) {
     waiter.returns_within(SLACK);
 }
 
-fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
+fn a_released_name_can_be_used_by_another_kind(store: &Store) {
     let name = fresh("kinds");
     let client = store.client();
     for _ in 0..3 {

@@ -8,13 +8,13 @@ use crate::support::prelude::*;
 contracts!(
     an_unlock_of_a_free_lock_says_free,
     anothers_unlock_names_the_holder_and_changes_nothing,
-    an_unlock_after_the_lease_says_expired_and_only_once,
+    unlocking_an_expired_hold_reports_expiry_once,
     every_level_of_an_expired_hold_says_expired,
     force_unlock_frees_the_lock_from_any_holder,
     force_unlock_wakes_the_waiters,
     force_unlock_is_reported_to_the_holder,
     a_forced_out_holder_does_not_unlock_its_successor,
-    a_thread_may_lock_while_its_thread_locals_end,
+    a_thread_may_lock_during_its_thread_local_destructors,
 );
 
 fn an_unlock_of_a_free_lock_says_free(store: &Store) {
@@ -51,7 +51,7 @@ fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
     }
 }
 
-fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
+fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -68,7 +68,7 @@ fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
 
 fn every_level_of_an_expired_hold_says_expired(store: &Store) {
     let lock = store.client().get_lock(fresh("levels"));
-    // Long enough for a slow store to enter three times.
+    // The lease is long enough for three entries on a slow store.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());
     comes_true_within(store.freed_within(ms(2_000)) + SLACK, || !lock.is_locked().unwrap());
     for _ in 0..3 {
@@ -99,7 +99,8 @@ fn force_unlock_wakes_the_waiters(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
-        // Forced by the holder's client and by another; the waiter uses the forcing client or a third.
+        // The holder's client or another one forces the release; the waiter uses the forcing client or a
+        // third.
         for forced_by in [&clients.0, &clients.1] {
             let lock = (kind.make)(&clients.0, &name);
             lock.lock().unwrap();
@@ -129,7 +130,7 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
         let lost = guard.lost();
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
-        // At the latest by the next renewal, a third of the lease later.
+        // The next renewal, a third of the lease later, reports the loss at the latest.
         let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder is told");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
@@ -143,7 +144,8 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
-        // Forced by the new holder's client: its threads seldom ask again while they believe in a hold.
+        // The new holder's client forces the release: its threads seldom ask the store while they believe in
+        // a hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =
@@ -159,7 +161,7 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
     }
 }
 
-fn a_thread_may_lock_while_its_thread_locals_end(store: &Store) {
+fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
     /// Uses locks in its destructor, which runs after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,

@@ -5,17 +5,17 @@ use crate::support::prelude::*;
 use crate::support::processes::increments;
 
 contracts!(
-    a_timed_try_keeps_to_its_time,
+    a_timed_try_respects_its_time_limit,
     a_try_without_a_wait_is_one_attempt,
     a_zero_wait_is_one_attempt,
-    a_try_until_an_instant_keeps_to_it,
+    a_try_until_an_instant_respects_that_instant,
     a_timed_try_ends_early_when_the_lock_is_released,
     threads_are_served_in_order_of_arrival,
     a_waiter_that_gives_up_passes_its_place_on,
     a_release_as_the_head_gives_up_is_noticed,
-    one_waiter_of_each_client_is_served_in_the_end,
-    a_lock_taken_by_turns_by_two_clients_never_stalls,
-    holders_and_waiters_of_one_name_delay_no_other_name,
+    one_waiter_of_each_client_is_eventually_served,
+    two_alternating_clients_never_stall,
+    holders_and_waiters_do_not_delay_other_names,
 );
 
 fn a_zero_wait_is_one_attempt(store: &Store) {
@@ -36,7 +36,7 @@ fn a_zero_wait_is_one_attempt(store: &Store) {
     }
 }
 
-fn a_timed_try_keeps_to_its_time(store: &Store) {
+fn a_timed_try_respects_its_time_limit(store: &Store) {
     let wait = ms(200);
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -74,7 +74,7 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
     }
 }
 
-fn a_try_until_an_instant_keeps_to_it(store: &Store) {
+fn a_try_until_an_instant_respects_that_instant(store: &Store) {
     let name = fresh("until");
     let (client, stranger) = (store.client(), store.client());
     let held = Holding::take(&client.get_lock(&name));
@@ -128,7 +128,7 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     let name = fresh("place");
     let (client, stranger) = (store.client(), store.client());
-    // Held by a thread of the same client or by another client, while the head of the queue gives up.
+    // A thread of the same client or another client holds the lock while the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
@@ -153,7 +153,7 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
             lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
         });
         let next = Waiter::start(turn(client.get_lock(&name)));
-        // Around the head's deadline, a little sooner or later each round.
+        // The release comes around the head's deadline, at a different offset in each round.
         let release_at = begun + wait + Duration::from_micros(500) * round;
         comes_true_within(LONG, || now() >= release_at);
         let before = now();
@@ -164,7 +164,7 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
     }
 }
 
-fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
+fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
     let waiters: Vec<_> = (0..6)
@@ -186,7 +186,7 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
     }
 }
 
-fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
+fn two_alternating_clients_never_stall(store: &Store) {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let (rounds, begun) = (increments() / 5, now());
@@ -215,7 +215,7 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
 }
 
-fn holders_and_waiters_of_one_name_delay_no_other_name(store: &Store) {
+fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
     for kind in &store.kinds {
         let clients = [(); 3].map(|()| store.client());
         let name = fresh(kind.label);

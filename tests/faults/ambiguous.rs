@@ -50,7 +50,7 @@ fn a_request_cut_before_arrival_is_repeated() {
 }
 
 #[test]
-fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
+fn a_try_is_sent_once_even_if_its_connection_breaks() {
     scenario(|world| {
         let client = world.client();
         for (number, how) in ways().into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
 }
 
 #[test]
-fn a_re_entry_whose_reply_is_lost_counts_once() {
+fn a_reentry_with_a_lost_reply_counts_once() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
@@ -101,13 +101,13 @@ fn a_reentry_answered_after_the_window_is_no_grant() {
         let nested = call_on(client.get_lock("nested"), move |lock| {
             let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
-            // Without limit: from the present owner at the soonest.
+            // This waits without limit: the present owner must release first.
             had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
             let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             (inner, again.owner(), again.unlock())
         });
         fault.wait_for(1, LONG);
-        // Both leases run out while the answer is on its way.
+        // Both leases end while the answer is on its way.
         let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
         fault.release();
         assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
@@ -131,7 +131,7 @@ fn a_reentry_granted_after_the_lease_is_undone() {
         let nested = call_on(client.get_lock("longer"), move |lock| {
             let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
             let begun = now();
-            // The server has it last for as long as the inner level asks.
+            // On the server the lock now lasts as long as the inner level's lease.
             lock.lock_with_lease(10 * L).unwrap();
             let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
             let lost = outer.check().unwrap_err().is_lost();
@@ -227,7 +227,7 @@ fn a_release_with_a_lost_reply_succeeds() {
 }
 
 #[test]
-fn a_partial_release_whose_reply_is_lost_skips_no_level() {
+fn a_partial_release_with_a_lost_reply_skips_no_level() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
@@ -270,7 +270,7 @@ fn a_dropped_guards_level_is_not_held() {
                     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                     let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
                     drop(guard);
-                    // The question may fail with the connection.
+                    // The query may fail with the connection.
                     for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
                         assert_eq!(count, 0, "{what}");
                     }
@@ -305,7 +305,7 @@ fn a_dropped_guards_unanswered_release_frees_the_lock() {
 }
 
 #[test]
-fn a_renewal_whose_reply_is_lost_is_made_up_for() {
+fn a_renewal_with_a_lost_reply_is_repeated_in_time() {
     scenario(|world| {
         let holds: Vec<_> = (ways().into_iter().enumerate())
             .map(|(number, how)| {
@@ -328,7 +328,7 @@ fn a_renewal_whose_reply_is_lost_is_made_up_for() {
 }
 
 #[test]
-fn a_window_never_outlasts_the_key() {
+fn a_window_never_outlasts_its_key() {
     scenario(|world| {
         let client = world.client();
         let late = ms(120);
@@ -353,7 +353,7 @@ fn a_window_never_outlasts_the_key() {
 }
 
 #[test]
-fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
+fn a_renewal_reply_after_the_window_revives_nothing() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.get_lock("late").acquire().unwrap();
@@ -371,7 +371,7 @@ fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
 }
 
 #[test]
-fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
+fn requests_whose_replies_are_blocked_leave_no_orphans() {
     scenario(|world| {
         let client = world.client();
         client.get_lock("asymmetric").try_lock_for(ms(0)).unwrap();
@@ -390,7 +390,7 @@ fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
 }
 
 #[test]
-fn a_withdrawing_leader_sees_the_error_of_its_release() {
+fn a_withdrawing_leader_gets_its_releases_error() {
     scenario(|world| {
         let client = world.client();
         let leader = client.leader("lead").unwrap();

@@ -52,7 +52,7 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // Joins, releases the lock, asks, leaves, and re-acquires, between a lock and an unlock.
+        // Five scripts between acquire and release: join, release the lock, query, leave, reacquire.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
@@ -103,7 +103,7 @@ fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     })
 }
 
-/// Removes what stands, and the records of requests, which would end by themselves, but later.
+/// Removes the semaphores and the latch, and the records of requests, which would otherwise expire later.
 fn clear(world: &World) {
     for key in world.lock_keys() {
         if key.starts_with("leasehold_request:") {
@@ -136,7 +136,7 @@ fn settled(world: &World) -> usize {
 }
 
 #[test]
-fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
+fn each_kind_uses_only_its_protocols_round_trips() {
     scenario(|world| {
         // No renewal is due meanwhile, and no late answer makes a request repeat.
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
@@ -159,7 +159,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
             let commands = sent(world, before);
             let verbs: Vec<String> = commands.iter().map(Command::verb).collect();
             assert_eq!(scripts_of(&commands), scripts, "{what}: {verbs:?}");
-            // Besides the scripts only the request that forgets a request's record, which nobody waits for.
+            // Besides the scripts only the unawaited deletion of a request's record is sent.
             let rest = verbs.iter().filter(|verb| !["EVALSHA", "EVAL"].contains(&verb.as_str()));
             assert!(rest.clone().count() <= 1, "{what}: {verbs:?}");
             assert!(rest.clone().all(|verb| verb == "DEL"), "{what}: {verbs:?}");
@@ -171,7 +171,7 @@ fn each_kind_costs_the_round_trips_that_its_protocol_needs() {
 }
 
 #[test]
-fn records_no_longer_needed_are_dropped_without_a_wait() {
+fn request_records_are_deleted_without_waiting_for_an_answer() {
     scenario(|world| {
         let client = world.client();
         drop(set_up(&world.direct()));
@@ -198,7 +198,7 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
 }
 
 #[test]
-fn cycles_of_every_kind_leave_nothing() {
+fn lock_and_release_of_every_kind_leave_no_keys() {
     scenario(|world| {
         let unhurried = || {
             let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(20));
@@ -238,7 +238,7 @@ fn cycles_of_every_kind_leave_nothing() {
             writing.unlock().unwrap();
             reader.outcome();
             if round % 5 == 0 {
-                // A client that comes, acquires one of each, waits, and goes without a release.
+                // This client acquires one of each kind, waits, and shuts down without a release.
                 let guest = unhurried();
                 guest.get_fair_lock("fair").lock().unwrap();
                 guest.get_read_write_lock("read").read().lock().unwrap();
@@ -288,9 +288,9 @@ fn clear_requests(world: &World) {
     }
 }
 
-/// On a slow link no grant is of use, and each costs the server a clean-up.
+/// On such a link every grant arrives too late, and each costs the server a clean-up.
 #[test]
-fn a_lease_below_the_round_trip_is_a_cheap_error() {
+fn a_lease_below_the_round_trip_fails_after_few_requests() {
     const LEASE: Duration = ms(20);
     scenario(|world| {
         let client =
@@ -328,7 +328,7 @@ fn client(world: &World) -> LockClient {
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// How often the server has run each command, without those that open connections or ask this.
+/// How often the server has run each command, except those that open connections or read this count.
 fn commands_run(world: &World) -> BTreeMap<String, u64> {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -351,7 +351,7 @@ fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, 
 }
 
 #[test]
-fn a_cycle_that_nobody_waits_for_is_nine_commands() {
+fn an_uncontended_cycle_takes_nine_commands() {
     const CYCLES: u64 = 50;
     scenario(|world| {
         // Before Redis 7 a script cannot ask what its user may do, and tries two more commands.

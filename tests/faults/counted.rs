@@ -87,7 +87,7 @@ fn unanswered_permit_requests_count_once() {
             let taking = world.proxy.next(about("{k}"), how.clone());
             let permit = semaphore.acquire(2).unwrap();
             assert_eq!(taking.hits(), 1, "{how:?}");
-            // The lost grant is undone at some time; the grant in its place stays.
+            // The lost grant is undone some time later; the repeated grant stays.
             comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
             let giving = world.proxy.next(about("{k}"), how.clone());
             let begun = now();
@@ -106,7 +106,7 @@ fn unanswered_permit_requests_count_once() {
             giving.wait_for(1, LONG);
             comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
             assert_eq!(semaphore.available_permits().unwrap(), 5);
-            // The watchdog has repeated it, and now the network does.
+            // The watchdog has repeated the release; now the network repeats it too.
             giving.repeat(0);
             taking.repeat(0);
             assert_eq!(number(world, "k"), Some(5), "{how:?}");
@@ -143,7 +143,7 @@ fn an_unanswered_release_by_id_counts_once() {
 }
 
 #[test]
-fn a_notification_whose_waiter_has_died_is_given_to_another() {
+fn a_dead_waiters_notification_goes_to_another() {
     scenario(|world| {
         let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
         let waiting = |client: &LockClient| {
@@ -184,7 +184,7 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
 #[test]
 fn a_writer_may_read_after_an_unanswered_renewal() {
     scenario(|world| {
-        // Long enough for everything that follows a renewal without an answer.
+        // The lease is long enough for all that follows an unanswered renewal.
         let client = world.builder().lease(2 * L).build().unwrap();
         // On a busy machine an earlier renewal may have failed, and a second failure is not reported.
         let failures = || client.stats().renewals_failed;
@@ -210,7 +210,7 @@ fn a_writer_may_read_after_an_unanswered_renewal() {
             other.read().unlock().unwrap();
             lock.read().unlock().unwrap();
             assert!(world.is_free("downgrade"));
-            // The renewal's result concerns nobody: the thread has a new number.
+            // The renewal's result no longer matters: the thread has a new number.
             assert_ne!(client.current_owner(), owner, "{how:?}");
             fault.repeat(0);
             assert!(world.is_free("downgrade"));
@@ -231,8 +231,8 @@ fn fair_waiters_outlast_a_paused_server() {
         assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
         let paused = now();
         world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-        // A wait that ends meanwhile ends in vain or with its last request's error, and leaves the queue
-        // either way.
+        // A wait that ends meanwhile gets nothing or its last request's error, and leaves the queue either
+        // way.
         let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
         assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
         comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
@@ -246,7 +246,7 @@ fn fair_waiters_outlast_a_paused_server() {
 }
 
 #[test]
-fn a_wait_that_could_not_release_leaves_no_place() {
+fn a_condition_wait_whose_release_fails_leaves_no_place() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("k");

@@ -32,7 +32,7 @@ fn every_call_ends_in_a_black_hole() {
         drop(dropped);
         within(begun, T, "dropping a guard");
         let begun = now();
-        // At most until the end of its window: after that there is nothing to release.
+        // The call ends with the hold's window at the latest: after that there is nothing to release.
         let error = given_back.unlock().unwrap_err();
         within(begun, L + T, "an unlock");
         assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
@@ -55,7 +55,7 @@ fn every_call_ends_in_a_black_hole() {
         theirs.check().unwrap();
         assert!(kept.unlock().unwrap_err().is_lost());
         theirs.unlock().unwrap();
-        // A grant that nobody waited for any more ends with its lease.
+        // A late grant to a departed waiter ends with its lease.
         comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
         client.get_lock("a").lock().unwrap();
         world.assert_held_by("a", &client, 1);
@@ -63,7 +63,7 @@ fn every_call_ends_in_a_black_hole() {
     });
 }
 
-/// A waiter leaves the server's queue outside its caller's time, which is over.
+/// The waiter's request to leave the server's queue must not prolong the caller's wait.
 #[test]
 fn a_queued_wait_ends_in_a_black_hole() {
     scenario(|world| {
@@ -182,7 +182,7 @@ fn garbage_is_a_typed_error_and_ends_its_connection() {
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
     scenario(move |world| {
-        // This judges the answer, however late.
+        // The long time-out lets this test judge the answer, however late.
         let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
         for (number, bytes) in garbage.into_iter().enumerate() {
             let client = client();

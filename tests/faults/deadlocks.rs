@@ -74,7 +74,7 @@ fn only_threads_with_holds_cost_deadlock_searches() {
 }
 
 #[test]
-fn a_published_wait_ends_without_waiting_for_the_entry() {
+fn a_wait_ends_without_waiting_for_its_entrys_write() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
@@ -187,7 +187,7 @@ fn a_thousand_waits_cost_fifty_requests_a_second() {
         };
         let mut waiting = Vec::new();
         while waiting.len() < THREADS {
-            // In groups: the server and the proxy are small.
+            // The waits start in groups, since the server and the proxy are small.
             waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
             assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
         }

@@ -13,9 +13,9 @@ fn entries(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn an_entry_is_one_write_a_round() {
+fn an_entry_is_written_once_per_round() {
     scenario(|world| {
-        // No hold may be lost for want of a processor.
+        // The lease is long enough for a busy machine.
         let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         let begun = now();
@@ -98,7 +98,7 @@ fn a_user_without_entries_still_has_locks() {
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // Besides the key of the format's number, which each client reads when it connects.
+    // The ACL log may also name the key with the format's number, which each client reads when it connects.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));
@@ -113,7 +113,7 @@ fn a_user_without_entries_still_has_locks() {
 }
 
 #[test]
-fn an_owner_without_queue_rights_leads_to_its_entry() {
+fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
     let guard = client.get_lock("a").acquire().unwrap();

@@ -48,7 +48,7 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 fn a_forked_childs_calls_are_refused_and_send_nothing() {
     scenario(|world| {
         let client = world.builder().directory(false).build().unwrap();
-        // Without renewals, so that every command would be the child's.
+        // The lease is explicit: without renewals, any command sent now would be the child's.
         let lock = client.get_lock("parents");
         let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
@@ -88,7 +88,7 @@ fn a_forked_childs_calls_are_refused_and_send_nothing() {
     });
 }
 
-/// All that a guard can be asked, from a child.
+/// Checks in the child every query of a guard.
 macro_rules! is_lost_here {
     ($guard:expr) => {{
         let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
@@ -276,7 +276,7 @@ fn a_guard_dropped_in_a_child_stays_the_parents() {
 #[test]
 fn a_forked_child_cannot_make_a_client() {
     scenario(|world| {
-        // Without a directory entry, so that every command would be the child's.
+        // There is no directory entry, so any command sent now would be the child's.
         let client = world.builder().lease(LEASE).directory(false).build().unwrap();
         let guard = client.get_lock("parents").acquire().unwrap();
         let (url, store) = (world.proxy.url(), MemoryStore::new());
@@ -313,7 +313,7 @@ fn a_fork_before_the_first_client_is_harmless() {
             another.shutdown().expect("the end");
             let own = client();
             contend(&own);
-            // Left held, as by a killed process.
+            // The child leaves this lock held, as a killed process would.
             own.get_lock("childs").lock_with_lease(LEASE).expect("the lock");
             kept = Some(own);
             0

@@ -114,7 +114,7 @@ fn a_late_hand_off_takes_nothing_from_later_owners() {
 }
 
 #[test]
-fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
+fn hand_offs_between_threads_survive_flushed_scripts() {
     scenario(|world| {
         let client = world.client();
         let threads: Vec<_> = (0..6)
@@ -140,7 +140,7 @@ fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
 }
 
 #[test]
-fn an_unwanted_hand_off_goes_to_the_next_waiter() {
+fn a_hand_off_to_a_departed_waiter_goes_to_the_next() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("given-up");

@@ -39,14 +39,15 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
 }
 
 #[test]
-fn leases_that_ran_out_leave_no_memory_taken() {
+fn a_crowd_of_expired_leases_leaves_no_memory() {
     scenario(|world| {
         let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
         let client = builder.build().unwrap();
         leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
         let_pass(ms(2_500), "these leases, and what follows them");
         let before = live_bytes();
-        // On a busy machine the first leases end before the last locks are taken; these stand all at once.
+        // On a busy machine the first leases end before the last locks are acquired; this small part is held
+        // all at once.
         let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
         leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
         let most = 20 * (live_bytes() - before);
@@ -58,7 +59,7 @@ fn leases_that_ran_out_leave_no_memory_taken() {
 
 /// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
 #[test]
-fn expired_leases_leave_no_memory() {
+fn rounds_of_expired_leases_leave_no_memory() {
     alone(|| {
         for rounds in [47, 49, 51, 53] {
             let clock = ManualClock::new();
@@ -70,7 +71,7 @@ fn expired_leases_leave_no_memory() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // The entries of ended leases go before others come.
+                // The entries of ended leases are removed before new ones are added.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();
@@ -139,7 +140,7 @@ impl Observer for Blocked {
 }
 
 #[test]
-fn an_outage_leaves_no_memory_taken() {
+fn an_outage_leaves_no_memory_allocated() {
     scenario(|world| {
         let (blocked, free) = Blocked::new();
         let lease = ms(6_000);

@@ -84,7 +84,7 @@ fn a_recall_yields_a_cached_lock_at_once() {
     });
 }
 
-/// Redisson's waiters listen, and ask nobody.
+/// Redisson's waiters subscribe to the lock's channel and send no recall.
 #[test]
 fn a_check_finds_a_waiter_without_a_recall() {
     scenario(|world| {
@@ -104,7 +104,7 @@ fn a_check_finds_a_waiter_without_a_recall() {
 }
 
 #[test]
-fn a_client_that_sees_no_listeners_caches_briefly() {
+fn a_client_that_cannot_count_listeners_caches_briefly() {
     let user = |builder: crate::support::server::Builder| {
         builder
             .user("blind on >pw ~* &* +@all -pubsub")
@@ -130,7 +130,7 @@ fn a_client_that_sees_no_listeners_caches_briefly() {
 }
 
 #[test]
-fn a_check_makes_up_for_a_lost_recall() {
+fn a_check_finds_the_waiter_after_a_lost_recall() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let other = client(world);
@@ -148,7 +148,7 @@ fn a_check_makes_up_for_a_lost_recall() {
 }
 
 #[test]
-fn nothing_is_cached_while_recalls_are_not_heard() {
+fn nothing_is_cached_while_recalls_cannot_be_received() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
         let lock = kept(world, &keeper, "stock");
@@ -178,7 +178,7 @@ fn a_cut_off_clients_cached_lock_ends_with_its_lease() {
 }
 
 #[test]
-fn a_handle_for_each_use_caches_as_one_does() {
+fn a_new_handle_per_use_caches_like_one_handle() {
     scenario(|world| {
         let client = client(world);
         let cycle = || cycle(&client.lock_builder("stock").cached().build());
@@ -206,7 +206,7 @@ fn a_forced_release_of_a_cached_lock_is_noticed() {
             use_until_kept(world, &lock);
             let begun = now();
             let theirs = other.get_lock("stock");
-            // On another thread: this one's number is retired with its lost hold.
+            // This runs on another thread, because this thread's number is retired with its lost hold.
             elsewhere(|| {
                 theirs.force_unlock().unwrap();
                 theirs.lock().unwrap();
@@ -314,7 +314,7 @@ fn a_deleted_cached_lock_is_requested_again() {
 }
 
 #[test]
-fn a_leased_level_is_not_cached_and_a_reentry_is() {
+fn a_leased_hold_is_not_cached_but_a_reentered_one_is() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock");

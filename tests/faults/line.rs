@@ -56,7 +56,7 @@ fn a_queue_entry_records_its_clients_round_trip() {
     });
 }
 
-/// At most a script each to acquire and to release, and some safety polls.
+/// Each cycle costs at most one script to acquire, one to release, and some safety polls.
 #[test]
 fn each_release_wakes_one_of_many_waiting_clients() {
     const CLIENTS: usize = 24;
@@ -97,7 +97,7 @@ fn waiting_clients_are_served_in_order() {
 }
 
 #[test]
-fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
+fn a_client_leaves_the_queue_with_its_last_waiter() {
     scenario(|world| {
         let holder = client(world).get_lock("left").acquire().unwrap();
         let other = client(world);
@@ -121,11 +121,11 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
 /// The place stays, and the subscription does for a while: a release must not reserve the lock for a client
 /// that does not come.
 #[test]
-fn a_client_whose_leaving_was_lost_listens_no_more() {
+fn a_client_unsubscribes_although_its_queue_removal_was_lost() {
     scenario(|world| {
         let held = client(world).get_lock("lost").acquire().unwrap();
         let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
-        // Once with the script's text, which has all the words.
+        // The first use sends the script's text, which would match the fault's filter.
         assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
         assert!(eventually(LONG, || standing(world, "lost") == 0));
         let is_leaving = |command: &Command| {
@@ -152,7 +152,7 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &line(name), "60000"]);
 }
 
-/// For each of a hundred turns the first in the queue is dead, or stopped and connected, and the second
+/// A hundred rounds in which the first client in the queue is dead, or stopped but connected, and the second
 /// waits.
 fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
@@ -192,7 +192,7 @@ fn a_killed_first_waiter_costs_the_next_nothing() {
 }
 
 #[test]
-fn a_stopped_first_waiter_costs_a_standby_only() {
+fn a_stopped_first_waiter_costs_only_the_standby_time() {
     let took = a_hundred_times(true);
     if let Some(middle) = (!took.is_empty()).then(|| median(took.clone())) {
         assert!(middle < ms(60), "{middle:?}");
@@ -200,7 +200,7 @@ fn a_stopped_first_waiter_costs_a_standby_only() {
     }
 }
 
-/// Clients that have just died: only their silence shows it.
+/// The clients have just died, which only their silence shows.
 #[test]
 fn a_thousand_dead_waiters_cost_under_50_ms() {
     scenario(|world| {
@@ -230,8 +230,8 @@ fn a_thousand_dead_waiters_cost_under_50_ms() {
     });
 }
 
-/// `forceUnlock` deletes the key and publishes on the channel of all releases, so the queue is not notified.
-/// One waiter listens to that channel for as long as it waits.
+/// `forceUnlock` deletes the key and publishes on the lock's release channel, so the wait queue is not
+/// notified. One waiter listens to that channel for as long as it waits.
 #[test]
 fn redissons_force_unlock_is_noticed_within_50_ms() {
     const ROUNDS: usize = 20;
@@ -269,7 +269,7 @@ fn redissons_force_unlock_is_noticed_within_50_ms() {
 
 /// The id is a UUID of version 8, as our clients', but its releases do not notify the queue.
 #[test]
-fn a_stranger_with_our_id_form_is_noticed() {
+fn a_foreign_holder_with_an_id_like_ours_is_noticed() {
     const ROUNDS: usize = 20;
     scenario(|world| {
         let waiter = client(world);
@@ -320,7 +320,7 @@ fn a_waiter_without_queue_rights_is_woken() {
 }
 
 #[test]
-fn a_waiter_that_came_without_memory_is_woken() {
+fn a_waiter_that_arrived_at_a_full_server_is_woken() {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
         let held = holder.get_lock("full").acquire().unwrap();
@@ -360,7 +360,7 @@ fn waiters_are_served_after_a_loss_of_all_data() {
     });
 }
 
-/// Java's `forceUnlock`, and an operator's commands.
+/// Nothing is published when an operator deletes the key.
 #[test]
 fn a_deleted_key_is_taken_over_within_a_poll() {
     scenario(|world| {
@@ -409,7 +409,7 @@ fn a_holder_without_queue_rights_wakes_waiters() {
 /// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
 /// for ever. Found by `tests/proof`.
 #[test]
-fn a_release_without_rights_leaves_an_ending_queue() {
+fn a_release_without_rights_leaves_a_queue_that_expires() {
     let user =
         |builder: Builder| builder.user("mute on >pw resetchannels +@all ~* &redisson_lock__channel:{mute}");
     scenario_on(user, |world| {
@@ -456,7 +456,7 @@ fn a_local_hand_off_leaves_the_wait_queue() {
     });
 }
 
-/// Plain locks share one script, others have one each.
+/// A group's plain locks share one script; each other lock has its own.
 #[test]
 fn a_groups_try_takes_reserved_locks() {
     scenario(|world| {

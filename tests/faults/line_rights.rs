@@ -15,9 +15,9 @@ const LINE: &str = "leasehold_lock_queue:{rights}";
 
 /// The permissions that versions before the queue needed.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
-/// All but the channel that notifies the first in the queue.
+/// All permissions but the channel that notifies the first in the queue.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
-/// All but the command that removes the first.
+/// All permissions but the command that removes the first from the queue.
 const NO_COMMAND: &str = "~* &* -zpopmin";
 
 /// A way to take the lock; its result releases it.
@@ -43,7 +43,7 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// The first release learns what the user may not, if somebody waits; the next hold's id says so.
+/// If a client waits, the first release finds the missing permission, and the next hold's id shows it.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {
@@ -81,22 +81,22 @@ fn as_user(world: &World) -> ClientBuilder {
 }
 
 #[test]
-fn a_holder_with_old_rights_learns_by_a_release() {
+fn a_holder_with_old_rights_adapts_after_one_release() {
     learns_by_its_first_release(OLD, as_user);
 }
 
 #[test]
-fn a_holder_that_cannot_notify_learns_by_a_release() {
+fn a_holder_that_cannot_notify_adapts_after_one_release() {
     learns_by_its_first_release(MUTE, as_user);
 }
 
 #[test]
-fn a_holder_that_cannot_remove_learns_by_a_release() {
+fn a_holder_that_cannot_remove_adapts_after_one_release() {
     learns_by_its_first_release(NO_COMMAND, as_user);
 }
 
 #[test]
-fn a_ring_holder_learns_by_a_release() {
+fn a_ring_holder_adapts_after_one_release() {
     learns_by_its_first_release(OLD, |world| {
         let builder = LockClient::builder().command_timeout(ms(2_000)).unsubscribe_delay(Duration::ZERO);
         builder.ring(Ring::new([world.server.url_as("old", "pw")]))
@@ -105,7 +105,7 @@ fn a_ring_holder_learns_by_a_release() {
 
 /// Their documentation has no `+time`: a busy lock is waited for all the same.
 #[test]
-fn a_user_without_time_waits_as_before() {
+fn a_user_without_the_time_right_can_still_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
                  +pttl +get +set +del +publish +subscribe +unsubscribe";
     scenario_on(

@@ -47,7 +47,7 @@ fn a_group_is_one_request_each_way() {
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
-        // A hold of this process does not matter.
+        // A hold in this process makes no difference.
         let held = client.get_lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
@@ -57,7 +57,7 @@ fn a_group_is_one_request_each_way() {
 }
 
 #[test]
-fn other_kinds_and_clients_are_asked_at_the_same_time() {
+fn other_kinds_and_clients_are_requested_in_parallel() {
     scenario(|world| {
         let one = client(world);
         let (first, second) = (client(world), client(world));
@@ -87,14 +87,14 @@ fn other_kinds_and_clients_are_asked_at_the_same_time() {
             assert_eq!(requests(world), before + 2 * count);
             world.proxy.delay_requests(Duration::ZERO);
             assert!(had >= delay, "{had:?}");
-            // In sequence they would take as many delays as there are locks.
+            // Requests in sequence would take one delay per lock.
             assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
         }
     });
 }
 
 #[test]
-fn a_group_whose_grant_is_lost_leaves_nothing() {
+fn a_group_grant_with_a_lost_reply_leaves_no_lock() {
     scenario(|world| {
         let client = world.client();
         let multi =
@@ -120,7 +120,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
 }
 
 #[test]
-fn a_group_whose_release_is_lost_is_released_once_more() {
+fn a_group_release_with_a_lost_reply_is_repeated() {
     scenario(|world| {
         let client = world.client();
         let multi = client.get_multi_lock([
@@ -162,7 +162,7 @@ fn a_group_with_a_foreign_key_takes_nothing() {
 
 /// The last step of Redisson's multi-lock also sets the end of a fence's counter and of a fair lock's queue.
 #[test]
-fn a_groups_lease_ends_only_the_locks() {
+fn a_groups_lease_applies_only_to_its_lock_keys() {
     scenario(|world| {
         let client = client(world);
         let fenced = client.get_fenced_lock("f");

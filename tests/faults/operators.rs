@@ -47,7 +47,7 @@ fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
         let lock = client.get_fenced_lock("re-entered");
         let outer = lock.acquire().unwrap();
         let middle = lock.acquire().unwrap();
-        // Free on the server, held as far as this thread knows.
+        // The lock is free on the server, but this thread still believes in its hold.
         world.does(&["DEL", "re-entered"]);
         let new = lock.acquire().unwrap();
         world.assert_held("re-entered", new.owner(), 1);
@@ -57,7 +57,7 @@ fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
         assert!(outer.unlock().unwrap_err().is_lost());
         throughout(T, || world.fields("re-entered").len() == 1);
         world.assert_held("re-entered", new.owner(), 1);
-        // Another owner has it: this thread has to wait.
+        // Another owner has the lock: this thread has to wait.
         world.does(&["DEL", "re-entered"]);
         let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());
@@ -75,7 +75,7 @@ fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
 }
 
 #[test]
-fn a_lock_whose_end_was_taken_away_gets_one_again() {
+fn a_persisted_lock_gets_an_expiry_again() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let guard = client.get_lock("persisted").acquire().unwrap();
@@ -83,7 +83,7 @@ fn a_lock_whose_end_was_taken_away_gets_one_again() {
         let begun = now();
         comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
         throughout(L, || guard.check().is_ok());
-        // Nested, and the end is removed in between: no level leaves an endless lock.
+        // The expiry is removed between two nested levels: no level leaves an endless lock.
         let inner = client.get_lock("persisted").acquire().unwrap();
         world.does(&["PERSIST", "persisted"]);
         inner.unlock().unwrap();
@@ -125,7 +125,7 @@ fn foreign_fields_of_a_lock_are_kept() {
         assert_eq!(world.fields("foreign"), before);
         assert!(world.ttl("foreign") > 0);
         world.does(&["DEL", "foreign"]);
-        // A count of ours that is no number.
+        // The operator replaces our count with text.
         lock.lock_with_lease(Duration::from_secs(5)).unwrap();
         let owner = client.current_owner().to_string();
         for nonsense in ["abc", "1.5", "9223372036854775808", "-1", ""] {
@@ -134,7 +134,7 @@ fn foreign_fields_of_a_lock_are_kept() {
             assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
             assert_eq!(world.fields("foreign")[&owner], nonsense);
         }
-        // A release states the result, so it works whatever was there.
+        // A release sets the new count instead of decrementing, so it works whatever the field contains.
         lock.unlock().unwrap();
         assert!(world.is_free("foreign"));
     });
@@ -179,12 +179,12 @@ fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
 }
 
 #[test]
-fn a_waiter_with_a_retired_number_has_one_place() {
+fn a_waiter_with_a_retired_number_has_one_queue_place() {
     scenario(|world| {
         let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();
         let waiter = call(move || {
-            // The same thread, so the same number.
+            // The thread keeps its owner number.
             client.get_lock("taken").lock().unwrap();
             client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
         });

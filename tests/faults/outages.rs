@@ -61,7 +61,7 @@ impl Outage {
         let before = world.proxy.accepted();
         let began = now();
         world.server.stop();
-        // Until half of the holds have little more than enough left, so that every sort occurs.
+        // Wait until half of the holds have just enough time left, so that both outcomes occur.
         let median = || {
             let mut left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
             left.sort();
@@ -123,7 +123,7 @@ fn holds_with_half_a_second_left_survive_an_outage() {
             let outcome = outage.play(world);
             assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
             assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
-            // Five a second, and one that was under way at first.
+            // Five tries a second, and one that was under way at the beginning.
             let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
             assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
             assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
@@ -133,7 +133,7 @@ fn holds_with_half_a_second_left_survive_an_outage() {
 
 /// Figures for `docs/performance.md`, not for the gate: each takes a minute.
 #[test]
-fn figures_of_an_outage_are_on_request() {
+fn measures_an_outage_on_request() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
         return;
     }
@@ -190,7 +190,8 @@ fn a_loss_is_reported_while_requests_hang() {
 #[test]
 fn a_late_renewal_prolongs_no_later_hold() {
     scenario(|world| {
-        // The next hold's lease outlasts the requests about it, and is shorter than a renewal's.
+        // The next hold's lease outlasts the test's requests, and is shorter than what a late renewal would
+        // set.
         let client = world.builder().lease(KEPT).build().unwrap();
         let lock = client.get_lock("under-way");
         let guard = lock.acquire().unwrap();
@@ -212,7 +213,7 @@ fn a_late_renewal_prolongs_no_later_hold() {
 
 /// The request is on its way when the call returns; the thread's next question goes behind it.
 #[test]
-fn giving_up_does_not_wait_for_the_store() {
+fn a_waiter_gives_up_without_waiting_for_the_store() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
         let (client, other) = (builder.build().unwrap(), world.direct());
@@ -248,7 +249,7 @@ fn giving_up_does_not_wait_for_the_store() {
 }
 
 #[test]
-fn a_place_that_was_not_left_is_cleaned_up() {
+fn a_lost_request_to_leave_the_queue_is_repeated() {
     scenario(|world| {
         let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
         let (client, other) = (builder.build().unwrap(), world.direct());

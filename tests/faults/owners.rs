@@ -66,7 +66,7 @@ fn an_abandoned_late_release_frees_nothing() {
             Err(error) => assert!(error.outcome_unknown(), "{error}"),
         }
         within(begun, 2 * T, "an unlock without patience");
-        // The watchdog repeats it.
+        // The watchdog repeats the release.
         comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
         lock.lock_with_lease(LEASE).unwrap();
         assert_ne!(client.current_owner(), old);
@@ -209,7 +209,7 @@ fn a_release_after_an_abort_frees_nothing() {
 }
 
 #[test]
-fn releases_that_the_kernel_delivers_late_free_nothing() {
+fn late_delivered_releases_free_nothing() {
     alone(|| {
         let (Some(binary), Some(net)) = (default_server(), Netns::new()) else { return };
         let server = net.start(RedisServer::builder(&binary));
@@ -251,8 +251,8 @@ fn a_forgotten_release_script_frees_no_later_hold() {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.does(&["SCRIPT", "FLUSH"]);
             if round % 4 == 0 {
-                // The server then knows the script of the thread's next attempt, which so precedes the
-                // repeated release.
+                // After this the server knows the script of the thread's next attempt, so that attempt
+                // arrives before the repeated release.
                 assert!(!other.get_lock("noscript").try_lock().unwrap());
             }
             let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
@@ -339,7 +339,7 @@ fn hold_until_stopped(url: &str) {
     shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
     shout(&format!("UNLOCKED {:?}", expired.not_held()));
-    // Later it waits like others.
+    // Later the former holder competes like others.
     shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }
@@ -362,7 +362,7 @@ fn a_stopped_holder_knows_at_once_and_is_refused() {
     beside_a_holder("owners::a_stopped_holder_knows_at_once_and_is_refused", |world, holder| {
         let url = world.server.url();
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
-        // Shorter than the lease: nothing happens.
+        // A stop shorter than the lease has no effect.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
         holder.signal("CONT");

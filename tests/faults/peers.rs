@@ -37,7 +37,7 @@ fn a_dead_fair_waiter_causes_no_storm() {
             waiter.returns_within(begun, ghost + P, "the end of the ghost");
         }
         let asked = world.proxy.count(about("ghost"));
-        // Each twice at first, then once a second, and the turns themselves.
+        // Each waiter asks twice at first and once a second later; the grants and releases come on top.
         assert!(asked < 40, "{asked} requests");
         world.all_are_given_back(T);
     });
@@ -45,7 +45,7 @@ fn a_dead_fair_waiter_causes_no_storm() {
 
 /// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
 #[test]
-fn a_fair_waiter_woken_in_vain_waits_on() {
+fn a_fair_waiter_keeps_waiting_after_a_vain_wake_up() {
     scenario(|world| {
         let client = world.client();
         let held = world.direct().get_fair_lock("poked").acquire().unwrap();
@@ -80,7 +80,7 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
         does(world, &["HDEL", "quiet", &writer]);
         does(world, &["HSET", "quiet", "mode", "read"]);
         reader.returns_within(quietly, P, "being let in");
-        // Java reads on: our reader's end does not end its hold.
+        // Java still reads: our reader's release does not end its hold.
         assert_eq!(world.fields("quiet").len(), 2);
         assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
         does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
@@ -88,7 +88,7 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
 }
 
 #[test]
-fn a_poll_finds_the_release_of_javas_spin_lock() {
+fn polling_finds_the_release_of_javas_spin_lock() {
     scenario(|world| {
         let client = world.client();
         let kinds = [client.get_lock("spin"), client.get_spin_lock("spin"), client.get_fair_lock("spin")];
@@ -107,7 +107,7 @@ fn a_poll_finds_the_release_of_javas_spin_lock() {
 
 /// Java publishes negative numbers and other texts, at which its own reader fails.
 #[test]
-fn senseless_messages_end_no_wait() {
+fn malformed_messages_do_not_end_a_wait() {
     scenario(|world| {
         let client = world.client();
         let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
@@ -157,7 +157,7 @@ fn a_latch_that_java_deletes_opens_for_ours() {
 /// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
 /// lock's queue.
 #[test]
-fn expiring_side_keys_cost_neither_order_nor_fence() {
+fn expired_queue_and_counter_keys_lose_no_order_or_fence() {
     scenario(|world| {
         let client = world.client();
         let fenced = client.get_fenced_lock("multi");
@@ -183,7 +183,7 @@ fn expiring_side_keys_cost_neither_order_nor_fence() {
 
 /// Java reads a lock without an end as "token -1, granted".
 #[test]
-fn an_endless_lock_is_busy() {
+fn a_lock_without_expiry_counts_as_busy() {
     scenario(|world| {
         let client = world.client();
         does(world, &["HSET", "endless", JAVA, "1"]);
@@ -233,7 +233,7 @@ fn holds_after_a_lost_read_write_lock_are_renewed() {
 }
 
 #[test]
-fn all_keys_of_a_kind_carry_the_mapped_name() {
+fn all_keys_of_a_kind_use_the_mapped_name() {
     scenario(|world| {
         let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
         let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();

@@ -38,7 +38,7 @@ fn smaller() -> Rights {
 }
 
 fn as_user(world: &World) -> leasehold::ClientBuilder {
-    // This judges a refusal, however late; tests of time measure that.
+    // This judges the refusal, however late; other tests measure the time.
     let builder = world.builder().username("locks").password("pw").client_name("leasehold");
     builder.lease(KEPT).command_timeout(LONG)
 }
@@ -57,7 +57,7 @@ fn with_a_user(builder: crate::support::server::Builder) -> crate::support::serv
 fn a_missing_right_is_a_typed_error() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
-        // Needed for some answers only, for the wait queue, or for operations that this test leaves out.
+        // These are needed for some answers only, for the wait queue, or for operations that this test omits.
         let optional = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
         for missing in &all.commands {
             let mut rights = all.clone();
@@ -267,7 +267,7 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
-        // A server that says nothing, one that hangs up, and none.
+        // One address is silent, one hangs up, and at one no server listens.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let hanging_up = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = Port::claim();
@@ -292,7 +292,7 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_sentinel_is_refused_in_words() {
+fn a_sentinel_used_as_a_server_is_refused_with_advice() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let folder = tempfile::tempdir().unwrap();

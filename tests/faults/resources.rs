@@ -9,7 +9,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
 #[test]
-fn a_panic_in_the_critical_section_gives_the_lock_back() {
+fn a_panic_in_the_critical_section_releases_the_lock() {
     scenario(|world| {
         let client = world.client();
         let lock = client.get_lock("panics");
@@ -74,7 +74,7 @@ fn a_leaked_guard_ends_with_its_thread() {
 }
 
 #[test]
-fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
+fn a_shutdown_leaves_nothing_even_while_clones_live() {
     scenario(|world| {
         let client = world.client();
         let guard = client.get_lock("held").acquire().unwrap();
@@ -129,7 +129,7 @@ fn a_pool_of_one_serves_many_threads() {
 }
 
 #[test]
-fn renewals_go_through_while_every_other_request_hangs() {
+fn renewals_succeed_while_every_other_request_hangs() {
     scenario(|world| {
         let seen = Seen::default();
         // A renewal that a busy machine delays can be repeated before the lease ends.
@@ -207,7 +207,7 @@ fn a_shutdown_of_a_hanging_server_is_bounded() {
 
 /// Replies that come during the shutdown, and releases of that moment, are handled before its end.
 #[test]
-fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
+fn a_shutdown_waits_for_pending_requests_and_leaves_nothing() {
     scenario(|world| {
         for way in ["try", "wait", "drop", "unlock", "pass on"] {
             let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
@@ -333,7 +333,7 @@ fn two_thousand_cycles_leave_nothing() {
 }
 
 #[test]
-fn a_thousand_holds_are_kept_by_few_round_trips() {
+fn a_thousand_holds_are_renewed_in_few_round_trips() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(KEPT).build().unwrap();
         let guards: Vec<_> = (0..1000)

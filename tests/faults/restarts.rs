@@ -8,7 +8,7 @@ use crate::support::proxy::Which;
 #[test]
 fn a_short_server_stop_costs_no_hold() {
     scenario(|world| {
-        // The lease exceeds the stop by what a busy machine may take.
+        // The lease exceeds the stop by the delays of a busy machine.
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
         let client = options.build().unwrap();
@@ -188,13 +188,13 @@ fn tokens_grow_after_a_restart_without_data() {
 /// the pause after it.
 const NOTICED: Duration = ms(300);
 
-/// No renewal is due for long: the ended connections are the hint.
+/// No renewal is due for a long time: only the ended connections make the client check.
 #[test]
 fn ended_connections_reveal_an_empty_server() {
     scenario(|world| {
         for url in [world.server.url(), world.proxy.url()] {
             let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-            // Not the first hold, so that nothing is set up for this one.
+            // An earlier hold has set up all connections.
             client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
             let guard = client.get_lock("forgotten").acquire().unwrap();
             world.server.kill();
@@ -229,7 +229,7 @@ fn a_hold_is_renewed_when_its_connections_end() {
 }
 
 #[test]
-fn a_server_that_is_loading_its_data_is_waited_for() {
+fn calls_wait_for_a_server_that_loads_its_data() {
     // The server answers after each key, and takes 20 ms for one: minutes in all, unless told to hurry.
     let slow = |builder: crate::support::server::Builder| {
         builder
@@ -290,7 +290,7 @@ fn every_wait_ends_after_the_retry_timeout() {
             })
             .collect();
         for waiter in waiters {
-            // T to find out, the retry time-out, and T for the attempt that is under way at its end.
+            // T to notice the failure, the retry time-out, and T for the attempt that is pending at its end.
             let promised = T + ms(800) + T;
             let error =
                 waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
@@ -333,7 +333,7 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The thread's next hold begins after the release, and stands.
+        // The thread's next hold begins after the release, and must stay.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was told");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
@@ -342,12 +342,12 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
 }
 
 #[test]
-fn flushed_scripts_fail_no_dropped_guards_release() {
+fn after_flushed_scripts_dropped_guards_still_release() {
     scenario(|world| each_dropped_guard_is_released(world, 9, |world, _| world.does(&["SCRIPT", "FLUSH"])));
 }
 
 #[test]
-fn a_restart_fails_no_later_drops_release() {
+fn after_a_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
         // Not the semaphores: a restart may lose the request that removes a change's record, which then stays

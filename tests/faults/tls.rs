@@ -54,7 +54,7 @@ fn locks_work_over_tls() {
 }
 
 #[test]
-fn over_tls_a_dead_network_is_noticed_in_time() {
+fn a_dead_network_is_noticed_in_time_over_tls() {
     secured(|world| {
         let client = builder(world).build().unwrap();
         let guard = client.get_lock("cut").acquire().unwrap();
@@ -96,7 +96,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
 }
 
 #[test]
-fn between_tls_and_plaintext_there_is_no_falling_back() {
+fn tls_and_plaintext_never_fall_back_to_each_other() {
     secured(|world| {
         let begun = now();
         let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();

@@ -114,7 +114,7 @@ fn unlock_keeps_a_contended_cached_lock_for_a_slice() {
         let (clients, grants) = clients(world);
         let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
-        // In this order, since the counts grow meanwhile.
+        // The order of these reads matters, since the counts grow meanwhile.
         let of = |one: &Grants| {
             let unasked = one.unasked();
             [one.all().saturating_sub(unasked), unasked]
@@ -159,7 +159,7 @@ fn a_client_that_ends_in_its_slice_frees_the_lock() {
                 stop.store(true, Ordering::SeqCst);
             });
             other.shutdown().unwrap();
-            // No lease has to end.
+            // The lock is released, so no lease has to end.
             assert!(eventually(ms(500), || world.is_free("ending")));
         }
     });
@@ -168,14 +168,14 @@ fn a_client_that_ends_in_its_slice_frees_the_lock() {
 /// Tells this test program that it is the process that exits: the server's address, and the way.
 const EXITS: &str = "LEASEHOLD_EXITS";
 
-/// If this is that process: exits just after the release of a lock that its client caches.
+/// If this is the exiting process: exits just after releasing a lock that its client caches.
 fn exits() {
     let Ok(told) = std::env::var(EXITS) else { return };
     let (url, how) = told.split_once(' ').unwrap();
     let client = LockClient::builder().url(url).lease(LONG).build().unwrap();
     match how {
         "turn" => {
-            // Until the thread counts as one that comes back, while others want the lock.
+            // Repeat until the client expects this thread to return soon, while others want the lock.
             let (lock, begun) = (client.get_lock("hot"), now());
             while begun.elapsed() < ms(300) {
                 drop(lock.acquire().unwrap());

@@ -9,7 +9,7 @@ use crate::support::proxy::{Command, Do, Which, verb};
 use crate::support::stalls::stalled_between;
 
 #[test]
-fn killed_subscriptions_keep_no_waiter_out() {
+fn killed_subscriptions_do_not_strand_waiters() {
     scenario(|world| {
         let turns = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
@@ -112,7 +112,7 @@ fn waiters_without_subscriptions_poll() {
 }
 
 #[test]
-fn a_lock_without_an_end_is_polled() {
+fn a_lock_without_expiry_is_polled() {
     scenario(|world| {
         let client = world.client();
         world.does(&["HSET", "endless", "somebody:1", "1"]);
@@ -125,7 +125,7 @@ fn a_lock_without_an_end_is_polled() {
         within(begun, ms(300) + T, "a wait");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("endless");
-        // As an operator does: nobody publishes anything.
+        // An operator's DEL publishes nothing.
         world.does(&["DEL", "endless"]);
         let deleted = now();
         waiter.returns_within(deleted, P, "taking over").unwrap();
@@ -197,7 +197,7 @@ fn waiters_do_not_storm_a_killed_server() {
         world.await_subscription("herd");
         world.server.kill();
         drop((held, other)); // nobody there to give it back to
-        // In its place a listener that hangs up on everybody, and counts.
+        // In the server's place a listener hangs up on every connection, and counts.
         let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (mut came, begun) = (0, now());
@@ -293,9 +293,9 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     in_vain
 }
 
-/// A release notifies the first in the line. Redisson's notifies all.
+/// A release notifies the first waiters in the queue; Redisson's notifies all.
 #[test]
-fn a_crowd_for_permits_asks_little_in_vain() {
+fn a_crowd_waiting_for_permits_sends_few_vain_requests() {
     const CLIENTS: usize = 40;
     scenario(|world| {
         // No request is repeated on a busy machine.
@@ -304,7 +304,7 @@ fn a_crowd_for_permits_asks_little_in_vain() {
         let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
         let in_vain = attempts_in_vain(world, &clients, 60);
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        // One to join the line.
+        // The bound allows the one attempt that joins the queue.
         assert!(in_vain < 4.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
     });
 }

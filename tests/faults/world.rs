@@ -49,7 +49,7 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// The same, where a request that the kernel delivers late may take a lock for this long.
+/// As `play`, for tests in which a request that the kernel delivers late may hold a lock for `longest`.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };
@@ -85,7 +85,7 @@ impl World {
             return;
         };
         let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
-        // On a busy machine so short a lease may end before its renewal: then once more.
+        // On a busy machine this short lease may end before its renewal, so this may repeat.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
             let least = || guards[0].remaining().min(guards[1].remaining());

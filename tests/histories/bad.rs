@@ -141,7 +141,7 @@ fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<Strin
 }
 
 #[test]
-fn both_checkers_judge_histories_alike() {
+fn both_checkers_agree_on_the_bad_histories() {
     let names: BTreeSet<String> = histories(BAD).map(|history| history[0].lock.clone()).collect();
     assert_eq!(names.len(), BAD.trim().lines().count());
     let all: Vec<Operation> = histories(BAD).chain(histories(GOOD)).flatten().collect();
@@ -154,7 +154,7 @@ fn both_checkers_judge_histories_alike() {
 
 /// Histories of a lock that owners take and release at random times, so that about half are possible.
 #[test]
-fn of_random_histories_both_checkers_say_the_same() {
+fn both_checkers_agree_on_random_histories() {
     let mut operations = Vec::new();
     for lock in 0..ROUNDS {
         let model = [Model::Mutex, Model::ReadWrite, Model::Semaphore, Model::Latch][lock % 4];
@@ -187,7 +187,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // Later holds mostly begin when earlier ones may have ended.
+    // Most later holds begin when earlier ones may have ended.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);

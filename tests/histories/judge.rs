@@ -11,7 +11,7 @@ use crate::support::{run, shout};
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
     pub(crate) illegal: BTreeSet<String>,
-    /// Those that exceeded the checker's time.
+    /// The histories that exceeded the checker's time.
     pub(crate) undecided: BTreeSet<String>,
 }
 

@@ -20,7 +20,8 @@ const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
 const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 
-/// Longer runs then alternate with calm: locks change hands far more often while processes live.
+/// After this time, longer runs alternate trouble with calm: locks change hands far more often while
+/// processes live.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
@@ -62,7 +63,7 @@ fn history(store: &str, world: fn() -> Option<World>) {
         let orders = serde_json::from_str(&orders).unwrap();
         return if std::env::var_os(CROWD).is_some() { wait_as_a_crowd(&orders) } else { work(&orders) };
     }
-    // The checkers need time in proportion to what was done.
+    // The checkers need time in proportion to the number of operations.
     alone_within(run() * 3 + LONG * 20, || {
         let Some(world) = world() else { return };
         let told = Trouble::new(world).go(store);
@@ -307,8 +308,8 @@ impl Trouble {
         };
         let (begun, most) = (now(), self.orders.lease * 2 + LONG / 3);
         for name in names {
-            // There are thousands: those asked about late have had their time. A question without an answer
-            // is repeated.
+            // There are thousands of names, so the leases have ended by the time of the later queries. An
+            // unanswered query is repeated.
             let mut answer = Ok(false);
             let is_known = eventually(most.saturating_sub(begun.elapsed()) + LONG, || {
                 let is_due = begun.elapsed() >= most;
@@ -353,13 +354,13 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
     }
     let mut all = Vec::new();
     let mut asked: BTreeMap<u64, &Operation> = BTreeMap::new();
-    // The earliest and the latest end of each hold.
+    // Each hold's earliest and latest possible end.
     let mut holds: BTreeMap<u64, (Operation, u64, Option<u64>)> = BTreeMap::new();
     for line in lines {
         match line {
             Line::Did(operation, until) => {
                 let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
-                // A client that shuts down releases what it gets.
+                // A client that shuts down releases locks that are granted meanwhile.
                 if operation.ret.is_some_and(|ret| ret >= ends) {
                     continue;
                 }

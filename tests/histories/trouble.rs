@@ -13,13 +13,14 @@ use crate::support::sentinel::SentinelSet;
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 
 pub(crate) enum World {
-    /// With a file that is written before each answer, and a slow link.
+    /// One server with a file that is written before each answer, and a slow link.
     Redis(RedisServer, Proxy),
     /// Two servers behind one address, each in turn the other's master, by plan. Open connections stay.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    /// With leaders that hold for long. They come first, so that they end while their servers run.
+    /// Servers with leaders that hold for long. The field comes first, so that the leaders end while their
+    /// servers run.
     Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),
     Etcd(Vec<Etcd>),
@@ -141,7 +142,7 @@ impl World {
             }
             World::Redis(server, proxy) => match dice % 12 {
                 11 => {
-                    // Open connections stay; no new ones come for longer than a lease.
+                    // Open connections stay; new ones are refused for longer than a lease.
                     let mut admin = server.admin();
                     let told: String = redis::cmd("INFO").arg("clients").query(&mut admin).unwrap();
                     let open = told.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
@@ -197,8 +198,8 @@ impl World {
                 let what = match dice % 6 {
                     0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
                     1 => {
-                        // The server forgot everything, and stays away until that has ended, as the promise
-                        // requires.
+                        // The server lost its data, and stays away until all earlier leases have ended, as
+                        // the promise requires.
                         servers[leaders.next].kill();
                         let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
                         servers[leaders.next].restart();
@@ -274,7 +275,7 @@ impl Leaders {
         Leaders { client, holds, next: 0, watched: now() }
     }
 
-    /// All leaders stand, on all servers, before the next trouble.
+    /// Waits until all leaders hold their locks on all servers, before the next trouble.
     fn stand(&mut self, servers: &[RedisServer]) {
         let owners = |name: &str, server: &RedisServer| -> Vec<String> {
             redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()
@@ -285,10 +286,10 @@ impl Leaders {
             };
             servers.iter().all(are_led)
         });
-        // Confirmed again since, so that the hold counts there.
+        // The hold was confirmed again since, so it counts on that server.
         let_pass(LEADS / 2, "until the next renewal");
         for hold in &mut self.holds {
-            // A machine that stands still delays renewals.
+            // A stalled machine delays renewals.
             let is_excused = stalled_since(self.watched) > LEADS / 4;
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
             assert!(given_back || is_excused, "a server was not given {} back", hold.name());

@@ -26,7 +26,7 @@ pub(crate) struct Orders {
     /// in use.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
-    /// Its observer calls the client back, for the same lock.
+    /// The worker's observer calls the client for the same lock.
     pub(crate) calls_back: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Line {
 pub(crate) const THREADS: usize = 4;
 /// The number of locks of each kind at a time. Names change, so that no history gets too long to search.
 pub(crate) const LOCKS: u64 = 8;
-/// The units of a semaphore, and the first count of a latch. Nobody counts down below the reserve, which
+/// The units of a semaphore, and the first count of a latch. No worker counts down below the reserve, which
 /// others may need.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
@@ -135,7 +135,7 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // Only for plain locks, and not each time, so that other work is done too.
+        // The observer does this only for plain locks, and not each time, so that other work is done too.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {
@@ -210,7 +210,7 @@ pub(crate) fn work(orders: &Orders) {
             drop(old.shutdown()); // it may come into the midst of some fault
         }
     });
-    // Everything is released, or ends with its lease, without this client's end.
+    // All holds are released or end with their leases, without this client's shutdown.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
     // The process also ends if the test has gone.
     let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
@@ -434,7 +434,7 @@ impl Worker<'_> {
         self.hold_for(None, taken, made, again);
     }
 
-    /// The same, for the given time.
+    /// As above, for the given time.
     fn hold_for<G: Held, H: Held>(
         &self,
         span: Option<Duration>,
@@ -539,5 +539,5 @@ fn end(guard: Guard) -> leasehold::Result<()> {
 }
 
 held!(Guard, end);
-// The counts of others show a permit that was not released.
+// Other workers' counts would show a permit that was not released.
 held!(OwnedGuard, OwnedGuard::unlock);

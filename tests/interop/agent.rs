@@ -17,9 +17,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::scene::missing;
 use crate::support::prelude::*;
 
-/// No request takes longer, unless it hangs.
+/// A request that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Its servers may be gone. An agent that takes longer is killed.
+/// The agent's servers may be gone when it resets. An agent that takes longer is killed.
 const CLEARING: Duration = Duration::from_secs(5);
 
 /// Idle programs, by what they are. They end with this process.
@@ -66,7 +66,7 @@ impl Agent {
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// The same, or an idle one of that name, for programs that know the verb `reset`.
+    /// As above, or an idle program of that name, for programs that know the verb `reset`.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();
@@ -124,7 +124,7 @@ impl Program {
                 let (number, answer) = parse(&line);
                 let asker = waiting.lock().remove(&number);
                 if let Some(asker) = asker {
-                    // An asker that gave up has failed its test.
+                    // If the caller gave up, its test has failed already.
                     drop(asker.send(answer));
                 }
             }
@@ -157,7 +157,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both fail only for a child that has ended.
+        // Both calls fail only for a child that has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

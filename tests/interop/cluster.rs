@@ -29,7 +29,7 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until somebody listens for the lock, in any of the counted ways, and has tried again.
+    /// Waits until a client listens for the lock, in any of the counted ways, and has tried again.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }
@@ -121,13 +121,13 @@ impl Sides {
         }
     }
 
-    /// Two Java readers that wait for a writer of ours go on as soon as it releases.
+    /// Two Java readers that wait for our writer are granted as soon as the writer releases.
     fn readers_are_told(&self, name: &str) {
         let lock = self.rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
         assert!(!self.java.is("reader", "read-try", &[name]));
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
-        // A reader that asked in vain and does not sleep yet may miss the message.
+        // A reader between its failed attempt and its sleep may miss the message.
         wait_until("both sleep", Duration::from_secs(20), || {
             self.java.get("main", "asleep", &["one,two"]) == "2"
         });
@@ -208,7 +208,7 @@ fn languages_share_fair_and_read_write_locks_on_a_cluster() {
     sides.read_and_write();
     let Sides { cluster, java, .. } = sides;
     drop(java);
-    // Also messages that go to all members.
+    // This includes messages that go to all members.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
     let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();

@@ -17,7 +17,7 @@ use crate::support::prelude::*;
 const LEASE: Duration = Duration::from_secs(60);
 /// Tells this test program that it is a worker, and its work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
-/// How long the last of a crowd may take after the time is over.
+/// How long the last thread of a crowd may take after the end.
 const LAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -120,7 +120,7 @@ impl Work<'_> {
             self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
         let told = ["work", url, self.name, &self.lasts.as_millis().to_string()].join("\t");
         let told = [told, self.pause.as_millis().to_string(), threads.join("\t")].join("\t");
-        Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told)
+        Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told)
     }
 }
 
@@ -237,7 +237,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 }
 
 #[test]
-fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
+fn java_and_rust_readers_and_writers_never_hold_at_once() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     // Long pauses leave gaps between readers, which writers need.
@@ -249,7 +249,7 @@ fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
 }
 
 #[test]
-fn java_and_rust_never_have_more_permits_than_there_are() {
+fn java_and_rust_together_never_exceed_the_permits() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     for kind in ["semaphore", "permits"] {
@@ -267,10 +267,11 @@ fn java_and_rust_never_have_more_permits_than_there_are() {
 }
 
 #[test]
-fn spin_locks_of_both_are_one() {
+fn java_and_rust_spin_locks_exclude_each_other() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who
-    // spins has the lock when it happens to look while it is free.
+    // There are no plain locks, because Java's spin lock does not notify their waiters, which would sleep for
+    // long. There are pauses, because a spinning thread gets the lock only if it polls while the lock is
+    // free.
     let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
 }
@@ -281,8 +282,7 @@ fn fleet_lasts() -> Duration {
     Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-/// Rust's processes wait in a line that Java's neither see nor stand in: neither is to starve beside the
-/// other.
+/// Rust's processes wait in a queue that Java's processes do not use: neither side may starve.
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
     const PROCESSES: usize = 10;
@@ -295,7 +295,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let share = counts["Java: lock"] as f64 / 2.0 / (had.len() as f64 / PROCESSES as f64);
     eprintln!("a Java process gets {share:.2} of a fair share beside eight of Rust's");
     assert!((0.2..=4.0).contains(&share), "{counts:?}");
-    // Somebody waits all the time; the longest that the lock is free is far from a poll.
+    // Some process waits all the time, so the lock is never free for nearly as long as a poll.
     let mut times: Vec<_> = had.iter().map(|had| (had.begun, had.ended)).collect();
     times.sort_unstable();
     let free = |pair: &[(u64, u64)]| own_time_between(pair[0].1, pair[1].0.max(pair[0].1));
@@ -305,9 +305,9 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// By itself a small crowd; with [`WORKER`] in its environment, one process of a larger one.
+/// A small crowd when run alone; with [`WORKER`] in its environment, one process of a larger crowd.
 #[test]
-fn one_rust_process_of_the_crowd() {
+fn a_small_rust_crowd_never_holds_at_once() {
     if let Ok(told) = env::var(WORKER) {
         return worker(&told);
     }
@@ -323,7 +323,7 @@ fn one_rust_process_of_the_crowd() {
     }
     assert_eq!(counts(&had).len(), 4);
     writers_are_alone(&had);
-    // The sweep notices what it is there to notice.
+    // The sweep must find a deliberate overlap.
     let meeting = |by: &str, other: &str| {
         let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
         let two = [had(by, 1, 3), had(other, 2, 4)];
@@ -343,7 +343,7 @@ impl Queuer {
     pub(crate) fn start(url: &str, number: usize) -> Queuer {
         let list = format!("orders:{number}");
         let told = ["turns", url, &list].join("\t");
-        Queuer { worker: Worker::start("crowd::one_rust_process_of_the_crowd", WORKER, &told), list }
+        Queuer { worker: Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told), list }
     }
 
     /// Has it wait for the lock; when it has it, it appends `turn` to the list called `served`.

@@ -90,7 +90,7 @@ fn curator_and_rust_are_served_in_order() {
         if place % 3 == 0 {
             let thread = format!("java-{place}");
             let locked = java.ask(&thread, "lock", &[path]);
-            // The thread's queue of requests runs this after the lock.
+            // The agent runs this after the thread's lock request.
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
@@ -119,7 +119,7 @@ fn curator_and_rust_are_served_in_order() {
 }
 
 #[test]
-fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
+fn jvm_and_rust_threads_count_exactly_in_a_file() {
     const TIMES: usize = 200;
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -146,7 +146,7 @@ fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
 }
 
 #[test]
-fn readers_and_writers_of_both_languages_keep_to_one_lock() {
+fn curator_and_rust_readers_and_writers_share_one_lock() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };
@@ -170,7 +170,7 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // A writer may read in its place, and goes on after the writing.
+    // A writer may also read, and keeps reading after the write ends.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();

@@ -19,12 +19,12 @@ const LONG: Duration = Duration::from_secs(60);
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
 /// Tells this test program that it is a waiting process: the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
-const TEST: &str = "fair::a_process_that_waits_for_a_fair_lock";
+const TEST: &str = "fair::helper_process_that_waits_for_a_fair_lock";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// A client that never asks under another number, which would go to the queue's end.
+/// A client that never changes its owner number, since a new number would join at the queue's end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -59,9 +59,9 @@ fn turns(admin: &mut Connection) -> Vec<String> {
     admin.lrange("turns", 0, -1).unwrap()
 }
 
-/// Does nothing alone; with [`WAITER`] in its environment, waits until it is killed.
+/// Does nothing when run alone; with [`WAITER`] in its environment, waits until it is killed.
 #[test]
-fn a_process_that_waits_for_a_fair_lock() {
+fn helper_process_that_waits_for_a_fair_lock() {
     if let Ok(url) = env::var(WAITER) {
         let client = patient(&url);
         client.get_fair_lock("fair").lock().unwrap();
@@ -69,7 +69,7 @@ fn a_process_that_waits_for_a_fair_lock() {
     }
 }
 
-/// The first, one in the middle, and the last of ours: each has another Java waiter before it.
+/// Tests our first, middle and last waiter: each has another Java waiter before it.
 #[test]
 fn our_killed_waiters_delay_java_for_seconds_only() {
     let _alone = alone();
@@ -167,9 +167,9 @@ fn our_waiter_returns_to_the_front_after_java_skipped_it() {
     assert_eq!(turns(&mut admin), ["ours", "theirs", "late"]);
 }
 
-/// Redisson's dead have no heartbeat, and are waited for as long as they said.
+/// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
 #[test]
-fn a_killed_java_waiter_is_waited_for_its_time() {
+fn a_killed_java_waiter_keeps_its_place_until_its_timeout() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };

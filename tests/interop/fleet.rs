@@ -38,7 +38,7 @@ fn java_and_rust_processes_count_exactly() {
     assert_eq!(admin.get("counter"), Ok(20_000));
 }
 
-/// Alone a small version of the above; with [`WORKER`] in its environment, one process of it.
+/// A small version of the above when run alone; with [`WORKER`] in its environment, one process of it.
 #[test]
 fn one_rust_process_counts_exactly() {
     if let Ok(url) = env::var(WORKER) {
@@ -54,7 +54,7 @@ fn one_rust_process_counts_exactly() {
 }
 
 #[test]
-fn java_gets_the_lock_beside_busy_rust() {
+fn java_gets_the_lock_despite_busy_rust_threads() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let enough = AtomicBool::new(false);

@@ -52,7 +52,7 @@ impl Handwritten {
 }
 
 #[test]
-fn a_poll_finds_a_silent_release() {
+fn polling_finds_a_release_without_a_message() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let mut admin = server.admin();
@@ -69,7 +69,8 @@ fn a_poll_finds_a_silent_release() {
             lock.unlock().unwrap();
             got
         });
-        // Two attempts, around the subscription: now only the safety poll can find the lock.
+        // The waiter has made both attempts, before and after subscribing: now only the safety poll can find
+        // the lock.
         wait_until("our waiter sleeps", LONG, || calls(&mut admin, &["eval", "evalsha"]) >= before + 2);
         assert!(waiter.is_open());
         let begun = monotonic();

@@ -95,10 +95,10 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // One release of our writer admits three Java readers; a downgrade would too.
+    // One release or downgrade of our writer admits three Java readers.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes those that sleep, and one more: two that asked in vain and do not sleep yet would
+    // The message wakes the sleeping threads and one more: of two threads between attempt and sleep one would
     // miss it.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
@@ -153,7 +153,7 @@ fn our_long_lease_survives_javas_read_watchdog() {
 
 /// Remaining levels, a downgrade, and an expired write of a reader: Java acts on what they leave.
 #[test]
-fn java_goes_by_the_times_of_our_reading_and_writing() {
+fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
@@ -198,7 +198,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
 }
 
 #[test]
-fn permits_go_back_and_forth_between_the_languages() {
+fn permits_pass_between_java_and_rust() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
@@ -233,7 +233,7 @@ fn permits_go_back_and_forth_between_the_languages() {
 }
 
 #[test]
-fn permits_with_leases_are_given_back_by_the_other_language() {
+fn leased_permits_can_be_released_by_the_other_language() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let permits = client.get_expirable_semaphore("permits");
@@ -338,7 +338,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let holder = &seen.holders[0];
     assert_eq!((&holder.owner, holder.hold_count, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
-    // Redisson's fields say neither since when nor where.
+    // Redisson's fields show neither the start of the hold nor its place.
     assert_eq!((holder.held_for, &holder.location), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
@@ -400,7 +400,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     assert!(seen.permits[0].remaining <= Duration::from_secs(20));
     assert_eq!(seen.permits[1].remaining, Duration::MAX);
 
-    // The store keeps only a number of these; their waiters show the kind.
+    // The store keeps only a number for these objects; their waiters show the kind.
     assert!(java.is("main", "semaphore-set", &["sem", "1"]));
     assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
@@ -418,7 +418,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
 
 /// The field with a hold's begin is in the hash that both share.
 #[test]
-fn java_ignores_the_note_of_a_hold() {
+fn java_ignores_our_extra_hold_field() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
@@ -442,7 +442,7 @@ fn java_ignores_the_note_of_a_hold() {
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
-        // Java's operator removes the lock like any other.
+        // Java's `forceUnlock` removes the lock like any other.
         lock.lock().unwrap();
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
@@ -454,7 +454,7 @@ fn java_ignores_the_note_of_a_hold() {
 /// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
 /// wants; and a negative count is announced, which makes Java's reading thread throw.
 #[test]
-fn javas_wrong_message_keeps_no_waiter_asleep() {
+fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
@@ -569,7 +569,7 @@ fn permit_ids_work_across_languages() {
     assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
-    // Permits without ids are released only where there are some.
+    // Permits without ids are released only if the semaphore exists.
     let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());

@@ -50,7 +50,7 @@ fn multi_locks_exclude_each_other_across_languages() {
         let waited = between(freed.begun, had);
         assert!(waited < TOLD + stalled_since(released_at), "{group}: {waited:?}");
     }
-    // In turn, Java gets none of ours, whether it asks for one or for all.
+    // While we hold the group, Java gets none of its locks, whether it requests one or all.
     let guard = multi.acquire().unwrap();
     for group in ["a,b,c", "c,a", "b"] {
         assert!(!java.is("t", "multi-try", &[group]), "{group}");

@@ -39,7 +39,7 @@ fn redlocks_exclude_each_other_across_languages() {
     // Java spends a third of the wait on each server.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
 
-    // Java first: each of its keys is ours too, and its release wakes us.
+    // Java locks first: its keys are busy for us, and its release wakes us.
     assert!(java_takes(ENOUGH));
     assert!(servers.iter().all(|server| fields(server, "both").len() == 1));
     assert!(!lock.try_lock().unwrap());
@@ -59,7 +59,7 @@ fn redlocks_exclude_each_other_across_languages() {
         waiter.join().unwrap().unwrap();
     });
 
-    // Ours: Java gets none of the three, and afterwards all.
+    // We lock: Java gets none of the three servers, and all of them afterwards.
     let guard = lock.acquire().unwrap();
     let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
     assert!(servers.iter().all(|server| fields(server, "both") == owner));
@@ -72,7 +72,7 @@ fn redlocks_exclude_each_other_across_languages() {
 }
 
 #[test]
-fn our_majority_is_busy_for_java() {
+fn a_majority_held_by_rust_is_busy_for_java() {
     let _alone = alone();
     let Some(binary) = default_server() else { return };
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();

@@ -35,7 +35,7 @@ pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
 }
 
-/// The same, without the time for which a busy machine kept the participants from running.
+/// As above, without the time for which a busy machine kept the participants from running.
 pub(crate) fn own_time_between(earlier: u64, later: u64) -> Duration {
     let took = between(earlier, later);
     let begun = instant(earlier);

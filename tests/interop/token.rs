@@ -10,7 +10,7 @@ use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, 
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// Nothing announces a token lock's release, so ours polls.
+/// A token lock's release publishes nothing, so our waiter polls.
 const FOUND: Duration = Duration::from_millis(1_450);
 const REDIS_PY: &str = "8.1.0";
 
@@ -48,28 +48,28 @@ fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
 }
 
 #[test]
-fn redis_py_and_a_token_lock_keep_each_other_out() {
+fn redis_py_and_token_locks_exclude_each_other() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redis_py()) else { return };
     keep_each_other_out(&server, &peer, admin);
 }
 
 #[test]
-fn redsync_and_a_token_lock_keep_each_other_out() {
+fn redsync_and_token_locks_exclude_each_other() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redsync()) else { return };
     keep_each_other_out(&server, &peer, admin);
 }
 
 #[test]
-fn redis_py_and_token_locks_keep_each_others_keys() {
+fn redis_py_and_token_locks_never_delete_each_others_keys() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redis_py()) else { return };
     never_delete_each_others_key(&server, &peer, admin);
 }
 
 #[test]
-fn redsync_and_a_token_lock_never_delete_each_others_key() {
+fn redsync_and_token_locks_never_delete_each_others_keys() {
     let _alone = alone();
     let Some((server, peer, admin)) = scene(redsync()) else { return };
     never_delete_each_others_key(&server, &peer, admin);
@@ -122,7 +122,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
-    // Theirs expires, ours is granted, and they unlock late.
+    // The peer's lock expires, ours is granted, and the peer unlocks late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));
     expires();
     lock.lock().unwrap();
@@ -130,7 +130,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
     lock.unlock().unwrap();
 
-    // Ours expires, theirs is granted, and we unlock late.
+    // Our lock expires, the peer's is granted, and we unlock late.
     lock.lock_with_lease(Duration::from_millis(150)).unwrap();
     expires();
     assert!(peer.is("next", "try-lease", &["token", "20000"]));
@@ -139,7 +139,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(refused.not_held().is_some(), "{refused}");
     assert_eq!(admin.get("token"), Ok(token));
 
-    // A stranger's unlock does not either.
+    // An unlock by a third client does not delete the key either.
     let refused = lock.unlock().unwrap_err();
     assert!(refused.not_held().is_some(), "{refused}");
     peer.get("next", "unlock", &["token"]);

@@ -63,7 +63,7 @@ fn our_unlock_wakes_java_within_50_ms() {
     kept_the_promise("Rust to Java", delays);
 }
 
-/// Java deletes the key of our holder, whose release would notify the queue, and notifies nobody in it.
+/// Java deletes our holder's key without notifying the wait queue, which our holder's release would do.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -81,9 +81,9 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
     kept_the_promise("forced by Java", delays);
 }
 
-/// A waiter that asked in vain and does not sleep yet misses what wakes sleepers.
+/// A waiter between its failed attempt and its sleep would miss a message that wakes only sleepers.
 #[test]
-fn the_end_of_a_write_wakes_sleepy_java_readers() {
+fn the_end_of_a_write_wakes_java_readers_about_to_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // A waiter without a message sleeps this long.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);

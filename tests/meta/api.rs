@@ -85,7 +85,7 @@ fn only_owned_guards_may_change_threads() {
 }
 
 #[test]
-fn an_error_is_one_pointer_and_goes_where_errors_go() {
+fn an_error_is_one_pointer_and_fits_standard_error_types() {
     assert_eq!(size_of::<Error>(), size_of::<usize>());
     assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
     shared_by_threads::<Error>();
@@ -97,7 +97,7 @@ fn an_error_is_one_pointer_and_goes_where_errors_go() {
 }
 
 #[test]
-fn values_returned_to_callers_are_plain() {
+fn returned_values_implement_the_common_traits() {
     fn ordered<T: Ord>() {}
     fn printed<T: Display>() {}
     each!((value): HoldState, LossReason, ErrorKind, ClusterPubSub, Mode);
@@ -108,7 +108,7 @@ fn values_returned_to_callers_are_plain() {
 }
 
 #[test]
-fn a_closure_observes() {
+fn a_closure_can_be_an_observer() {
     let (sender, seen) = unbounded();
     let builder = LockClient::builder().observer(move |event: &Event<'_>| {
         if let Event::Acquired { name, .. } = event {
@@ -121,7 +121,7 @@ fn a_closure_observes() {
 }
 
 #[test]
-fn names_are_taken_in_every_form_of_text() {
+fn names_are_accepted_as_any_string_type() {
     let client = LockClient::in_memory();
     let (text, shared): (String, std::sync::Arc<str>) = ("a".to_owned(), "a".into());
     let names = ["a", &text];
@@ -166,7 +166,7 @@ fn a_group_takes_locks_of_mixed_kinds() {
 }
 
 #[test]
-fn everything_can_be_shown_and_nothing_secret_is() {
+fn debug_output_of_all_types_contains_no_secret() {
     fn shown<T: Debug>() {}
     each!((shown): RedisLock, FencedLock, Guard, OwnedGuard, MultiLock, MultiGuard, OwnedMultiGuard, Interrupt,
         MemoryStore, ManualClock);

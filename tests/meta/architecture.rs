@@ -209,7 +209,7 @@ fn only_samples_that_break_a_rule_are_reported() {
 }
 
 #[test]
-fn a_circle_of_files_is_reported() {
+fn a_dependency_cycle_of_files_is_reported() {
     let [a, b, c] = ["src/engine/a.rs", "src/engine/b.rs", "src/engine/c.rs"];
     let circle =
         [(a, "use crate::engine::b::B;"), (b, "use super::c::C;"), (c, "fn f() { crate::engine::a::g(); }")];
@@ -711,7 +711,7 @@ fn ties(manifest: &str) -> Vec<&str> {
 }
 
 #[test]
-fn no_dependency_is_capped() {
+fn no_dependency_has_an_upper_version_bound() {
     let sample = "[dependencies]\na = \"1.0\"\nb = { version = \"=0.2.7\", optional = true }\nc = \">=1, <2\"\n\
         leasehold = { path = \"..\", version = \"=0.1.0\" }\n[dev-dependencies]\nd = \"=1\"\n\
         [target.'cfg(unix)'.dependencies]\ne = \"~1.2\"\nf = { git = \"g\" }\n";

@@ -31,7 +31,7 @@ fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
 const TROUBLES: [&str; 3] = ["slow", "killed", "stopped"];
 
 #[test]
-fn leaseholds_rows_of_the_demo_keep_their_promises() {
+fn the_demos_leasehold_rows_show_no_violation() {
     let Some(server) = RedisServer::start_default() else { return };
     let demo = Demo::start(&server, &[]);
     let (out, success) = demo.finish();
@@ -170,7 +170,7 @@ fn an_interrupted_demo_says_so_in_one_line() {
 }
 
 #[test]
-fn a_wrong_command_line_is_one_line_of_error() {
+fn a_wrong_demo_command_line_prints_one_error_line() {
     let program = example("stock");
     for arguments in [["--threads", "0"], ["--processes", "1"], ["--stock", "many"], ["--topology", "moon"]] {
         let refused = output(Command::new(&program).args(arguments));

@@ -175,7 +175,7 @@ fn as_path(token: &str) -> Option<&Path> {
 }
 
 #[test]
-fn every_file_that_a_document_names_is_there() {
+fn every_file_that_a_document_names_exists() {
     for document in documents() {
         let text = read(&document);
         for (number, line) in prose(&text) {
@@ -190,7 +190,7 @@ fn every_file_that_a_document_names_is_there() {
 const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
 
 #[test]
-fn every_document_that_the_source_names_is_there() {
+fn every_document_that_the_source_names_exists() {
     let on_the_web = ON_THE_WEB.strip_prefix("https:").unwrap();
     for file in files("src", "rs").into_iter().chain(files("examples", "rs")).chain(files("tests", "rs")) {
         let text = read(&file);
@@ -206,7 +206,7 @@ fn every_document_that_the_source_names_is_there() {
 }
 
 #[test]
-fn every_place_that_the_documentation_links_to_is_there() {
+fn every_documentation_link_target_exists() {
     let mut seen = 0;
     for file in files("src", "rs") {
         let text = read(&file);
@@ -293,9 +293,9 @@ fn other_lock_files_have_the_librarys_dependencies() {
 }
 
 #[test]
-fn everything_that_shows_a_claim_exists() {
+fn all_evidence_of_each_claim_exists() {
     let (tests, rows) = (tests(), demo_rows());
-    assert!(tests.contains("everything_that_shows_a_claim_exists") && rows.contains("redis_lock_fenced"));
+    assert!(tests.contains("all_evidence_of_each_claim_exists") && rows.contains("redis_lock_fenced"));
     let mut seen = 0;
     for document in documents() {
         let text = read(&document);
@@ -332,7 +332,7 @@ fn every_guarantee_has_evidence() {
 }
 
 #[test]
-fn the_screen_of_the_guarantees_names_every_promise_once() {
+fn the_guarantees_summary_names_every_promise_once() {
     let page = read("docs/guarantees.md");
     let screen = page.split("\n## ").next().unwrap();
     assert!(screen.lines().count() < 50, "that is more than a screen");
@@ -515,7 +515,7 @@ fn methods_that_exist(guide: &str) -> usize {
 
 /// Except the one inside PostgreSQL's driver, whose feature is off here.
 #[test]
-fn no_async_runtime_is_in_the_tree() {
+fn no_async_runtime_is_a_dependency() {
     let features = ["tls", "tracing", "mysql", "sqlite"].join(",");
     let output = std::process::Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--edges=normal", "--prefix=none", "--features", &features])

@@ -451,7 +451,7 @@ fn servers(list: &mut List) {
 /// `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
-    // Answers are functions; one server gives all, as set here.
+    // Answers are functions, so one server gives all answers, as set here.
     static SAYS: Mutex<&'static str> = Mutex::new("");
     static ADDRESS: OnceLock<String> = OnceLock::new();
     let address = ADDRESS.get_or_init(|| {

@@ -77,11 +77,11 @@ outputs_say! {
         ["a transfer was made: true", "ended for a deadlock: 1", "made again, with both locks"];
     blocks_of_numbers_are_reserved_once: "number_blocks"
         ["invoices 1 to 100", "invoices 701 to 800", "blocks that nobody else has: 8"];
-    seats_are_counted: "licence_seats"
+    the_licence_example_counts_its_seats: "licence_seats"
         ["a group of two sits down; seats left: 1", "another two may sit down: false",
          "somebody alone may: true", "who waited for all three got them: true", "seats left: 2",
          "seats left: 3"];
-    one_schedules_and_then_another: "one_scheduler"
+    the_second_scheduler_takes_over_after_the_first: "one_scheduler"
         ["the first starts the backup: done", "the second leads: false", "of a later term: true",
          "the second starts the report: done", "starts the backup again: refused, of an old term"];
     the_example_of_the_article_locks_with_a_token: "article_lock"
@@ -89,7 +89,7 @@ outputs_say! {
 }
 
 #[test]
-fn the_first_lock() {
+fn the_first_lock_example_prints_its_steps() {
     for output in outputs("first_lock", &[]) {
         says(
             &output,
@@ -131,7 +131,7 @@ fn a_cache_is_rebuilt_once_for_all_readers() {
 }
 
 #[test]
-fn a_downstream_is_not_overrun() {
+fn the_rate_limit_example_stays_below_its_limit() {
     for output in outputs("rate_limit", &[]) {
         let (served, busy) = (lines(&output, "served").len(), lines(&output, "busy, try").len());
         assert!(served >= 3 && served + busy == 12, "{output}");
@@ -150,7 +150,7 @@ fn a_gate_opens_when_all_have_loaded() {
 }
 
 #[test]
-fn producers_and_consumers_meet() {
+fn the_work_queue_example_processes_every_item() {
     for output in outputs("work_queue", &[]) {
         assert_eq!(lines(&output, "packs order").len(), 8, "{output}");
         says(&output, &["packed: 8 of 8"]);
@@ -161,7 +161,7 @@ fn producers_and_consumers_meet() {
 /// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
 /// began after the first one's `at_least`.
 #[test]
-fn the_job_example_runs_one_job_a_tick() {
+fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;
     // As in the example: how long a job excludes others.
     const AT_LEAST: i64 = TICK * 3 / 4;
@@ -198,7 +198,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // And the program, once its client has written it.
+                // The program's name follows once its client has written its entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",
@@ -247,7 +247,7 @@ fn answer(port: u16, request: &str) -> String {
 }
 
 #[test]
-fn a_service_sells_and_ends_in_good_order() {
+fn the_service_example_sells_and_shuts_down_cleanly() {
     let Some(server) = RedisServer::start_default() else { return };
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let mut command = Command::new(example("service"));

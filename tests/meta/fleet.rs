@@ -1,6 +1,6 @@
 //! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses, in which no
 //! alert fires. Then with each fault, whose own alert fires, and no other. The program's test
-//! `metrics_are_split_by_kind_of_use` shows that the series of `leasehold serve` are real.
+//! `metrics_are_split_by_use` shows that the series of `leasehold serve` are real.
 
 use std::fmt::Write;
 use std::process::Command;

@@ -92,7 +92,7 @@ fn each_mutation_has_one_place_in_the_sources() {
     assert!(lists > 0, "there are no lists");
 }
 
-/// Without one of these no copy is made.
+/// If one of these places is missing, the copy cannot be made.
 #[test]
 fn each_switch_has_one_place_in_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -123,7 +123,7 @@ fn has(sources: &str, filter: &str) -> bool {
     filter.split("::").all(|name| name.is_empty() || sources.match_indices(name).any(is_begun))
 }
 
-/// The filter of a renamed test would run nothing, and judge nothing.
+/// A filter that names a renamed test would run no test and catch nothing.
 #[test]
 fn each_filter_of_a_suite_names_a_test() {
     let lists = ["engine", "locks", "scripts", "stores", "topologies"];

@@ -60,7 +60,7 @@ fn the_dashboard_shows_what_serve_counts() {
 
 /// Prometheus's own tool reads the configuration and its rules.
 #[test]
-fn the_scrape_configuration_is_one_that_prometheus_loads() {
+fn prometheus_loads_the_scrape_configuration() {
     let Some(promtool) = crate::alerts::promtool() else { return };
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
     let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();
@@ -98,9 +98,9 @@ fn each_alert_leads_to_its_paragraph() {
     }
 }
 
-/// Whoever controls an action's repository can move its tags.
+/// The owner of an action's repository can move its tags, but not its commits.
 #[test]
-fn each_action_of_the_workflows_is_named_by_its_commit() {
+fn each_workflow_action_is_pinned_to_a_commit() {
     let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
     let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
     assert!(used.len() > 10, "{used:?}");
@@ -111,11 +111,11 @@ fn each_action_of_the_workflows_is_named_by_its_commit() {
     }
 }
 
-/// A link for a person who was woken.
+/// The link helps the person whom the alert wakes.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
-fn the_pages_name_the_buckets_that_the_dashboard_needs() {
+fn pages_and_example_use_the_dashboards_buckets() {
     let buckets = page("docs/operating/dashboard.json");
     let buckets: BTreeSet<&str> =
         metrics(&buckets).into_iter().filter_map(|name| name.strip_suffix("_bucket")).collect();
@@ -179,7 +179,7 @@ fn has_its_fields(value: &Value, place: &str) {
 }
 
 #[test]
-fn the_dashboard_is_one_that_grafana_loads() {
+fn grafana_loads_the_dashboard() {
     let dashboard: Value = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
     has_its_fields(&dashboard, "");
     assert_eq!(dashboard["schemaVersion"], 39);

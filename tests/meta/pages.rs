@@ -123,7 +123,8 @@ fn the_guarantees_user_can_do_all() {
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Whether it gets the lock, whose release may still be on its way: a dropped guard does not wait.
+/// Whether the client gets the lock; the last release may still be on its way, since a dropped guard does not
+/// wait.
 fn comes_by(lock: &RedisLock) -> bool {
     lock.try_acquire_for(LONG).unwrap().is_some_and(|guard| guard.unlock().is_ok())
 }
@@ -293,7 +294,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // Behind one of Java's.
+            // This waiter queues behind one of Java's.
             let mut java = redis::pipe();
             java.rpush("redisson_lock_queue:{app:f}", "java:1");
             java.zadd("redisson_lock_timeout:{app:f}", "java:1", "9000000000000");
@@ -380,7 +381,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // A hold of Java's, whose id might be one of ours.
+            // This is a hold of Java's, whose id could be one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],
@@ -410,7 +411,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // The first client writes this, if its user may.
+        // The first client writes the format number, if its user may.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);

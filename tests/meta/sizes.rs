@@ -26,7 +26,7 @@ fn a_decision_has_at_most_250_words() {
 }
 
 #[test]
-fn a_room_beyond_its_limit_or_without_one_is_reported() {
+fn a_folder_over_its_limit_or_without_one_is_reported() {
     let limits = limits("# why\nsrc/engine 100\ntests 500\ngone 1\n");
     let counts = [("src/engine", 101), ("tests", 450), ("cli", 7)]
         .map(|(room, count)| (room.to_owned(), count))

@@ -98,7 +98,7 @@ fn sending_a_guard_is_refused_with_advice() {
 }
 
 #[test]
-fn the_methods_of_permits_are_on_permits_only() {
+fn permit_methods_exist_on_permits_only() {
     let folder = tempfile::tempdir().unwrap();
     for method in ["ids", "forget"] {
         let of_a_lock = format!("let guard = lock.acquire_owned()?; guard.{method}();");
@@ -127,7 +127,7 @@ fn an_unused_handle_is_warned_about() {
 }
 
 #[test]
-fn each_trap_is_reported_by_its_tool_alone() {
+fn each_misuse_is_reported_by_exactly_one_tool() {
     let compiler = "clippy-driver";
     if Command::new(compiler).arg("--version").output().is_err() {
         crate::support::missing("no clippy-driver");

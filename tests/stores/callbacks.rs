@@ -9,13 +9,13 @@ use leasehold::{Event, Fault, Observer, Result};
 use crate::support::prelude::*;
 
 const NAME: &str = "orders";
-/// A third passes before the first renewal, and the rest may pass on a busy machine.
+/// The first renewal comes after a third of the lease; the rest allows for a busy machine.
 const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// An observer's calls in the middle of a call. Those that wait come last: all earlier ones are refused by
-/// then.
+/// Calls that an observer makes inside a client call. The calls that wait come last, after all others were
+/// refused.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -63,7 +63,7 @@ impl Observer for CallsBack {
             static IS_CALLING: Cell<bool> = const { Cell::new(false) };
         }
         let Some(client) = self.client.get() else { return };
-        // Not at events of the observer's own calls.
+        // Events of the observer's own calls are ignored.
         if IS_CALLING.replace(true) {
             return;
         }
@@ -99,7 +99,7 @@ fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
 }
 
 #[test]
-fn an_observers_calls_are_refused_inside_a_call() {
+fn client_calls_by_an_observer_inside_a_call_are_refused() {
     let (store, client, other, told) = called_back();
     let (lock, others) = (client.get_lock(NAME), other.get_lock(NAME));
     let mut all: Vec<Told> = Vec::new();
@@ -117,7 +117,7 @@ fn an_observers_calls_are_refused_inside_a_call() {
     until("Acquired");
     lock.unlock().unwrap();
     until("Released");
-    // Waits, in vain and with success, for another client and for a thread of its own.
+    // The client waits, unsuccessfully and successfully, for another client and for one of its own threads.
     let held = others.acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
@@ -230,7 +230,7 @@ impl Observer for Unlocks {
 }
 
 #[test]
-fn a_guard_unlocked_by_an_observer_is_released() {
+fn a_guard_that_an_observer_unlocks_is_released() {
     let store = MemoryStore::new();
     let (place, (sender, unlocked)) = (Arc::new(Mutex::new(None)), unbounded());
     let observer = Unlocks(Arc::clone(&place), sender);

@@ -1,5 +1,5 @@
-//! Holds that hear of others who want their lock: beside Redisson's waiters, and of processes, each of which is this
-//! test program again.
+//! Notification of holders about waiters: Redisson's waiters, and waiters in other processes, each of which
+//! runs this test program.
 
 use redis::{Commands, Connection};
 
@@ -30,7 +30,8 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// The order is what counts: the waiter has the lock because the other gave way, long before the end of its work.
+/// This checks the order, not the time: the waiter gets the lock because the other process gave way, long
+/// before the end of its work.
 fn another_process_gives_way(store: &str, url: &str) {
     let client = connect(url, LEASE).unwrap();
     let lock = client.get_lock("job");
@@ -114,10 +115,10 @@ fn scripts_run(admin: &mut Connection) -> u64 {
 }
 
 #[test]
-fn a_hold_without_a_callback_costs_nothing_more() {
+fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
-    // So that the server knows the scripts.
+    // This first use makes the scripts known to the server.
     let guard = client.get_lock("before").acquire_owned().unwrap();
     let _calls = calls(&guard);
     assert!(eventually(LONG, || fields(&mut server.admin(), "before").len() == 2));
@@ -128,7 +129,7 @@ fn a_hold_without_a_callback_costs_nothing_more() {
     assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
     guard.unlock().unwrap();
     assert_eq!(scripts_run(&mut admin) - before, 2, "the grant and the release");
-    // The same with a callback: marked once, heard on one channel, and checked each second.
+    // With a callback, the hold is marked once, subscribes to one channel, and is checked each second.
     let before = scripts_run(&mut admin);
     let guard = client.get_lock("heard").acquire_owned().unwrap();
     let _calls = calls(&guard);
@@ -139,7 +140,7 @@ fn a_hold_without_a_callback_costs_nothing_more() {
     guard.unlock().unwrap();
 }
 
-/// A hash of marks alone would keep Redisson out.
+/// A leftover hash with only a mark would block Redisson.
 #[test]
 fn a_contention_mark_ends_with_its_hold() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -189,9 +190,10 @@ fn a_contention_mark_ends_with_its_hold() {
     drop(ends);
 }
 
-/// As Redisson 4.7 waits: a plain lock's waiter is subscribed to its channel, a fair lock's is in its queue.
+/// In Redisson 4.7, a plain lock's waiter subscribes to the lock's channel, and a fair lock's waiter is in
+/// its queue.
 #[test]
-fn redissons_waiters_are_heard_of_by_a_check() {
+fn a_check_finds_redissons_waiters() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();

@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL alike: restarts, ended sessions, a lock's row, session locks, and locks on the
-//! caller's own transaction. [`Database`] has the differences.
+//! Tests for both PostgreSQL and MySQL: restarts, ended sessions, a lock's row, session locks, and locks on
+//! the caller's own transaction. [`Database`] has the differences.
 
 use std::sync::Barrier;
 
@@ -11,7 +11,7 @@ use crate::support::processes::{
     none_was_delayed, other_names_are_not_delayed,
 };
 
-/// A server, its connections and transactions, and its own ways.
+/// A database server: its connections, its transactions, and how it differs from the other one.
 pub(crate) trait Database: Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
@@ -22,16 +22,16 @@ pub(crate) trait Database: Sized + Sync + 'static {
     const ADVISORY: &'static [bool];
     /// How soon a client has a connection again after a restart.
     const RECONNECTS_WITHIN: Duration;
-    /// When a wait of 200 ms in a transaction has ended.
+    /// The time by which a wait of 200 ms in a transaction has ended.
     const SHORT_WAIT_ENDS_WITHIN: Duration;
-    /// When an unused session with a lease of 700 ms has ended.
+    /// The time by which an unused session with a lease of 700 ms has ended.
     const IDLE_SESSION_ENDS_WITHIN: Duration;
     /// A deadlock ends the transaction that gets its error.
     const DEADLOCK_ENDS_TRANSACTION: bool;
     const EXHAUSTED: Exhausted;
 
     fn start() -> Option<Self>;
-    /// A server shared by the tests that do no harm to it.
+    /// A server shared by tests that do not disturb it.
     fn shared() -> Option<&'static Self>;
     fn url(&self) -> String;
     fn kill(&mut self);
@@ -151,20 +151,20 @@ macro_rules! database_tests {
             four_processes_count_exactly_under_session_locks,
             a_killed_holder_frees_the_lock_within_its_lease,
             a_killed_holders_session_lock_is_free_at_once,
-            holding_one_name_never_delays_another,
-            a_transaction_that_has_one_name_never_delays_another,
-            rows_show_holders_and_a_sweep_forgets_free_locks,
-            a_row_whose_time_is_over_is_not_renewed,
+            a_held_name_never_delays_another_name,
+            a_transaction_on_one_name_never_delays_another,
+            rows_show_holders_and_free_rows_are_swept,
+            a_row_whose_lease_expired_is_not_renewed,
             locks_work_without_a_table_of_clients,
             the_next_client_removes_killed_clients_entries,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
-            a_row_that_another_has_locked_delays_no_other_renewal,
-            a_session_lock_is_reentrant_exclusive_and_seen,
-            a_session_lock_lives_and_dies_with_its_session,
-            a_session_ends_when_it_was_idle_for_its_lease,
+            a_locked_row_delays_no_other_renewal,
+            a_session_lock_is_reentrant_exclusive_and_inspectable,
+            a_session_lock_lasts_as_long_as_its_session,
+            a_session_ends_after_idling_for_its_lease,
             lock_and_data_are_committed_together,
-            a_deadlock_is_typed,
+            a_database_deadlock_has_its_own_error_kind,
             names_that_cannot_be_used_are_refused
         );
     };
@@ -221,7 +221,7 @@ pub(crate) fn four_processes_count_exactly_under_session_locks<D: Database>() {
     count_across_processes(&server.url());
 }
 
-/// On its own server: the tests with processes use one name.
+/// This needs its own server, because the tests with processes use one name.
 pub(crate) fn a_killed_holder_frees_the_lock_within_its_lease<D: Database>() {
     if let Some(worker) = Worker::here() {
         return worker.work(connect);
@@ -238,13 +238,13 @@ pub(crate) fn a_killed_holders_session_lock_is_free_at_once<D: Database>() {
     a_killed_holder_frees_within(ms(400), &server.url(), &connect_session(&server.url(), LEASE).unwrap());
 }
 
-pub(crate) fn holding_one_name_never_delays_another<D: Database>() {
+pub(crate) fn a_held_name_never_delays_another_name<D: Database>() {
     let Some(server) = D::shared() else { return };
     other_names_are_not_delayed(|| server.client());
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
 }
 
-pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>() {
+pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
     let Some(server) = D::shared() else { return };
     let names = server.names();
     for &advisory in D::ADVISORY {
@@ -314,7 +314,7 @@ pub(crate) fn the_next_client_removes_killed_clients_entries<D: Database>() {
     assert_eq!(server.count_rows("tidied_clients"), 0);
 }
 
-pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
+pub(crate) fn rows_show_holders_and_free_rows_are_swept<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
@@ -333,8 +333,8 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     held.unlock().unwrap();
 }
 
-/// By the server's clock, whatever the client's.
-pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
+/// The server's clock decides, not the client's.
+pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -403,7 +403,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         }
     });
     D::rollback(transaction);
-    // A machine that delays a renewal also costs the hold.
+    // A machine that delays a renewal may also lose the hold.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
@@ -412,7 +412,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
 }
 
 /// Another transaction has the row of the first of many holds: only that hold is lost.
-pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>() {
+pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
     let Some(server) = D::shared() else { return };
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
@@ -434,7 +434,7 @@ pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>
     D::rollback(transaction);
 }
 
-pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
+pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("session");
@@ -460,8 +460,8 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     }
 }
 
-/// Held beyond its lease, lost when the session ends, and free from then on.
-pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
+/// The lock is held beyond its lease, and is lost and free when the session ends.
+pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
@@ -483,7 +483,7 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
 }
 
 /// The server keeps a fixed lease, by ending the unused session.
-pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
+pub(crate) fn a_session_ends_after_idling_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
@@ -509,7 +509,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
         D::commit(before);
-        // Even if both are the first to use the name.
+        // This must hold even if both transactions are the first to use the name.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);
@@ -540,7 +540,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
     }
 }
 
-pub(crate) fn a_deadlock_is_typed<D: Database>() {
+pub(crate) fn a_database_deadlock_has_its_own_error_kind<D: Database>() {
     let Some(server) = D::shared() else { return };
     let names = server.names();
     let (a, b) = (fresh("a"), fresh("b"));

@@ -32,7 +32,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Labels tell processes apart.
+    /// Reads the processes from the labels in the report.
     pub(crate) fn new(by: usize, deadlock: &Deadlock) -> Report {
         let member = |step: &leasehold::DeadlockStep| {
             let label = step.location.label.as_deref().unwrap_or_default();
@@ -146,7 +146,7 @@ impl Figures {
     }
 }
 
-/// How late events that began then may be.
+/// The delay that a stall of the machine allows for events that began at `begun`.
 fn stalled(begun: Duration) -> Duration {
     stalled_since(instant_of(begun))
 }
@@ -268,7 +268,7 @@ impl Log {
                         figures.before_running += 1;
                         break;
                     }
-                    // Between a release and the note of the next grant.
+                    // The moment lies between a release and the record of the next grant.
                     Chain::Changes => {
                         assert!(at <= begun + ms(500) + stalled(begun), "{wait:?} waits for nobody");
                     }

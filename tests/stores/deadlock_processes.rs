@@ -1,4 +1,4 @@
-//! Deadlocks of real processes, each of which is this test program again.
+//! Deadlocks of real processes, each of which runs this test program.
 //!
 //! `LEASEHOLD_DEADLOCK_SECONDS` (10) is the time of each random program; from 60 on there are 200 of them
 //! instead of 20, 50 at a time.
@@ -245,7 +245,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // If a break ends the cycle, the surviving process may not have searched before.
+                // If a break ends the cycle, the surviving process may not have searched by then.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "it is told");
@@ -262,7 +262,7 @@ impl Orders {
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
             let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
-            // Read here: the thread above may wait longer for reports that do not come.
+            // The time is read here, since the thread above may wait longer for missing reports.
             (got, mono())
         });
         match got {

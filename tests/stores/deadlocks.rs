@@ -16,7 +16,7 @@ const LOOKED_AT_AFTER: Duration = ms(30);
 /// A lasting cycle must be reported within this: the search for its youngest wait, and the readings.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
-/// The clients stand for processes.
+/// Records the reports of one client, which stands for a process.
 struct Reporting(usize, Arc<Notes>);
 
 impl Observer for Reporting {

@@ -32,7 +32,7 @@ fn builder(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).lease(Duration::from_secs(20))
 }
 
-/// The first attempt may be too slow on a busy machine.
+/// A client; building it is retried, since the first attempt may be too slow on a busy machine.
 fn client(url: &str) -> LockClient {
     connected(|| builder(url).build())
 }
@@ -57,7 +57,7 @@ fn lease_of(server: &Etcd, name: &str) -> String {
 }
 
 #[test]
-fn a_restarted_member_has_kept_the_lock() {
+fn a_restarted_member_still_has_the_lock() {
     let mut server = some_or_skip!(Etcd::start());
     let url = server.url();
     let (holder, other) = (client(&url), client(&url));
@@ -68,7 +68,7 @@ fn a_restarted_member_has_kept_the_lock() {
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    // The watch is up again by then; otherwise the safety poll wakes.
+    // The waiter is woken by its watch if that is up again by now, or else by the safety poll.
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
@@ -98,7 +98,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder is told");
     assert_eq!(loss.reason, LossReason::Gone);
-    // The clean-up touches nobody else.
+    // The clean-up must not touch another owner's hold.
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
     other.get_lock(&name).unlock().unwrap();
@@ -120,7 +120,7 @@ fn may_revoke(server: &Etcd) -> bool {
 }
 
 #[test]
-fn a_lease_revoking_version_is_warned_about() {
+fn a_version_that_may_revoke_leases_causes_a_warning() {
     let server = some_or_skip!(Etcd::start());
     let (observer, warnings) = told(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
@@ -142,8 +142,8 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
         return; // told by the next renewal
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // Watched alone, one of several, and with a waiter of the same client; renewed, and with a lease of its
-    // own.
+    // The holds are: one watched alone, one of several, one with a waiter of the same client; renewed, and
+    // with an explicit lease.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -200,7 +200,7 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
     let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > fence, "revisions go up over leaders");
 
-    // Waits at the one member that will remain.
+    // This client waits at the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (observer, wakeups) = told(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
@@ -226,12 +226,12 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
     // The retry time-out begins with the first failure, and may end during a last try.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
-    // A member without a leader does not stand still in silence: it ends the watch.
+    // A member without a leader ends the watch, so the client notices.
     let change = receive(&wakeups, ms(5_000)).expect("told that no wake-ups are coming");
     assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
-    // Nobody can confirm the lock, so its holder loses it.
+    // Without a quorum no renewal succeeds, so the holder loses the lock.
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
     // Requests of unknown outcome are undone once there is a majority.
@@ -333,7 +333,7 @@ fn a_timed_wait_ends_in_an_outage() {
     server.cont();
     let took = ended.duration_since(begun);
     assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
-    // The place is left all the same.
+    // The waiter's queue place is removed all the same.
     comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
     held.unlock().unwrap();
 }
@@ -350,7 +350,7 @@ fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
 }
 
 #[test]
-fn a_grant_whose_answer_is_lost_is_never_left_behind() {
+fn a_grant_with_a_lost_answer_is_undone() {
     let server = some_or_skip!(Etcd::start());
     let (port, cut) = cutter(server.port());
     let asking = builder(&format!("etcd://127.0.0.1:{port}")).build().unwrap();
@@ -378,7 +378,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
         assert!(granted.unwrap() > fence);
     }
     assert!(in_doubt > 0, "no attempt was left in doubt");
-    // A waiter outlasts that.
+    // A wait outlasts the cut.
     cut.store(true, Ordering::SeqCst);
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -447,7 +447,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let guard = app.get_lock(&name).acquire().unwrap();
     let lock = other.get_lock(&name);
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Each change of users ends all tokens.
+    // Each change of users invalidates all tokens.
     let body = r#"{"name":"root","password":"R00T"}"#;
     let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
     server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
@@ -467,7 +467,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn etcd_works_over_tls_and_strangers_are_refused() {
+fn etcd_works_over_tls_and_impostors_are_refused() {
     let server = some_or_skip!(Etcd::start_tls());
     let [ca, unknown] = server.authorities();
     let url = format!("etcds://localhost:{}", server.port());
@@ -516,7 +516,7 @@ fn a_directory_entry_is_no_lock_and_ends() {
 
 /// Prefixes are folders, and may be nested.
 #[test]
-fn nested_prefixes_do_not_disturb_each_other() {
+fn nested_prefixes_do_not_interfere() {
     let server = some_or_skip!(Etcd::start());
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
@@ -536,9 +536,9 @@ fn nested_prefixes_do_not_disturb_each_other() {
     assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// By one watch on all locks, and in the contracts by one on a single lock.
+/// One watch covers all locks here; the contracts test a watch on a single lock.
 #[test]
-fn each_cached_lock_goes_to_its_waiter() {
+fn each_cached_lock_is_released_to_its_waiter() {
     let server = some_or_skip!(Etcd::start());
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();

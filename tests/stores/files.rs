@@ -89,7 +89,7 @@ fn a_read_only_file_or_stream_is_refused() {
 
 /// The register is locked from reading its token to writing the file, and a replaced register is not used.
 #[test]
-fn a_writer_uses_the_current_register() {
+fn a_write_uses_the_current_register_file() {
     let (older, newer) = fences();
     for is_replaced in [false, true] {
         let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn a_writer_uses_the_current_register() {
                 fs::remove_file(&register).unwrap();
                 fs::write(&register, token).unwrap();
             } else {
-                // By the holder of the lock: on Windows nobody else may write.
+                // The holder of the file lock writes, because on Windows others may not.
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);

@@ -1,5 +1,5 @@
-//! Two versions beside each other: every store has the number of its format. A client of another format is
-//! refused when it is built; a client without the right to write the number works.
+//! Format numbers: every store records the number of its format. A client of another format is refused when
+//! it is built; a client without the right to write the number works.
 
 use std::net::Ipv4Addr;
 
@@ -51,7 +51,7 @@ fn set(server: &RedisServer, text: &str) {
 }
 
 #[test]
-fn redis_keeps_to_the_format() {
+fn redis_refuses_another_format_number() {
     let Some(binary) = default_server() else { return };
     let server = RedisServer::builder(&binary)
         .user("locks on >S3CR3T ~app:* &* +@all")
@@ -82,7 +82,7 @@ fn are_empty(servers: &[RedisServer]) {
 
 /// One server's refusal leaves nothing on the others, which another version may use.
 #[test]
-fn several_servers_are_read_before_any_is_numbered() {
+fn all_servers_formats_are_read_before_any_is_written() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
@@ -123,9 +123,9 @@ fn a_returning_servers_format_is_checked() {
     set(&servers[2], "leasehold format 2");
     proxy.accept();
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
-    // Two of three remain in use.
+    // The other two servers of the three stay in use.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
-    // One of these names has its home there.
+    // At least one of these names has the refused node as its home.
     let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
     let is_refused = |error: leasehold::Error| {
         let is_other_format = error.kind() == ErrorKind::IncompatibleFormat;
@@ -139,7 +139,7 @@ fn a_returning_servers_format_is_checked() {
 }
 
 #[test]
-fn a_cluster_keeps_to_the_format() {
+fn a_cluster_refuses_another_format_number() {
     let Some(cluster) = Cluster::start() else { return };
     keeps_to_the_format(
         || LockClient::connect(cluster.url()),
@@ -148,7 +148,7 @@ fn a_cluster_keeps_to_the_format() {
 }
 
 #[test]
-fn a_node_of_a_ring_keeps_to_the_format() {
+fn a_ring_node_refuses_another_format_number() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
     let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
@@ -156,20 +156,20 @@ fn a_node_of_a_ring_keeps_to_the_format() {
 }
 
 #[test]
-fn etcd_keeps_to_the_format() {
+fn etcd_refuses_another_format_number() {
     let Some(server) = Etcd::start() else { return crate::support::etcd::say_missing() };
     let note = |text: &str| {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
     };
     keeps_to_the_format(|| LockClient::connect(server.url()), note);
-    // No number below another prefix.
+    // The number below one prefix does not affect another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 }
 
 #[test]
-fn zookeeper_keeps_to_the_format() {
+fn zookeeper_refuses_another_format_number() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     keeps_to_the_format(
         || LockClient::connect(server.url()),
@@ -178,7 +178,7 @@ fn zookeeper_keeps_to_the_format() {
 }
 
 #[test]
-fn postgres_keeps_to_the_format() {
+fn postgres_refuses_another_format_number() {
     let Some(server) = PostgresServer::start() else { return };
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
@@ -202,7 +202,7 @@ fn postgres_keeps_to_the_format() {
 }
 
 #[test]
-fn mysql_keeps_to_the_format() {
+fn mysql_refuses_another_format_number() {
     let Some(server) = MysqlServer::start() else { return };
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
@@ -222,7 +222,7 @@ fn mysql_keeps_to_the_format() {
 }
 
 #[test]
-fn a_sqlite_file_keeps_to_the_format() {
+fn a_sqlite_file_refuses_another_format_number() {
     let folder = programs::in_memory();
     let path = folder.path().join("locks.db");
     let url = programs::sqlite_url(&path);

@@ -50,7 +50,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 }
 
 #[test]
-fn a_max_hold_shows_its_times_and_place() {
+fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
     // Only what the hold itself says is shown.
     let builder = || LockClient::builder().directory(false);
@@ -65,7 +65,7 @@ fn a_max_hold_shows_its_times_and_place() {
 
 /// The next hold, which another thread gets by a hand-off, must not show the last one's note.
 #[test]
-fn a_handoff_shows_the_new_holders_note() {
+fn after_a_hand_off_inspection_shows_the_new_holder() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
@@ -85,7 +85,8 @@ fn a_handoff_shows_the_new_holders_note() {
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // Time to fall asleep, which makes a hand-off. A release and an acquire would look the same.
+            // The other thread must fall asleep first, so that the unlock is a hand-off and not a release and
+            // a new acquire.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();
@@ -97,7 +98,7 @@ fn a_handoff_shows_the_new_holders_note() {
 }
 
 #[test]
-fn keys_of_other_programs_are_shown_with_their_type() {
+fn foreign_keys_are_shown_with_their_type() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -176,7 +177,7 @@ fn inspect_is_one_request_and_cuts_long_lists() {
 
 /// A cart or a session's secret is not shown as a holder, named in an error, or deleted.
 #[test]
-fn data_of_others_is_neither_told_nor_deleted_by_force() {
+fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -221,7 +222,8 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
     assert!(token.holder().unwrap().is_none());
 }
 
-/// Anybody may own such a key: neither the server's time nor the shared connection is spent on it.
+/// Any program may own such a key, so inspection must spend neither the server's time nor the shared
+/// connection on it.
 #[test]
 fn a_large_foreign_key_is_shown_as_such() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -245,7 +247,7 @@ fn a_large_foreign_key_is_shown_as_such() {
 
 /// Each level of a reader has its own key, and anybody can write a count of a million.
 #[test]
-fn inspect_reads_a_bounded_number_of_reader_levels() {
+fn inspect_reads_a_limited_number_of_reader_levels() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
@@ -257,16 +259,16 @@ fn inspect_reads_a_bounded_number_of_reader_levels() {
     let said: String = redis::cmd("INFO").arg("commandstats").query(&mut admin).unwrap();
     let line = said.lines().find_map(|line| line.strip_prefix("cmdstat_pttl:calls=")).unwrap();
     let looks: u64 = line.split(',').next().unwrap().parse().unwrap();
-    // And a few of the script's own.
+    // The script itself adds a few commands.
     assert!((2_000..2_010).contains(&looks), "{looks}");
-    // The others may be alive or not: their end is not shown.
+    // The remaining readers may be alive or not, so their end is not shown.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 }
 
 #[cfg(feature = "sqlite")]
 #[test]
-fn a_database_shows_a_holds_begin_and_place() {
+fn database_inspection_shows_a_holds_start_and_place() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();

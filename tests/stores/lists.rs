@@ -43,7 +43,7 @@ fn listing_many_locks_does_not_block_the_server() {
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // Another client is served all the time, between the requests.
+    // The server serves another client all the time, between the requests.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -92,7 +92,7 @@ fn listing_many_locks_does_not_block_the_server() {
 }
 
 #[test]
-fn a_list_has_locks_only() {
+fn a_listing_contains_only_locks() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(3)).build().unwrap();
     for words in [
@@ -133,7 +133,7 @@ fn a_list_has_locks_only() {
 
 /// Lists find each kind of lock among similar keys of other programs.
 #[test]
-fn keys_of_other_programs_cost_a_list_no_request_each() {
+fn foreign_keys_cost_a_listing_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let script = "for n = 1, tonumber(ARGV[1]) do redis.call('set', 'text:' .. n, 'x') redis.call('set', 'count:' .. n, n) \
                   redis.call('hset', 'person:' .. n, 'name', 'ada', 'email', 'ada@example.org') \
@@ -163,7 +163,7 @@ fn keys_of_other_programs_cost_a_list_no_request_each() {
     drop(held);
 }
 
-/// Each key then counts as a lock until it is read by itself.
+/// Without that right, each key counts as a possible lock until it is read.
 #[test]
 fn lists_work_without_the_right_to_sort() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -178,7 +178,7 @@ fn lists_work_without_the_right_to_sort() {
 }
 
 #[test]
-fn an_entry_of_somebody_else_is_read_with_care() {
+fn malformed_foreign_directory_entries_are_read_safely() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
@@ -200,7 +200,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 }
 
-/// Among other programs' keys, with more threads than an entry names.
+/// There are keys of other programs, and more waiting threads than an entry can name.
 #[test]
 fn waiters_are_counted_or_said_to_be_uncounted() {
     let Some(server) = RedisServer::start_default() else { return };

@@ -31,7 +31,7 @@ fn a_release_wakes_while_the_clock_stands() {
 }
 
 #[test]
-fn a_waiting_thread_is_heard_of_while_the_clock_stands() {
+fn a_waiting_thread_is_reported_while_the_clock_stands() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
     let lock = client.get_read_write_lock("a");
@@ -58,7 +58,7 @@ fn a_hold_is_renewed_after_a_third_of_its_lease() {
     assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
     for _ in 0..3 {
         clock.advance(ms(9_999));
-        // Nothing more happens while the clock stands: `advance` returns when all that was due is done.
+        // `advance` returns when all due work is done, so nothing more happens while the clock stands.
         throughout(ms(30), || lock.remaining_lease().unwrap() == Some(ms(20_001)));
         clock.advance(ms(1));
         assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
@@ -100,7 +100,7 @@ fn an_explicit_lease_ends_to_the_millisecond() {
 }
 
 #[test]
-fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
+fn a_guard_stops_counting_one_percent_before_the_lease() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let guard = client.get_lock("a").acquire_with(&leased(secs(10))).unwrap().unwrap();
@@ -121,7 +121,7 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
 
 /// A hold that the client counts as lost is also removed from the store.
 #[test]
-fn unlocking_in_the_last_percent_frees_the_lock() {
+fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     client.get_lock("a").lock_with_lease(secs(10)).unwrap();
@@ -136,8 +136,8 @@ fn unlocking_in_the_last_percent_frees_the_lock() {
 fn a_wait_ends_exactly_at_its_deadline() {
     let (clock, store) = world();
     let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    // Held by another client and by another thread of this one; waited for at the head of the queue and
-    // behind it.
+    // The holder is another client or another thread of this one; the waiters are at the head of the queue
+    // and behind it.
     for holder in [&stranger, &client] {
         let held = Holding::take(&holder.get_lock("a"));
         let waiters = [(); 2].map(|()| {
@@ -185,7 +185,7 @@ fn clients_come_and_go_while_the_clock_moves() {
 }
 
 #[test]
-fn the_clock_moves_where_there_are_no_clients() {
+fn the_manual_clock_moves_without_clients() {
     let (clock, store) = world();
     let alone = Waiter::on(clock.clone(), move |clock| clock.advance(HOUR));
     alone.returns_within(LONG);
@@ -223,7 +223,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Kept by renewals of three seconds each.
+    // Renewals of three seconds each keep the hold.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());
@@ -235,7 +235,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
 }
 
 #[test]
-fn a_group_is_given_back_in_the_opposite_order() {
+fn a_group_is_released_in_reverse_order() {
     let store = MemoryStore::new();
     let (observer, seen) = told(|event| match event {
         Event::Released { name, .. } => Some((*name).to_owned()),
@@ -275,7 +275,7 @@ impl leasehold::Observer for Warnings {
 }
 
 #[test]
-fn a_command_timeout_above_the_lease_is_warned_about() {
+fn a_command_timeout_above_the_lease_causes_a_warning() {
     for (timeout, is_told) in [(Duration::from_secs(5), true), (Duration::from_millis(300), false)] {
         let (tell, told) = leasehold::crossbeam_channel::unbounded();
         let client = leasehold::LockClient::builder()
@@ -288,7 +288,7 @@ fn a_command_timeout_above_the_lease_is_warned_about() {
             .unwrap();
         client.shutdown().unwrap();
         drop(client);
-        // Until the last possible sender is gone.
+        // The channel ends when the last sender is gone.
         let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
@@ -296,10 +296,10 @@ fn a_command_timeout_above_the_lease_is_warned_about() {
 
 /// In its own process, since other tests make clients too.
 #[test]
-fn many_clients_in_a_process_are_warned_about_once() {
+fn many_clients_in_one_process_cause_one_warning() {
     const INSIDE: &str = "LEASEHOLD_TEST_MANY_CLIENTS";
     if std::env::var_os(INSIDE).is_none() {
-        let command = crate::support::test_command("memory::many_clients_in_a_process_are_warned_about_once");
+        let command = crate::support::test_command("memory::many_clients_in_one_process_cause_one_warning");
         let (good, said) = crate::support::run(&command, |command| command.env(INSIDE, "1"));
         assert!(good && said.contains("1 passed"), "{said}");
         return;
@@ -308,7 +308,7 @@ fn many_clients_in_a_process_are_warned_about_once() {
     let (tell, told) = leasehold::crossbeam_channel::unbounded();
     let make =
         || leasehold::LockClient::builder().observer(Warnings(tell.clone())).build_in_memory(&store).unwrap();
-    // In sequence, and clones.
+    // Clients in sequence, and clones, do not count.
     for _ in 0..100 {
         let client = make();
         let _clones = [client.clone(), client.clone()];

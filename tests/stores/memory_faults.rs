@@ -43,7 +43,7 @@ fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
 }
 
 #[test]
-fn requests_fail_as_told_until_healed() {
+fn injected_faults_last_until_healed() {
     for fault in FAULTS {
         let (clock, store) = place();
         let client = client(&store);
@@ -51,7 +51,7 @@ fn requests_fail_as_told_until_healed() {
         for (what, result) in every_request(&client) {
             let error = result.expect_err(what);
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{what}: {error}");
-            // A question changes nothing, so its outcome is never unknown.
+            // A query changes nothing, so its outcome is never unknown.
             let questions =
                 ["latch", "latch wait", "permits", "is_locked", "inspect", "list", "clients", "ping"];
             let changes = !questions.contains(&what);
@@ -128,7 +128,7 @@ fn a_loss_is_reported_with_its_circumstances() {
 }
 
 #[test]
-fn one_client_is_cut_off_and_the_others_are_not() {
+fn cutting_off_one_client_leaves_the_others_connected() {
     let (clock, store) = place();
     let (cut, other) = (client(&store), client(&store));
     let guard = cut.get_lock("a").acquire().unwrap();
@@ -146,14 +146,14 @@ fn one_client_is_cut_off_and_the_others_are_not() {
 }
 
 #[test]
-fn a_too_slow_answer_does_not_come() {
+fn an_answer_slower_than_the_timeout_never_arrives() {
     let (clock, store) = place();
     let client = client(&store);
     store.slow_down(ms(500));
     let lock = client.get_lock("a");
     lock.lock().unwrap();
     assert_eq!(client.ping().unwrap().latency, ms(500));
-    // The watchdog renews as slowly, while nobody else moves the clock.
+    // Renewals are slow too, and only this thread moves the clock.
     clock.advance(ms(120_000));
     assert!(lock.is_held_by_current_thread().unwrap());
     store.slow_down(ms(3_000));
@@ -182,7 +182,7 @@ fn a_client_whose_renewal_is_slow_can_be_shut_down() {
 }
 
 #[test]
-fn by_the_systems_clock_a_slow_answer_takes_real_time() {
+fn a_slow_answer_takes_real_time_on_the_system_clock() {
     let store = MemoryStore::new();
     let client = LockClient::in_memory_with(&store);
     store.slow_down(ms(30));
@@ -190,7 +190,7 @@ fn by_the_systems_clock_a_slow_answer_takes_real_time() {
 }
 
 #[test]
-fn forgotten_locks_keep_the_token_counter_and_notify_nobody() {
+fn forgetting_a_lock_keeps_the_counter_and_notifies_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));
@@ -228,7 +228,7 @@ fn a_paused_client_neither_renews_nor_reports() {
 }
 
 #[test]
-fn a_paused_leader_has_no_term() {
+fn a_paused_leader_reports_no_term() {
     let (clock, store) = place();
     let client = client(&store);
     let leader = client.leader("a").unwrap();
@@ -354,7 +354,7 @@ fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str,
 }
 
 #[test]
-fn a_releases_error_is_not_retryable() {
+fn an_error_of_a_release_is_not_retryable() {
     let (_clock, store) = place();
     for (what, error) in every_release(&client(&store), &store) {
         assert!(error.work_ran() && !error.is_retryable(), "{what}: {error}");
@@ -362,7 +362,7 @@ fn a_releases_error_is_not_retryable() {
 }
 
 #[test]
-fn a_dropped_guards_error_is_not_retryable() {
+fn an_error_of_a_dropped_guard_is_not_retryable() {
     let (_clock, store) = place();
     let (observer, seen) = told(|event| match event {
         Event::ReleaseFailed { error, .. } => Some((error.work_ran(), error.is_retryable())),
@@ -380,7 +380,7 @@ fn a_dropped_guards_error_is_not_retryable() {
 }
 
 #[test]
-fn a_failed_condition_says_that_work_ran() {
+fn a_failed_condition_wait_says_that_work_ran() {
     let (clock, store) = place();
     let client = client(&store);
     let lock = client.get_lock("queue");

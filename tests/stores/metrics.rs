@@ -37,7 +37,7 @@ impl Recorded {
 }
 
 #[test]
-fn waits_and_holds_have_their_series() {
+fn waits_and_holds_have_metrics() {
     let recorded = Recorded(Metrics::new(), Kept::naming(series_of));
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
@@ -76,7 +76,7 @@ fn waits_and_holds_have_their_series() {
 }
 
 #[test]
-fn hand_offs_renewals_and_losses_have_their_series() {
+fn hand_offs_renewals_and_losses_have_metrics() {
     let recorded = Recorded(Metrics::new(), Kept::naming(series_of));
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
@@ -158,7 +158,7 @@ fn a_thread_counts_as_a_waiter_once_it_sleeps() {
 }
 
 #[test]
-fn a_clone_that_gets_a_label_keeps_its_groups() {
+fn a_labelled_clone_of_metrics_keeps_its_groups() {
     let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
     let labelled = metrics.clone().label("client", "orders");
     let recorded = Recorded(labelled, Kept::naming(series_of));

@@ -84,7 +84,7 @@ fn shared() -> Option<&'static MysqlServer> {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_the_key() {
+fn every_statement_finds_its_row_by_primary_key() {
     let Some(server) = shared() else { return };
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
@@ -112,7 +112,7 @@ fn every_statement_finds_its_row_by_the_key() {
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // Of several ids at a time.
+    // This statement reads several ids at a time.
     let text = statement("mysql", "turn_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
@@ -130,7 +130,7 @@ fn kill_all(admin: &mut Conn) {
 }
 
 #[test]
-fn a_server_that_stands_still_costs_one_command_timeout() {
+fn a_frozen_server_costs_one_command_timeout() {
     let Some(server) = MysqlServer::start() else { return };
     let client = connected(|| server.options().command_timeout(ms(1_500)).build());
     client.get_lock("a").lock().unwrap();
@@ -147,7 +147,7 @@ fn a_server_that_stands_still_costs_one_command_timeout() {
 }
 
 #[test]
-fn a_grant_whose_answer_does_not_come_is_undone() {
+fn an_unanswered_grant_is_undone() {
     let Some(server) = shared() else { return };
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let name = fresh("late");
@@ -181,7 +181,7 @@ fn a_try_waits_for_no_row_lock() {
 }
 
 #[test]
-fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = MysqlServer::start() else { return };
     let at = |url: &str| LockClient::builder().url(url);
     let error = at(&server.url()).build().unwrap_err();
@@ -210,7 +210,7 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password by option and by URL; the documented permissions suffice; both schemes.
+    // The password works by option and by URL, the documented permissions suffice, and both schemes work.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());
@@ -233,7 +233,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
 
 /// An error is no loss: the server keeps the session's lock, and the session goes on.
 #[test]
-fn a_server_stop_ends_no_session_lock() {
+fn a_frozen_server_keeps_session_locks() {
     let Some(server) = MysqlServer::start() else { return };
     let lease = ms(12_000);
     let options = || LockClient::builder().url(server.url()).session_locks();
@@ -283,7 +283,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
 }
 
 #[test]
-fn a_silent_session_is_held_to_its_windows_end() {
+fn a_silent_sessions_hold_lasts_until_its_window_ends() {
     let Some(server) = shared() else { return };
     // The server is not heard any more on connections with lower numbers.
     let silent = Arc::new(AtomicUsize::new(0));
@@ -345,11 +345,11 @@ fn transactions_count_exactly_at_every_isolation_level() {
 }
 
 #[test]
-fn a_transaction_that_the_server_ends_is_lost() {
+fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // A wait in vain ends the transaction, if the server is set so.
+    // With this server setting a timed-out wait ends the whole transaction.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);

@@ -84,9 +84,10 @@ fn locks_do_not_depend_on_the_servers_settings() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
-/// Other sessions have used them up: the hold is renewed, and each kind of statement works.
+/// Other sessions have used up the prepared statements: the hold is still renewed, and each kind of statement
+/// works.
 #[test]
-fn a_server_without_room_for_prepared_statements_costs_no_hold() {
+fn a_server_without_prepared_statements_left_costs_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     let lease = ms(1_500);
@@ -140,7 +141,7 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
-    // Text for people costs no lock, whatever the table has room for.
+    // Host and thread names must not make a lock fail, whatever the columns can store.
     for column in ["VARCHAR(64) CHARACTER SET latin1", "VARCHAR(1) CHARACTER SET utf8mb4"] {
         admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
@@ -163,9 +164,9 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(left, None, "a try leaves nothing behind");
 }
 
-/// Includes sessions whose callers have given up.
+/// This includes sessions whose callers have given up.
 #[test]
-fn no_session_waits_long_on_a_server_locked_for_reading() {
+fn a_read_locked_server_blocks_no_session_for_long() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
@@ -190,7 +191,7 @@ fn no_session_waits_long_on_a_server_locked_for_reading() {
 
 /// Where the server distinguishes case, as on Linux.
 #[test]
-fn a_table_differing_in_case_is_named_at_connect() {
+fn a_table_name_differing_only_in_case_is_reported() {
     let Some(server) = MysqlServer::start() else { return };
     at(&server.url()).build().unwrap();
     let seen = Seen::default();

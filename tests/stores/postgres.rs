@@ -81,7 +81,7 @@ fn shared() -> Option<&'static PostgresServer> {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_the_key() {
+fn every_statement_finds_its_row_by_primary_key() {
     let Some(server) = shared() else { return };
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
@@ -118,7 +118,7 @@ fn every_statement_finds_its_row_by_the_key() {
             name => crate::statement("postgres", name),
         };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
-        // Both plans: for these values, and for any.
+        // Both plans are checked: for these values, and the generic one.
         for mode in ["force_custom_plan", "force_generic_plan"] {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
@@ -156,7 +156,7 @@ fn terminated_backends_are_replaced() {
 }
 
 #[test]
-fn each_outage_of_wake_ups_is_reported() {
+fn each_interruption_of_wake_ups_is_reported() {
     let Some(server) = PostgresServer::start() else { return };
     let seen = Seen::default();
     let client = server.options().observer(seen.clone()).build().unwrap();
@@ -199,12 +199,12 @@ fn terminate_all(admin: &mut Client) {
 
 /// A stopped server process: the call ends with an unknown outcome, and is cleaned up.
 #[test]
-fn a_backend_that_stands_still_costs_one_command_timeout() {
+fn a_frozen_backend_costs_one_command_timeout() {
     let Some(server) = PostgresServer::start() else { return };
     // A directory entry would be another statement on this connection, or use another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // Prepares the statement, without which nothing would be in doubt. A question follows the first use.
+    // This prepares the statement, without which nothing would be in doubt. A query follows the first use.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -268,7 +268,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
 }
 
 #[test]
-fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
+fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = PostgresServer::start() else { return };
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);
@@ -320,7 +320,8 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// Refused at once, always, and with a reason: not by a later failure that depends on the pooler's sessions.
+/// The refusal comes at once, every time, and with a reason, not as a later failure that depends on the
+/// pooler's sessions.
 #[test]
 fn transaction_pooling_is_refused_with_the_reason() {
     let Some(server) = PostgresServer::start() else { return };
@@ -355,7 +356,7 @@ fn transaction_pooling_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_session_lock_that_is_released_wakes_its_waiter() {
+fn releasing_a_session_lock_wakes_its_waiter() {
     let Some(server) = shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
@@ -379,7 +380,7 @@ fn a_session_lock_that_is_released_wakes_its_waiter() {
 
 /// No renewal is due for long: the connection's end shows the loss, of this hold alone.
 #[test]
-fn a_session_that_the_server_ends_is_noticed_at_once() {
+fn a_server_ended_session_is_noticed_at_once() {
     let Some(server) = shared() else { return };
     let mut admin = server.admin();
     for round in 0..3 {
@@ -479,7 +480,7 @@ fn transactions_count_exactly_at_every_isolation_level() {
 }
 
 #[test]
-fn a_transaction_that_the_server_ends_is_lost() {
+fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = shared() else { return };
     let names = server.names();
     let name = fresh("ended");
@@ -487,7 +488,7 @@ fn a_transaction_that_the_server_ends_is_lost() {
     client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
     let mut transaction = client.transaction().unwrap();
     let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
-    // Another transaction gets it once the server has ended this one.
+    // Another transaction gets the lock once the server has ended this one.
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());

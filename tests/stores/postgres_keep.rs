@@ -52,21 +52,21 @@ fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
 }
 
 #[test]
-fn a_row_says_whether_its_holder_caches_it() {
+fn a_row_shows_whether_its_holder_caches_it() {
     let Some(server) = PostgresServer::start() else { return };
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
     let kept = keeps.lock_builder(name).cached().build();
     let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
-    // By each statement that takes a lock.
+    // Each statement that acquires a lock is used.
     let tries = || theirs.try_lock().unwrap();
     let waits = || theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn() -> bool + Sync), &waits] {
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // On another thread: this one's number is retired with its lost hold.
+        // This runs on another thread, because this thread's number is retired with its lost hold.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes());
@@ -88,7 +88,7 @@ fn a_row_says_whether_its_holder_caches_it() {
 }
 
 #[test]
-fn a_holder_is_asked_once_however_many_wait() {
+fn a_holder_is_recalled_once_however_many_wait() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "once", &mut admin);
@@ -117,7 +117,7 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
-    // On a busy machine it counts as alive all the same.
+    // The age keeps the client alive even on a busy machine.
     stand(lock.name(), "silent", "-1 minute", &mut admin);
     await_looks(&mut admin);
     lock.unlock().unwrap();
@@ -164,7 +164,7 @@ fn a_lost_recall_session_releases_cached_locks() {
 
 /// A row that another transaction has locked does not keep the client from its other cached locks.
 #[test]
-fn a_locked_row_costs_no_other_cached_lock() {
+fn a_locked_row_affects_no_other_cached_lock() {
     let Some(server) = PostgresServer::shared() else { return };
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
@@ -180,9 +180,9 @@ fn a_locked_row_costs_no_other_cached_lock() {
     transaction.rollback().unwrap();
 }
 
-/// Marks of holds that hear of others: of a living owner alone, and not behind another transaction's row lock.
+/// A recall mark is set only for the current owner, and never waits for another transaction's row lock.
 #[test]
-fn only_a_living_owner_is_marked() {
+fn only_a_current_owner_is_marked_for_recalls() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");

@@ -52,7 +52,7 @@ fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 }
 
 #[test]
-fn a_release_wakes_one_of_the_clients_that_wait() {
+fn a_release_wakes_exactly_one_waiting_client() {
     // The log has each statement before it runs. A session's last statement would not do: the client's
     // directory entry uses the same sessions.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
@@ -83,7 +83,8 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    // Three each, and the polls. If each release woke all, those alone would be 136.
+    // Each client sends three statements, and polls come on top. If each release woke all, the wake-ups alone
+    // would cause 136.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
@@ -128,7 +129,7 @@ fn a_notified_client_that_stays_away_delays_nobody() {
 
 /// Entries of killed clients end by the next waiting client, or by a sweep.
 #[test]
-fn nothing_is_left_of_clients_that_wait_no_more() {
+fn clients_that_stopped_waiting_leave_nothing() {
     let Some(server) = PostgresServer::start() else { return };
     let name = fresh("left");
     let holder = server.client();
@@ -149,7 +150,7 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
     held.unlock().unwrap();
 }
 
-/// As any client takes a free lock.
+/// Acquires a free lock as any client would.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
         .query_one(
@@ -287,7 +288,7 @@ fn tell(connection: &mut Client, name: &str) -> Option<String> {
 }
 
 #[test]
-fn clients_are_told_in_the_order_in_which_they_came() {
+fn clients_are_notified_in_order_of_arrival() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = (fresh("order"), server.admin());
     assert!(ask(&mut admin, &name, "a").0);
@@ -304,7 +305,7 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // Notified, and it finds the lock taken: first again.
+    // This client was notified but finds the lock taken, so it is first again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -346,13 +347,13 @@ fn a_freed_lock_is_reserved_briefly() {
     keep(&mut admin, "40 ms");
     assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
     leave(&mut admin, &name, "told");
-    // As after a clock was set back.
+    // The row looks as after the clock was set back.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// The client knows its link to the server.
+/// The client measures its round trip, and asks for a reservation to match.
 #[test]
 fn a_reservation_lasts_as_long_as_its_client_asked() {
     let Some(server) = shared() else { return };
@@ -375,7 +376,7 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
 
 /// The release does not see the client yet: it began before that is committed.
 #[test]
-fn a_release_tells_a_client_that_joins_meanwhile() {
+fn a_release_notifies_a_client_that_joins_meanwhile() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
@@ -399,7 +400,7 @@ fn a_release_tells_a_client_that_joins_meanwhile() {
 
 /// A client joins and does not see the release yet, nor the release the client.
 #[test]
-fn a_client_that_joins_during_a_release_sees_it() {
+fn a_client_joining_during_a_release_gets_the_lock() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
@@ -423,7 +424,7 @@ fn a_client_that_joins_during_a_release_sees_it() {
 }
 
 #[test]
-fn a_release_passes_over_an_entry_that_is_locked() {
+fn a_release_skips_a_locked_queue_row() {
     let Some(server) = shared() else { return };
     let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
     releasing.batch_execute("SET lock_timeout = '20s'").unwrap();

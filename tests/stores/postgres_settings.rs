@@ -44,7 +44,7 @@ fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
 }
 
 #[test]
-fn two_roles_with_schemas_of_their_own_have_one_table() {
+fn roles_with_their_own_schemas_share_one_table() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "roles", "");
     let roles = two_roles(server, &mut admin);
@@ -77,7 +77,7 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
 }
 
 #[test]
-fn no_table_is_made_beside_another_schemas() {
+fn no_second_table_is_created_beside_another_schemas() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
@@ -152,7 +152,7 @@ fn any_thread_name_can_take_a_lock() {
         let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");
-        // The directory has all of it, whatever the database can write.
+        // The directory keeps the full label, whatever the database's encoding can store.
         let held = client.get_lock("c").acquire().unwrap();
         let label = || {
             let clients: Result<Vec<_>> = rival.clients().collect();
@@ -163,7 +163,7 @@ fn any_thread_name_can_take_a_lock() {
     }
 }
 
-/// Each would end or change a request if the client did not set it.
+/// Each of these settings would end or change a request if the client did not override it.
 const SETTINGS: &str = "\
     default_transaction_isolation = 'serializable'; default_transaction_deferrable = on; \
     idle_in_transaction_session_timeout = '1ms'; statement_timeout = '10s'; lock_timeout = '10ms'; \
@@ -208,7 +208,7 @@ fn elsewhere_takes(client: &LockClient) -> bool {
 }
 
 #[test]
-fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
+fn an_idle_session_limit_ends_no_wait_or_wake_up() {
     let Some(server) = shared() else { return };
     let role = fresh("idle").replace('-', "_").to_lowercase();
     server
@@ -229,7 +229,7 @@ fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
     });
 }
 
-/// A pooler that answers so many of the next requests by an error that ends the session.
+/// A pooler that answers the given number of next requests with an error that ends the session.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);
@@ -307,9 +307,9 @@ fn answer(server: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Otherwise a release would be answered with success, and be seen by nobody.
+/// Otherwise the server would report a release as done without committing it.
 #[test]
-fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
+fn a_pooler_that_leaves_transactions_open_is_refused() {
     let Some(server) = shared() else { return };
     let (database, mut admin) = database(server, "begun", "");
     let begins = Arc::new(AtomicBool::new(true));
@@ -340,7 +340,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
 
 /// A pooler's own error, under a code that no server uses.
 #[test]
-fn a_session_ending_error_is_no_answer() {
+fn a_session_ending_error_leaves_the_outcome_unknown() {
     let Some(server) = shared() else { return };
     server.admin();
     for code in ["XX999", "08P01"] {
@@ -361,7 +361,7 @@ fn a_session_ending_error_is_no_answer() {
 }
 
 #[test]
-fn a_one_session_pooler_is_refused() {
+fn a_pooler_with_one_session_is_refused() {
     let Some(server) = shared() else { return };
     let Some(bouncer) = Bouncer::before_with(server, "session", "default_pool_size = 1") else { return };
     let begun = now();
@@ -383,7 +383,7 @@ const FULL: &str = "
     SET search_path = full_queue, pg_catalog, public";
 
 #[test]
-fn a_release_needs_no_room_for_its_message() {
+fn a_release_succeeds_with_a_full_notification_queue() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "queue", "");
     let url = url_of(server, &name, "admin");
@@ -404,7 +404,7 @@ fn a_release_needs_no_room_for_its_message() {
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // With a waiter that nothing wakes.
+        // A waiter is present, which no message wakes.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

@@ -53,7 +53,7 @@ fn a_lazy_client_may_start_before_its_server() {
     assert_eq!(client.ping().unwrap().store, "redis");
 }
 
-/// All threads that find the server down learn that by one attempt to connect.
+/// All threads that find the server down share one attempt to connect.
 #[test]
 fn threads_that_find_no_server_fail_together() {
     // A listener that accepts connections and says nothing.
@@ -100,7 +100,7 @@ fn redis_refuses_a_write_with_an_older_token() {
 }
 
 #[test]
-fn a_builder_from_the_environment_connects_where_that_says() {
+fn a_builder_uses_the_url_from_the_environment() {
     const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
     if std::env::var_os(INSIDE).is_some() {
         let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();

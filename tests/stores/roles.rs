@@ -15,7 +15,7 @@ trait Operated: Database {
     /// Makes the user `app`, who may use the table and may not write to a read-only server, and the user
     /// `one`, who may have one connection.
     fn make_users(&self);
-    /// As before a switchover: no more writes; open connections stay.
+    /// Makes the server read-only, as before a switchover; open connections stay.
     fn set_read_only(&self);
     fn connections(&self) -> u64;
     /// Adds a lock's row as replication would.
@@ -149,7 +149,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
-    // Renewed where its row is now.
+    // The hold is renewed on the server that has its row now.
     throughout(RENEWED + ms(1_000), || copied.check().is_ok());
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
@@ -169,7 +169,7 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     relay.lead_to(new.port());
     old.set_read_only();
     let start = now();
-    // Nobody gets it from the old master any more, and soon from the new one.
+    // The old master grants the lock to no one any more, and the new one grants it soon.
     comes_within(start, ms(1_000), "the rival's grant", || {
         rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });
@@ -177,7 +177,7 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     within(start, RENEWED / 3, "the loss");
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(renewed.unlock().unwrap_err().is_lost());
-    // Not renewed, so not checked before the release.
+    // This hold is not renewed, so only the release notices.
     assert!(leased.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();

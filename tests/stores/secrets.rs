@@ -126,7 +126,7 @@ fn renewed_authorities_are_read_from_the_file() {
 }
 
 #[test]
-fn renewed_certificates_of_a_sentinel_and_its_master_are_believed() {
+fn renewed_sentinel_and_master_certificates_are_accepted() {
     let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
     let [mut master, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
     let sentinel = RedisServer::builder(&binary).sentinel().tls_of(&master).config("tls-replication yes");
@@ -289,7 +289,7 @@ fn rotations_are_followed_in_a_cluster() {
             cluster.on(index, &["CLIENT", "KILL", "USER", "app"]);
         }
     });
-    // Each member is asked for by its own address.
+    // The provider is asked for each member by the member's own address.
     let heard = Arc::clone(&asked);
     let client = options(&Password::default()).credentials(move |address: &str| {
         heard.lock().insert(address.to_owned());
@@ -345,7 +345,7 @@ fn rotations_are_followed_on_etcd() {
         server.must(&format!("/v3/auth/{path}"), body);
     }
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
-    // A change ends all tokens.
+    // A password change invalidates all tokens.
     rotations_are_followed(&options, 10, |_, new| {
         let root = server.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
         let token = root["token"].as_str().unwrap();

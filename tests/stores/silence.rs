@@ -67,7 +67,7 @@ fn a_hold_on_mysql_survives_silent_new_connections() {
     });
 }
 
-/// A machine that is off: nobody answers, and nobody refuses.
+/// The first host behaves like a machine that is switched off: it neither answers nor refuses.
 #[cfg(feature = "postgres")]
 #[test]
 fn a_silent_first_host_does_not_hide_the_second() {

@@ -56,7 +56,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 }
 
 #[test]
-fn every_statement_finds_its_row_by_the_key() {
+fn every_statement_finds_its_row_by_primary_key() {
     let file = File::new();
     let raw = file.raw();
     for name in ["take", "retake", "leave", "renew", "expire", "look", "force"] {
@@ -73,7 +73,7 @@ fn every_statement_finds_its_row_by_the_key() {
 }
 
 #[test]
-fn a_file_without_the_table_says_how_to_make_it() {
+fn the_error_for_a_missing_table_gives_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     let url = format!("sqlite://{}", path.display());
@@ -82,7 +82,7 @@ fn a_file_without_the_table_says_how_to_make_it() {
     let error = LockClient::connect(&url).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("create_schema"), "{error}");
-    // Another table's locks are others.
+    // Locks of another table are different locks.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
@@ -143,9 +143,9 @@ fn a_locked_file_is_busy_after_a_wait() {
     held.unlock().unwrap();
 }
 
-/// A full disk to SQLite: the file may not grow.
+/// A small tmpfs stands for the full disk.
 #[test]
-fn a_full_disk_is_said_and_grants_nothing() {
+fn a_full_disk_is_reported_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
     let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
     let url = format!("sqlite://{}/locks.db", disk.path().display());
@@ -250,7 +250,7 @@ fn the_next_client_removes_killed_clients_entries() {
 }
 
 #[test]
-fn rows_show_holders_and_a_sweep_forgets_free_locks() {
+fn rows_show_holders_and_free_rows_are_swept() {
     let file = File::new();
     let client = file.client();
     let held = client.get_fenced_lock("held").acquire().unwrap();
@@ -280,7 +280,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
 
 /// SQLite refuses to create the file without waiting.
 #[test]
-fn many_can_make_the_file_at_once() {
+fn many_clients_can_create_the_file_at_once() {
     for _ in 0..20 {
         let folder = programs::in_memory();
         let url = format!("sqlite://{}/locks.db", folder.path().display());
@@ -290,7 +290,7 @@ fn many_can_make_the_file_at_once() {
                 scope.spawn(|| {
                     start.wait();
                     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-                    // Nobody deleted a file, so no error says so.
+                    // No file was deleted, so no error may report a deletion.
                     client.get_lock("a").try_lock().unwrap();
                 });
             }
@@ -351,7 +351,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
 
 /// The path now leads to another, empty file.
 #[test]
-fn a_replaced_file_makes_no_two_holders() {
+fn a_replaced_file_never_allows_two_holders() {
     for change in [File::delete, File::replace] {
         let file = File::new();
         let first = file.options().retry_timeout(ms(300)).build().unwrap();
@@ -438,9 +438,10 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
 /// Tells this test program what to do as another process.
 const WORK: &str = "LEASEHOLD_SQLITE_WORK";
 
-/// Does nothing alone; with [`WORK`] in its environment, another process, which reports how it ended.
+/// Does nothing when run alone; with [`WORK`] in its environment, does that work as another process, and
+/// reports how it ended.
 #[test]
-fn another_process_does_its_work() {
+fn helper_process_for_sqlite_tests() {
     let Ok(work) = std::env::var(WORK) else { return };
     let (what, url) = work.split_once(' ').unwrap();
     let options = || LockClient::builder().url(url);
@@ -466,7 +467,7 @@ fn another_process_does_its_work() {
 type As<'a> = &'a [&'a str];
 
 fn other_process(user: As<'_>, what: &str, url: &str) -> String {
-    let own = test_command("sqlite::another_process_does_its_work");
+    let own = test_command("sqlite::helper_process_for_sqlite_tests");
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let work = format!("{what} {url}");
     crate::support::run(&[user, &own].concat(), |command| command.env(WORK, work)).1
@@ -474,7 +475,7 @@ fn other_process(user: As<'_>, what: &str, url: &str) -> String {
 
 /// From the log alone the rival sees nothing; from the index alone it sees the hold, which is in the log.
 #[test]
-fn a_deleted_log_makes_no_two_holders() {
+fn a_deleted_log_never_allows_two_holders() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
     for (deleted, is_elsewhere) in
         [(both, false), (log, false), (index, false), (both, true), (log, true), (index, true)]
@@ -679,7 +680,7 @@ fn a_file_mounted_alone_is_refused() {
 /// The first write in a container copies the image's file: each container has its own locks under one path.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_images_file_has_locks_per_container() {
+fn a_container_images_file_has_separate_locks_per_container() {
     let image = File::new();
     let containers = [(); 2].map(|()| {
         let disk = Disk::new()?;
@@ -711,7 +712,7 @@ fn an_images_file_has_locks_per_container() {
 
 /// Its log and index stay, but do not show the hold.
 #[test]
-fn a_restored_backup_is_a_loss_to_holders() {
+fn a_restored_backup_loses_the_holders_locks() {
     let file = File::new();
     let (path, backup) = (file.0.path().join(FILES[0]), file.0.path().join("backup.db"));
     let is_in_the_file = || file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();

@@ -1,5 +1,5 @@
-//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` tells apart, and jobs of a
-//! work-stealing pool, which nothing can.
+//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` distinguishes, and jobs of
+//! a work-stealing pool, which cannot be distinguished.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -70,7 +70,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 }
 
 #[test]
-fn a_stolen_job_reenters_its_hosts_lock() {
+fn a_work_stealing_job_reenters_the_threads_lock() {
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
@@ -162,7 +162,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn a_tasks_hold_belongs_to_that_task() {
+    fn a_tasks_hold_belongs_to_that_task_alone() {
         let client = LockClient::in_memory();
         let lock = client.get_lock("a");
         beside_a_holder(&lock, || {
@@ -195,9 +195,9 @@ mod tokio_tasks {
         assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
-    /// To the store the thread writes, and may read as the same owner.
+    /// To the store, the thread is the writing owner, which may also read.
     #[test]
-    fn a_task_does_not_read_beside_another_tasks_writing() {
+    fn a_task_cannot_read_while_another_task_writes() {
         let client = LockClient::in_memory();
         let both = client.get_read_write_lock("a");
         let (read, write) = (both.read().clone(), both.write().clone());
@@ -221,7 +221,7 @@ mod tokio_tasks {
     }
 
     #[test]
-    fn a_guard_that_another_task_drops_releases() {
+    fn a_guard_dropped_by_another_task_still_releases() {
         let client = LockClient::in_memory();
         let given = Rc::new(std::cell::RefCell::new(None));
         LocalSet::new().block_on(&runtime(), async {
@@ -236,7 +236,7 @@ mod tokio_tasks {
         });
     }
 
-    /// A hold that a closure left behind is not the next one's.
+    /// A hold that one closure left behind does not belong to the next closure.
     #[test]
     fn spawn_blocking_does_not_reenter_an_earlier_lock() {
         let lock = LockClient::in_memory().get_lock("a");

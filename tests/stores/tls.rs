@@ -40,14 +40,14 @@ impl Secured {
         assert!(!lock.try_lock().unwrap());
         let waiter =
             Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
-        // Renewed meanwhile.
+        // The hold is renewed meanwhile.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
         let fence = guard.fencing_token();
         guard.unlock().unwrap();
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // In databases longer than one TLS record.
+        // For databases this name is longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
@@ -126,7 +126,7 @@ fn postgresql_works_over_tls_and_impostors_are_refused() {
 }
 
 #[test]
-fn each_sslmode_means_the_same_as_to_libpq() {
+fn each_sslmode_behaves_as_in_libpq() {
     let Some(server) = PostgresServer::start_tls() else { return };
     let Some(plain) = PostgresServer::start() else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
@@ -190,7 +190,7 @@ fn each_sslmode_means_the_same_as_to_libpq() {
 }
 
 #[test]
-fn postgresql_takes_a_certificate_for_a_password() {
+fn postgresql_accepts_a_certificate_instead_of_a_password() {
     let Some(server) = PostgresServer::start_tls() else { return };
     server.admin().batch_execute("CREATE USER client SUPERUSER").unwrap();
     let certificates = server.certificates();
@@ -215,7 +215,7 @@ fn mysql_url(host: &str, port: u16) -> String {
 }
 
 #[test]
-fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
+fn mysql_works_over_tls_and_impostors_are_refused() {
     let Some(server) = MysqlServer::start_tls() else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER secured IDENTIFIED BY 'S3CR3T' REQUIRE SSL").unwrap();
@@ -236,7 +236,7 @@ fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
 }
 
 #[test]
-fn each_ssl_mode_means_the_same_as_to_mysql() {
+fn each_ssl_mode_behaves_as_in_the_mysql_client() {
     let Some(server) = MysqlServer::start_tls() else { return };
     let Some(plain) = MysqlServer::start_with(&["--skip-ssl"]) else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
@@ -280,7 +280,7 @@ fn each_ssl_mode_means_the_same_as_to_mysql() {
 }
 
 #[test]
-fn mysql_asks_for_a_certificate() {
+fn mysql_can_require_a_client_certificate() {
     let Some(server) = MysqlServer::start_tls() else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER certified REQUIRE X509").unwrap();
@@ -297,7 +297,7 @@ fn mysql_asks_for_a_certificate() {
 }
 
 #[test]
-fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
+fn zookeeper_works_over_tls_and_impostors_are_refused() {
     let Some(mut server) = ZooKeeper::start_tls(CALM, false) else { return };
     let secured = Secured {
         certificates: server.certificates(),
@@ -314,7 +314,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
-    // Neither falls back to the other.
+    // TLS and plaintext do not fall back to each other.
     let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [
@@ -329,7 +329,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
 }
 
 #[test]
-fn zookeeper_asks_for_a_certificate() {
+fn zookeeper_can_require_a_client_certificate() {
     let Some(server) = ZooKeeper::start_tls(CALM, true) else { return };
     let certificates = server.certificates();
     let (certificate, key) = certificates.client();
@@ -346,7 +346,7 @@ fn zookeeper_asks_for_a_certificate() {
 }
 
 #[test]
-fn redis_asks_for_a_certificate() {
+fn redis_can_require_a_client_certificate() {
     let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
         return crate::support::missing("no server that was built with TLS");
     };

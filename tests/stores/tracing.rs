@@ -174,7 +174,7 @@ fn waits_and_holds_have_spans() {
 }
 
 #[test]
-fn risks_and_losses_are_in_the_holds_span() {
+fn at_risk_and_lost_events_are_in_the_holds_span() {
     let (kept, clock, name) = (kept(), ManualClock::new(), fresh("at risk"));
     let store = MemoryStore::with_clock(clock.clone());
     let guard = client(&store).get_lock(&name).acquire().unwrap();

@@ -83,7 +83,7 @@ fn one_waiting_client_polls_often() {
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
 }
 
-/// The poller's connection stays, for another name.
+/// The poller's connection stays open for another name.
 #[test]
 fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let Some(server) = MysqlServer::start() else { return };
@@ -150,9 +150,9 @@ fn the_poller_finds_a_release_in_milliseconds() {
     assert!(took <= ms(20), "{took:?}");
 }
 
-/// A poller that stands still, or of another program: the others poll as usual.
+/// The poller lock may belong to a frozen client or another program: the other waiters poll as usual.
 #[test]
-fn a_stuck_poller_delays_nobody() {
+fn a_frozen_poller_delays_no_other_waiter() {
     let Some(server) = MysqlServer::start() else { return };
     let name = fresh("stuck");
     let mut admin = server.admin();
@@ -177,7 +177,7 @@ fn a_stuck_poller_delays_nobody() {
 /// A user without a spare connection for polling, and a client without a poller lock, as in earlier
 /// versions.
 #[test]
-fn waiters_without_a_poller_are_served_too() {
+fn waiters_without_a_poller_lock_are_served_too() {
     let Some(server) = MysqlServer::start() else { return };
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
@@ -203,7 +203,7 @@ fn waiters_without_a_poller_are_served_too() {
 }
 
 #[test]
-fn a_shut_down_poller_leaves_the_lock() {
+fn a_poller_that_shuts_down_gives_up_its_lock() {
     let Some(server) = MysqlServer::start() else { return };
     watch_for_stalls();
     let name = fresh("ends");

@@ -105,7 +105,7 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
 }
 
 #[test]
-fn on_redis() {
+fn old_and_new_versions_coexist_on_redis() {
     let Some(binary) = default_server() else { return };
     let mut servers = Vec::new();
     let mut start = |count| {
@@ -135,9 +135,9 @@ fn on_redis() {
     });
 }
 
-/// Each time below another path.
+/// Each round uses another path.
 #[test]
-fn on_etcd_and_zookeeper() {
+fn old_and_new_versions_coexist_on_etcd_and_zookeeper() {
     let Some(etcd) = Etcd::start() else { return };
     exclude_each_other("etcd", || at(format!("{}/{}", etcd.url(), fresh("versions"))));
     let Some(zookeeper) = ZooKeeper::start(CALM) else { return };
@@ -145,7 +145,7 @@ fn on_etcd_and_zookeeper() {
 }
 
 #[test]
-fn on_databases() {
+fn old_and_new_versions_coexist_on_databases() {
     let mut folders = Vec::new();
     exclude_each_other("SQLite", || {
         folders.push(programs::in_memory());

@@ -66,7 +66,7 @@ fn a_long_outage_ends_holds_in_time() {
 
 /// The session continues when the server returns, with every node that nobody deletes.
 #[test]
-fn a_returning_server_frees_a_lost_hold() {
+fn a_lost_hold_is_freed_when_the_server_returns() {
     // The clean-up of a renewal in doubt begins when the hold is lost.
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
@@ -88,7 +88,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     assert_eq!(renewed.state(), HoldState::Lost);
     crate::support::let_pass(away, "how long it is away is what matters here");
     server.launch_again();
-    // Outlasts delays of a busy machine.
+    // This session outlasts delays of a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);
     for (name, guard) in [("away", renewed), ("leased", leased)] {
         let held = Holding::take(&other.get_lock(name));
@@ -103,7 +103,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 }
 
 #[test]
-fn a_hanging_server_endangers_and_ends_holds() {
+fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     // With a directory entry, for whose answer the watchdog waits.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
@@ -142,7 +142,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     // A stall before that moment delays no end.
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
-    // Its place is given up nevertheless.
+    // The waiter's queue place is removed nevertheless.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
 }
 
@@ -174,7 +174,7 @@ const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000
 const STALLED: Duration = ms(6_000);
 
 #[test]
-fn a_stopped_holder_trusts_no_followers_sign_of_life() {
+fn a_resumed_holder_does_not_trust_a_followers_answers() {
     let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
     let follower = servers.iter().position(ZooKeeper::is_follower).expect("two follow");
     let log = file_with("");
@@ -257,7 +257,7 @@ fn broken_connections_cost_no_hold_and_no_waiter() {
 }
 
 #[test]
-fn an_unanswered_node_is_found_and_removed() {
+fn a_node_with_an_unanswered_creation_is_removed() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
@@ -283,7 +283,7 @@ fn an_unanswered_node_is_found_and_removed() {
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
 }
 
-/// The client does not wait, so nobody else knows of its place in the queue.
+/// The client does not wait, so only the failed try itself can remove its node from the queue.
 #[test]
 fn a_failed_try_leaves_no_node() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -347,7 +347,7 @@ struct Worker(Child);
 
 impl Worker {
     fn start(work: &[&str]) -> Worker {
-        let command = test_command("zookeeper::a_worker_process_does_its_work");
+        let command = test_command("zookeeper::helper_process_for_zookeeper_tests");
         let mut again = Command::new(&command[0]);
         again.args(&command[1..]).env(WORK, work.join("\t"));
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
@@ -366,9 +366,9 @@ impl Drop for Worker {
     }
 }
 
-/// Does nothing alone; with [`WORK`] in its environment, a worker process.
+/// Does nothing when run alone; with [`WORK`] in its environment, works as another process.
 #[test]
-fn a_worker_process_does_its_work() {
+fn helper_process_for_zookeeper_tests() {
     let Ok(work) = std::env::var(WORK) else { return };
     let work: Vec<_> = work.split('\t').collect();
     let (url, file) = (work[1], Path::new(work[2]));
@@ -412,7 +412,7 @@ fn file_with(text: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn processes_are_served_in_the_order_in_which_they_came() {
+fn processes_are_served_in_order_of_arrival() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let order = file_with("");
     let path = order.path().to_str().unwrap();
@@ -526,7 +526,7 @@ fn four_processes_of_four_threads_count_exactly() {
 }
 
 #[test]
-fn with_a_login_the_locks_are_its_own() {
+fn a_logins_locks_are_inaccessible_to_others() {
     let Some(server) = shared() else { return };
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
     let owner = client(&url("me:secret@"));
@@ -543,7 +543,7 @@ fn with_a_login_the_locks_are_its_own() {
 }
 
 #[test]
-fn names_that_are_no_path_are_refused() {
+fn names_that_are_not_valid_paths_are_refused() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let plain = client(&server.url());
     for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
@@ -559,7 +559,7 @@ fn names_that_are_no_path_are_refused() {
 }
 
 #[test]
-fn a_locks_node_is_no_waiter_of_another_lock() {
+fn a_locks_node_does_not_count_as_a_waiter() {
     let Some(server) = shared() else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
@@ -598,7 +598,7 @@ fn a_locks_node_is_no_waiter_of_another_lock() {
 }
 
 #[test]
-fn connecting_without_a_server_fails_at_once_and_in_words() {
+fn connecting_without_a_server_fails_at_once_with_advice() {
     let nobody = crate::support::server::Port::claim();
     let error = LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -652,7 +652,7 @@ fn a_directory_entry_ends_with_its_session() {
     relay.end_session(&server);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
-    // Under its next session the client has another.
+    // Under its next session the client writes a new entry.
     let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();
@@ -661,7 +661,7 @@ fn a_directory_entry_ends_with_its_session() {
 }
 
 #[test]
-fn locks_whose_names_are_paths_are_listed_by_their_folder() {
+fn path_names_are_listed_by_folder() {
     let Some(server) = shared() else { return };
     let client = client(&format!("{}/listed", server.url()));
     let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
@@ -730,7 +730,7 @@ fn a_broken_connection_releases_cached_locks() {
     relay.cut();
     let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
-    // Needs a new connection.
+    // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
 }
 

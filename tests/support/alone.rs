@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// A test counts as hanging after this. Some need ten seconds of processor, which takes long on a busy
-/// machine.
+/// A test that takes longer counts as hanging. Some need ten seconds of processor time, which takes long on a
+/// busy machine.
 const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs the calling test again, with `body`, in a process without other tests' threads.

@@ -34,7 +34,7 @@ pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock 
     lock
 }
 
-/// A machine that stands still for half a second releases what nobody uses.
+/// On a machine that stalls for half a second, the client releases an unused lock.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

@@ -95,7 +95,7 @@ impl Cluster {
         self.all_agree("know each other", all_known);
         for shard in 0..SHARDS {
             let primary = self.id(shard);
-            // The member knows it, but perhaps not yet that it has slots.
+            // The member knows the other one, but perhaps not yet its slots.
             let replicates = || {
                 let mut admin = self.members[SHARDS + shard].admin();
                 redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).exec(&mut admin).is_ok()

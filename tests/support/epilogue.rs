@@ -54,7 +54,7 @@ impl Baseline {
 
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
-        // First, before the admin connection below opens, so that both counts match.
+        // This is counted before the admin connection below opens, so that both counts match.
         if let (Some(before), Some(now)) = (self.threads, threads())
             && now.len() > before
         {
@@ -79,8 +79,8 @@ impl Baseline {
     }
 }
 
-/// The existing ones among these keys, without their expiry from now on: so a test can wait for a release,
-/// and no lease's end is taken for one.
+/// Returns the existing ones of these keys, and removes their expiry: so a test that waits for a release does
+/// not mistake a lease's end for one.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {

@@ -111,7 +111,7 @@ impl Etcd {
         self.wait_until_ready();
     }
 
-    /// Freezes the process: the kernel still accepts connections, and nobody answers.
+    /// Freezes the process: the kernel still accepts connections, but the server does not answer.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -191,7 +191,7 @@ impl Etcd {
             election,
             "--log-level",
             "error",
-            // Otherwise a password costs a tenth of a second.
+            // A higher cost would make each login take a tenth of a second.
             "--bcrypt-cost",
             "4",
             // A token ends while a test runs.

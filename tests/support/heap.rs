@@ -30,7 +30,7 @@ fn count(bytes: usize, sign: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // During thread destruction nobody asks any more.
+        // During thread destruction the count is no longer read.
         MINE.try_with(|mine| {
             let (times, bytes) = mine.get();
             mine.set((times + 1, bytes + layout.size() as u64));

@@ -154,7 +154,7 @@ impl Shared {
             if subject.newest.fetch_max(fence, Ordering::SeqCst) > fence {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // At most the promised time.
+            // The hold counts at most for the promised time.
             subject.history.ends(open, now().min(promised));
             if let Err(error) = guard.unlock() {
                 self.met(&error);

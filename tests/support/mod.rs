@@ -125,7 +125,7 @@ pub fn missing(what: &str) {
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {
-        // Windows signals no child's end.
+        // On Windows no signal reports a child's end.
         let mut command = Command::new(&program[0]);
         return configure(command.args(&program[1..]).stdin(Stdio::null()))
             .spawn()
@@ -155,7 +155,7 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     let mut built = None;
     let connects = || {
         let outcome = build();
-        // Any other error is for the test.
+        // Any other error is returned to the test.
         let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
         built = Some(outcome);
         !is_late

@@ -65,7 +65,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Its own: a server removes others' files there that look like leftovers.
+        // Each server has a separate folder, since a server removes files in it that look like leftovers.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {

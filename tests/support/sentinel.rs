@@ -14,7 +14,7 @@ pub const MASTER: &str = "locks";
 /// Silence in milliseconds after which each Sentinel takes the master for dead. The last waits longer:
 /// otherwise all three may stand for election at once, each with its own vote, and delay the switch.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
-/// By then a planned failover has promoted a replica, or was abandoned.
+/// The time by which a planned failover has promoted a replica, or was abandoned.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
 /// Longest failover. A Sentinel that was descheduled for 2 s does nothing for 30 s (its tilt mode), which on
 /// a busy machine is nobody's fault.
@@ -258,7 +258,7 @@ impl FakeSentinel {
         *self.answer.lock() = Said { epoch, master, is_silent: false };
     }
 
-    /// Answers nobody from now on.
+    /// Stops answering all clients.
     pub fn falls_silent(&self) {
         self.answer.lock().is_silent = true;
     }
@@ -271,7 +271,7 @@ impl FakeSentinel {
 impl Drop for FakeSentinel {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes it; an error means that it has ended.
+        // This connection wakes the thread; an error means that the thread has ended.
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)));
     }
 }

@@ -395,7 +395,7 @@ impl RedisServer {
         }
     }
 
-    /// Freezes the process (SIGSTOP): the kernel still accepts connections, and nobody answers.
+    /// Freezes the process (SIGSTOP): the kernel still accepts connections, but the server does not answer.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -407,7 +407,7 @@ impl RedisServer {
     /// Moves the wall clock by `offset_s` seconds; needs [`Builder::movable_clock`].
     pub fn move_clock(&self, offset_s: i64) {
         assert!(self.builder.movable_clock);
-        // In place: the server has the file mapped.
+        // The file is written in place, because the server has it mapped.
         let mut file = std::fs::File::options().write(true).open(self.path.join("clock")).unwrap();
         std::io::Write::write_all(&mut file, &offset_s.to_ne_bytes()).unwrap();
     }
@@ -527,7 +527,7 @@ impl Port {
         let free = eventually(START_LIMIT, || {
             let number = 15_000 + (random() % 17_000) as u16;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok();
-            // Checked only when claimed, since the check itself listens for a moment.
+            // The port is checked only once claimed, since the check itself listens for a moment.
             let claim = claim.filter(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok());
             found = claim.map(|claim| Port { number, _claim: claim });
             found.is_some()

@@ -158,7 +158,7 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // Each check is a request, and twelve tests may check at a time.
+        // The checks pause, since each is a request, and twelve tests may check at a time.
         pass(ms(20));
     }
 }

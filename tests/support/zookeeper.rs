@@ -37,7 +37,7 @@ pub struct ZooKeeper {
     folder: TempDir,
     port: Port,
     secure: Option<Port>,
-    /// For elections and followers; kept claimed.
+    /// The claimed ports for elections and followers.
     _inner: [Port; 2],
 }
 
@@ -141,7 +141,8 @@ impl ZooKeeper {
     }
 
     fn launch(&mut self) {
-        // Quick to start, small, and without syncs: tests kill the server, not the machine.
+        // The settings make the server small, quick to start, and without syncs: tests kill the server, not
+        // the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",
@@ -213,7 +214,7 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: leader")
     }
 
-    /// By the server's own answer; one too busy to answer is no follower.
+    /// Whether the server says that it follows; a server too busy to answer counts as no follower.
     pub fn is_follower(&self) -> bool {
         self.ask("srvr").contains("Mode: follower")
     }

@@ -13,7 +13,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 
 /// The last grants of each thread are looked at; older ones are on the replicas.
 const LOOKED_AT: usize = 400;
-/// So many grants the replicas miss, of those that wait for none.
+/// The number of grants without replica acknowledgement that the replicas miss.
 const MISSED: usize = 600;
 
 fn rounds() -> u32 {
@@ -21,7 +21,7 @@ fn rounds() -> u32 {
         .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
 }
 
-/// Replicas that stand still, with the order to drop their link before all that they have not read.
+/// Frozen replicas, which will drop their link before they read what they missed.
 struct Lag<'a>(Vec<(&'a RedisServer, redis::Connection)>);
 
 impl<'a> Lag<'a> {
@@ -47,15 +47,15 @@ struct Mode {
     forgotten: AtomicUsize,
 }
 
-/// Threads that acquire new names as fast as they can, and keep the last ones.
+/// Threads that acquire new names as fast as they can, and remember the last ones.
 struct Load {
     careful: Mode,
     careless: Mode,
     rests: AtomicBool,
     ended: AtomicBool,
-    /// How many threads rest.
+    /// The number of paused threads.
     resting: AtomicUsize,
-    /// Whether the threads may go on from their rest.
+    /// Whether paused threads may continue.
     round: AtomicUsize,
 }
 
@@ -103,7 +103,7 @@ impl Load {
                 held.pop_front();
             }
             if self.rests.load(Ordering::SeqCst) {
-                // Nobody has released these. Who else gets one is its second owner.
+                // These locks were not released, so another grant of one means two owners.
                 let is_had = |guard: &&Guard| {
                     let (lock, mut is_had) = (rival.get_lock(guard.name()), false);
                     let answers = || lock.try_lock().map(|granted| is_had = granted).is_ok();
@@ -120,7 +120,8 @@ impl Load {
         }
     }
 
-    /// Has the replicas miss grants, kills the master, and looks, once another `serves`, what it knows.
+    /// Makes the replicas miss grants, kills the master, and checks which grants the next master knows once
+    /// it `serves`.
     fn round<'a>(
         &self,
         replicas: impl Iterator<Item = &'a RedisServer>,
@@ -176,7 +177,7 @@ fn options(url: &str) -> ClientBuilder {
 }
 
 #[test]
-fn the_default_survives_unplanned_failovers_of_sentinels() {
+fn sentinel_failovers_lose_no_lock_by_default() {
     alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
         let Some(binary) = default_server() else { return };
         let mut set = SentinelSet::start(&binary);
@@ -208,7 +209,7 @@ fn the_default_survives_unplanned_failovers_of_sentinels() {
 }
 
 #[test]
-fn the_default_survives_unplanned_failovers_of_a_cluster() {
+fn cluster_failovers_lose_no_lock_by_default() {
     alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
         let Some(mut cluster) = Cluster::start() else { return };
         let url = cluster.url();
@@ -232,7 +233,7 @@ fn the_default_survives_unplanned_failovers_of_a_cluster() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
-                    // Until then it loads, and answers no question about the cluster.
+                    // While the server loads, it does not answer queries about the cluster.
                     let follows = || {
                         let text: String = cluster.ask(primary, &["INFO", "replication"]);
                         text.contains("role:slave") && text.contains("master_link_status:up")

@@ -16,11 +16,11 @@ use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::random;
 use crate::support::server::{Port, RedisServer, default_server};
 
-/// Long, as is its tenth, so that a busy machine does not look like a silent server.
+/// This lease and its tenth are long, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
-/// Five servers each, and measured times: one test at a time.
+/// Runs one test at a time, since each uses five servers and some measure times.
 fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
@@ -130,7 +130,7 @@ fn takes_and_gives_back(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// A try's outcome. A machine that stands still makes servers look silent: then once more.
+/// A try's outcome. A stalled machine makes servers look silent, so the try is then repeated.
 #[track_caller]
 fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
@@ -149,7 +149,7 @@ fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
 }
 
 #[test]
-fn fewer_than_three_servers_are_refused_before_any_is_asked() {
+fn fewer_than_three_servers_are_refused_before_any_request() {
     for urls in [&[][..], &["redis://127.0.0.1:1"], &["redis://127.0.0.1:1", "redis://127.0.0.1:2"]] {
         let error = LockClient::redlock(urls.iter().copied()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -158,7 +158,7 @@ fn fewer_than_three_servers_are_refused_before_any_is_asked() {
 }
 
 #[test]
-fn urls_of_one_server_are_refused() {
+fn two_urls_of_one_server_are_refused() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let [first, second, _] = &nodes.servers[..] else { panic!() };
@@ -188,7 +188,7 @@ fn a_member_of_a_cluster_is_refused() {
 }
 
 #[test]
-fn an_even_number_and_servers_with_replicas_are_warned_about() {
+fn even_server_counts_and_replicas_cause_warnings() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(4) else { return };
     let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
@@ -209,7 +209,7 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
 fn each_server_gets_one_request_each_way() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    // No server is asked twice for being slow.
+    // The time-outs are long, so that no slow server is asked twice.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
     // Until each server has the scripts, and each connection is open.
@@ -228,7 +228,7 @@ fn each_server_gets_one_request_each_way() {
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
-    // INFO, which asks this, counts too.
+    // The INFO that reads the count is counted too.
     assert_eq!(each, [101; 5]);
 }
 
@@ -253,7 +253,7 @@ fn a_list_shows_each_lock_once() {
         let guards: Vec<_> =
             names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
-        // The server lacks the others' data, and then is away.
+        // The server first lacks the others' data, and then is down.
         nodes.restart_empty(at);
         comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
         nodes.servers[at].kill();
@@ -275,7 +275,7 @@ fn a_list_shows_each_lock_once() {
 }
 
 #[test]
-fn a_lock_outlives_two_of_five_servers() {
+fn a_lock_survives_two_dead_servers_of_five() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -317,7 +317,7 @@ fn hanging_servers_cost_one_timeout() {
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // From then on these servers are left alone.
+        // From now on the client no longer asks these servers.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -339,10 +339,10 @@ fn hanging_servers_cost_one_timeout() {
 }
 
 #[test]
-fn a_missing_majority_is_a_timely_error() {
+fn a_missing_majority_fails_in_time() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
-    // So long that no leftover ends by itself meanwhile.
+    // The lease is so long that no leftover expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
     let lock = client.get_lock(&name);
@@ -411,7 +411,7 @@ fn an_unusable_minority_joins_later() {
     set(4, &["REPLICAOF", "NO", "ONE"]);
     ask("");
     nodes.all_take_part(&client.get_lock(&name));
-    // Three of five: the reason is the client's.
+    // Three of five servers refuse, so their reason becomes the client's error.
     for at in 0..3 {
         set(at, &["CONFIG", "SET", "requirepass", "another"]);
     }
@@ -437,7 +437,7 @@ fn a_hanging_minority_joins_later() {
 }
 
 #[test]
-fn no_client_is_made_without_a_majority() {
+fn building_a_client_without_a_majority_fails() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(1) else { return };
     let closed = [Port::claim(), Port::claim()].map(|port| port.number());
@@ -450,7 +450,7 @@ fn no_client_is_made_without_a_majority() {
 }
 
 #[test]
-fn names_may_differ_from_server_to_server() {
+fn key_names_may_differ_between_servers() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let urls = nodes.urls();
@@ -470,7 +470,7 @@ fn names_may_differ_from_server_to_server() {
 }
 
 #[test]
-fn forgotten_scripts_fail_no_dropped_release() {
+fn flushed_scripts_do_not_fail_a_dropped_guards_release() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let seen = crate::support::observer::Seen::default();
@@ -489,7 +489,7 @@ fn forgotten_scripts_fail_no_dropped_release() {
 }
 
 #[test]
-fn a_hold_survives_two_forgetful_servers() {
+fn a_hold_survives_two_servers_that_lost_their_data() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let (teller, told) = teller();
@@ -505,7 +505,7 @@ fn a_hold_survives_two_forgetful_servers() {
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
-    // The two that remember must forget.
+    // The servers that still remember the hold must forget it.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -523,7 +523,7 @@ fn until_it_counts(guard: &leasehold::OwnedGuard) {
 }
 
 #[test]
-fn a_returned_server_gets_the_hold_again() {
+fn a_returning_server_gets_the_hold_restored() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(3) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
@@ -620,7 +620,7 @@ fn two_jumping_clocks_cost_no_hold() {
                 // There the lease ends at once.
                 comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
             }
-            // A renewal falls into this time.
+            // At least one renewal comes within this time.
             throughout(LEASE / 2, || guard.check().is_ok());
             assert!(!tries(&other.get_lock(&name)));
             guard.unlock().unwrap();
@@ -639,7 +639,7 @@ fn fences_refuse_the_older_of_two_holders() {
     let Some(mut nodes) = Nodes::start(5) else { return };
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
-    // One reaches a, b, c; the other c, d, e.
+    // One client reaches a, b, c; the other reaches c, d, e.
     let reaching = |away: [usize; 2], nodes: &Nodes| {
         let proxies: BTreeMap<usize, Proxy> =
             away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
@@ -658,10 +658,10 @@ fn fences_refuse_the_older_of_two_holders() {
     assert!(!tries(&other.get_fenced_lock(&name)), "while c remembers there is one holder");
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
-    // Two holders, and neither can know.
+    // Now there are two holders, and neither can know it.
     first.check().unwrap();
     second.check().unwrap();
-    // The resource knows: it accepts only what is not older than the newest.
+    // The resource can tell: it refuses tokens older than the newest.
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
@@ -687,7 +687,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
 }
 
 #[test]
-fn a_grant_that_comes_too_late_is_undone() {
+fn a_late_grant_of_all_servers_is_undone() {
     let _alone = alone();
     let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
     let name = fresh("late");
@@ -696,7 +696,7 @@ fn a_grant_that_comes_too_late_is_undone() {
     let error = client.get_lock(&name).try_lock().unwrap_err();
     assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(!error.outcome_unknown(), "it is seen to: {error}");
-    // Now they reach the servers, which grant: nobody else has the lock.
+    // Now the requests reach the servers, which grant the free lock.
     faults.iter().for_each(crate::support::proxy::Fault::release);
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
     comes_true_within(LONG, || {
@@ -734,7 +734,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     let lock = client.get_lock(&name);
     lock.try_lock().unwrap_err();
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
-    // The thread goes on once a majority answers, and holds under another number.
+    // The thread continues once a majority answers, and holds the lock under another number.
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     faults.iter().for_each(crate::support::proxy::Fault::release);
     throughout(ms(500), || lock.is_held_by_current_thread().unwrap());
@@ -773,7 +773,7 @@ fn a_late_release_spares_the_next_hold() {
 }
 
 #[test]
-fn a_split_vote_leaves_nothing_and_all_get_in() {
+fn a_split_vote_leaves_nothing_and_everyone_is_served() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let name = fresh("split");
@@ -796,7 +796,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
 }
 
 #[test]
-fn a_tick_with_split_votes_still_runs() {
+fn a_scheduled_job_still_runs_despite_split_votes() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().retry_timeout(LONG).build().unwrap();
@@ -855,7 +855,7 @@ fn works(
                 if random().is_multiple_of(64) {
                     let_pass(ms(random() % 30), "it works");
                 }
-                // The hold claims what was promised, and no more.
+                // The span starts at the grant and ends when the window does, as promised.
                 histories[at].ends(open, now().min(promised));
                 if let Err(error) = guard.unlock() {
                     failures.note(&error);

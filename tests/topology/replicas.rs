@@ -86,7 +86,7 @@ fn a_granted_lock_is_on_the_replicas() {
             lock.unlock().unwrap();
         }
     }
-    // The same thread's next grant, after dropped guards, re-entry and other threads.
+    // Each of these grants must wait too: after a dropped guard, as a re-entry, and by other threads.
     let lock = client.get_lock("again");
     for _ in 0..200 {
         let guard = lock.acquire().unwrap();
@@ -118,9 +118,9 @@ fn a_grant_on_too_few_replicas_is_undone() {
     }
 }
 
-/// A WAIT of a connection that has written nothing waits for nothing, from Redis 7.2 on.
+/// From Redis 7.2 on, WAIT returns at once on a connection that has written nothing.
 #[test]
-fn a_stopped_replica_is_waited_for_on_each_server() {
+fn grants_on_each_server_wait_for_a_stopped_replica() {
     for binary in matrix() {
         let servers = Servers::start_of(binary, 1, &[]);
         let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
@@ -165,7 +165,7 @@ fn a_busy_lock_waits_for_no_replica() {
 }
 
 #[test]
-fn locks_handed_between_threads_are_on_the_replicas() {
+fn handed_off_locks_are_on_the_replicas() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let replica = &servers.replicas[0];
@@ -187,7 +187,7 @@ fn locks_handed_between_threads_are_on_the_replicas() {
 
 /// The locks of one client that are on the disks: the server's own, and a replica's.
 #[test]
-fn durable_grants_wait_for_files() {
+fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {
         let on = ["appendonly yes", "appendfsync always"];
         let servers = Servers::start_of(binary, 1, &on);
@@ -244,7 +244,7 @@ fn with_sentinels_a_grant_waits_for_one_replica_by_default() {
         assert!(careless.get_lock("stopped").try_lock().unwrap());
         careless.get_lock("stopped").unlock().unwrap();
         assert!(told.is_empty());
-        // The master drops those that answer nothing.
+        // The master drops replicas that do not answer.
         let alone = || lock.try_lock().is_ok_and(|granted| granted);
         assert!(eventually(LONG, alone), "the master has replicas still");
         lock.unlock().unwrap();

@@ -74,7 +74,7 @@ fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTre
 }
 
 #[test]
-fn lists_that_cannot_be_a_ring_are_refused() {
+fn invalid_ring_node_lists_are_refused() {
     let Some(servers) = servers(2) else { return };
     let builder = || LockClient::builder().connect_timeout(ms(5_000));
     let twice =
@@ -98,7 +98,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
 }
 
 #[test]
-fn a_moved_name_is_granted_once_free_before() {
+fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
@@ -269,7 +269,7 @@ fn a_waiting_call_survives_a_ring_change() {
 }
 
 #[test]
-fn fences_go_on_rising_when_a_name_moves() {
+fn fencing_tokens_keep_rising_when_a_name_moves() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let client = client(Ring::new(two.clone()));
@@ -298,7 +298,7 @@ fn fences_go_on_rising_when_a_name_moves() {
 }
 
 #[test]
-fn a_nodes_loss_touches_only_its_names() {
+fn losing_a_node_affects_only_its_names() {
     let Some(servers) = servers(3) else { return };
     let client = LockClient::builder()
         .lease(ms(6_000))
@@ -352,7 +352,7 @@ fn a_nodes_loss_touches_only_its_names() {
 }
 
 #[test]
-fn a_client_works_without_a_node() {
+fn a_client_connects_without_one_node() {
     let Some(mut servers) = servers(3) else { return };
     let ring = || Ring::new(nodes(&servers, 0..3));
     let (everybody, names) = (client(ring()), names(60));
@@ -415,7 +415,7 @@ fn a_node_down_during_a_change_blocks_its_names() {
 }
 
 #[test]
-fn a_node_that_is_given_up_is_not_asked() {
+fn a_removed_node_is_no_longer_asked() {
     let Some(mut servers) = servers(3) else { return };
     let three = nodes(&servers, 0..3);
     let client = client(Ring::new(three.clone()));
@@ -451,7 +451,7 @@ fn a_node_that_is_given_up_is_not_asked() {
 }
 
 #[test]
-fn an_emptied_node_learns_only_the_current_ring() {
+fn an_emptied_node_accepts_only_the_current_ring() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));

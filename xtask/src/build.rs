@@ -11,8 +11,8 @@ use crate::suites;
 /// The library is linted alone, since test dependencies may turn on features that it forgot to ask for. With
 /// all features it is linted while the tests are built.
 const LINTED: &str = "--lib --no-default-features";
-/// Combinations for which compiling is enough: each store alone, TLS, and what observes. Part package
-/// compiles the program.
+/// Feature combinations that only need to compile: each store alone, TLS, and the observing features. Part
+/// package compiles the program.
 const CHECKED: &[&str] =
     &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
@@ -38,7 +38,7 @@ pub fn clippy(job: &Job<'_>) -> bool {
     // Cargo repeats the warnings of crates that are already built.
     for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
         let came = job.run(&compiled_by_clippy(&what).with("CARGO_TERM_COLOR", "never"));
-        // `-D warnings` would keep the tests from being built at all.
+        // `-D warnings` would prevent the tests from being built.
         good &= came.good && !came.output.lines().any(|line| line.starts_with("warning: "));
     }
     good
@@ -54,7 +54,7 @@ pub fn compile(job: &Job<'_>) -> bool {
     good & crate::parts::sabotage(job, &["--check"])
 }
 
-/// Rendered as docs.rs does, then checked.
+/// Renders the documentation as docs.rs does, and checks it.
 pub fn docs(job: &Job<'_>) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
     let run = Run::cargo("doc --locked --no-deps --all-features")
@@ -67,7 +67,7 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// With all features of the workspace, so that nothing is built anew.
+/// All features of the workspace are on, so that cargo rebuilds nothing.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }
@@ -92,9 +92,9 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // Not fetched: the gate's time must not depend on another download.
+    // The toolchain is not fetched, because the gate's time must not depend on another download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // Not a failure in CI: the msrv job of the hosted workflow covers this.
+        // A skip here is no failure in CI: the msrv job of the hosted workflow covers this.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
@@ -120,7 +120,7 @@ fn no_crate_twice(job: &Job<'_>) -> bool {
         || job.failed(&format!("crates that are there twice:\n{}", came.output))
 }
 
-/// The path as cargo takes it from every folder.
+/// The path in a form that cargo accepts from every folder.
 fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
@@ -187,10 +187,10 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // Compiled from its own content, beside crates that are already compiled, which cargo's own check does
-    // not do. The folder stays the same, since cargo treats another place as another package. The program's
-    // lock file names the library as a registry has it: only that entry is not locked, and nothing is looked
-    // up without a network.
+    // The package is compiled from its packed content with dependencies that are already compiled, which
+    // cargo's own check cannot do. The folder stays the same, since cargo treats another path as another
+    // package. The program's lock file names the library as a registry would: only that entry is unlocked,
+    // and no lookup needs the network.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT
@@ -253,7 +253,7 @@ pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // Not a failure in CI: no tag exists yet.
+        // A skip here is no failure in CI: no tag exists yet.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",

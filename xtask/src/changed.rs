@@ -70,7 +70,7 @@ pub fn since(revision: Option<&str>) -> (String, Vec<&'static str>) {
     (revision, parts)
 }
 
-/// In the order in which the parts run.
+/// The parts, in the order in which they run.
 fn parts_of<'a>(files: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     let line = |file: &str| FILES.iter().find(|(paths, _)| paths.split(' ').any(|path| fits(path, file)));
     let mut named: Vec<&str> = vec!["format"];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_names_parts_that_there_are() {
+    fn every_path_rule_names_existing_parts() {
         for (paths, parts) in FILES.iter().chain(&[("", OF_ALL)]) {
             for part in parts.split(' ').filter(|part| !part.is_empty() && *part != "ALL") {
                 assert!(plan::is_part(part), "{paths}: {part}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_that_of_the_first_line_that_fits() {
+    fn a_file_belongs_to_the_first_matching_rule() {
         assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format stores architecture unit clippy timed");
         assert_eq!(parts(&["docs/using-from-async.md"]), "format architecture web");
         assert_eq!(parts(&["docs/stores.md", "README.md"]), "format architecture doc-tests");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_scripts_concern_all_parts_on_redis() {
+    fn redis_scripts_affect_all_parts_on_redis() {
         for part in OF_ALL.split(' ').chain(["topologies", "interop", "proof"]) {
             assert!(
                 parts(&["src/stores/redis/lua/lock.lua"]).split(' ').any(|named| named == part),

@@ -6,13 +6,13 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-/// Package checks the packages for these. The soak's release also builds for musl on x86_64.
+/// Part package checks the packages for these targets. The soak's release also builds for musl on x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
-/// The parts of the workspace that users get.
+/// The crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has that system's standard library. Not fetched, and no failure in CI, like the
-/// minimum toolchain.
+/// Whether the compiler has that system's standard library. As with the minimum toolchain, a missing one is
+/// not fetched, and is no failure in CI.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());

@@ -76,7 +76,7 @@ impl Outcome {
 pub struct Gate {
     pub target: PathBuf,
     pub logs: PathBuf,
-    /// Tests at a time in a program, which is all that its lane runs.
+    /// The number of tests that a program, and so its lane, runs at a time.
     pub threads: usize,
     pub in_ci: bool,
     pub groups: Groups,
@@ -134,7 +134,7 @@ impl Gate {
         }
     }
 
-    /// A file for this gate alone. Commands in other folders write it, so the path is absolute.
+    /// A file that only this gate uses. Commands in other folders write it, so the path is absolute.
     pub fn scratch(&self) -> PathBuf {
         let name = self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)));
         std::path::absolute(&name).unwrap_or(name)
@@ -144,7 +144,7 @@ impl Gate {
         locked(&self.variables).insert(name.to_owned(), value.into());
     }
 
-    /// Unless the caller has set the variable.
+    /// Sets the variable unless the caller has set it.
     pub fn set_default(&self, name: &str, value: &str) {
         if std::env::var(name).is_ok_and(|value| !value.is_empty()) {
             return;
@@ -152,7 +152,7 @@ impl Gate {
         self.set(name, value);
     }
 
-    /// A command fails after this many seconds, whatever its part says.
+    /// A command fails after this many seconds, whatever limit its part sets.
     pub fn limit(&self) -> Option<u64> {
         self.variable("LEASEHOLD_LIMIT")?.parse().ok()
     }
@@ -165,7 +165,7 @@ impl Gate {
         locked(&self.variables).get(name).cloned().or_else(|| std::env::var(name).ok())
     }
 
-    /// Finds servers and Python. Names now what is missing; part tools judges it.
+    /// Finds servers and Python. Names what is missing now; part tools decides whether that is a failure.
     pub fn prepare_servers(&self) {
         let log = File::create(self.logs.join("servers.log")).expect("target/check can be written");
         let job = Job::logged(self, log, true);
@@ -250,7 +250,7 @@ impl Gate {
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);
-        // Nothing can follow a build that failed.
+        // No part can run after a failed build.
         if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
             self.lanes(&[(plan::TESTS, plan::LANES, false), (plan::BUILD, 1, true)], work);
             self.lanes(&[(plan::TIMED, 1, false)], work);
@@ -258,8 +258,8 @@ impl Gate {
         self.summary(&plan::full().collect::<Vec<_>>())
     }
 
-    /// Runs lists of parts side by side, each by so many lanes, and prints each part's output as a whole. The third of a
-    /// list says that it stands back: it may have to wait for the processors until the others have ended.
+    /// Runs lists of parts side by side, each in the given number of lanes, and prints each part's output as
+    /// a whole. The third value of a list is whether it yields the processors to the other lists.
     fn lanes(&self, lists: &[(&[&str], usize, bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
         let told = &Mutex::new(());
         let work_of = &work_of;
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_asked_commands_errors_are_no_answer() {
+    fn a_failed_or_stderr_output_is_not_an_answer() {
         let Elsewhere(gate) = &Elsewhere::new("asked");
         let work = |job: &Job<'_>| {
             let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_part_ends_no_lane() {
+    fn a_failed_part_does_not_stop_its_lane() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
         // Each of the first two waits for the other's file.
         let work_of = |part: &str| -> plan::Work {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_side_by_side_have_half_the_threads() {
+    fn two_servers_in_parallel_get_half_the_threads_each() {
         let Elsewhere(gate) = &Elsewhere::new("bounded");
         gate.set("LEASEHOLD_SERVERS", "one=/one:two=/two");
         gate.set("LEASEHOLD_THREADS", "8");
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_what_failed_and_what_was_not_run() {
+    fn the_summary_counts_failed_and_unrun_parts() {
         let outcomes = [outcome("unit", true, 0), outcome("cli", false, 2), outcome("docs", true, 1)];
         let (lines, failed) = table(&["unit", "cli", "docs", "deny"], &outcomes);
         assert_eq!(failed, 2);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_part_that_ran_twice_the_last_time_counts() {
+    fn the_last_run_of_a_repeated_part_counts() {
         let outcomes = [outcome("unit", false, 0), outcome("unit", true, 0)];
         assert_eq!(table(&["unit"], &outcomes).1, 0);
     }

@@ -57,7 +57,7 @@ impl Run {
         self
     }
 
-    /// With the variables that cargo sets for the tests that it runs.
+    /// A test program's command, with the variables that cargo sets for tests.
     pub fn of_a_test(self) -> Run {
         let here = std::env::current_dir().unwrap_or_default();
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| path_of("cargo").unwrap_or_default());
@@ -73,7 +73,7 @@ impl Run {
         Run { has_no_limit: true, ..self }
     }
 
-    /// Only returns its output.
+    /// Whether the output is only returned and not shown.
     pub fn silent(self) -> Run {
         Run { is_silent: true, ..self }
     }
@@ -119,7 +119,7 @@ impl<'a> Job<'a> {
         Job { gate: self.gate, words, processor, variables: self.variables.clone(), ..*self }
     }
 
-    /// The same, for commands side by side: their output waits for [`release`](Job::release).
+    /// The same part, for commands side by side: their output waits for [`release`](Job::release).
     pub fn beside(&self) -> Job<'a> {
         Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
     }

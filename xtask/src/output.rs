@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_repeats_what_is_to_be_done() {
+    fn the_summary_repeats_skips_and_rerun_commands() {
         let log = "a\nSKIPPED Go\nto run it alone: ./check test a\nnot SKIPPED\n";
         assert_eq!(
             for_the_summary(log).collect::<Vec<_>>(),

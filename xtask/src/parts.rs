@@ -43,7 +43,7 @@ pub fn tools(job: &Job<'_>) -> bool {
     good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
     let is_root = || job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if cfg!(target_os = "linux") && is_root() {
-        // For tests in network namespaces, which skip themselves without root.
+        // This tool serves tests in network namespaces, which are skipped without root.
         good &= ensure("servers_ensure ip")
             && ensure("servers_ensure iptables")
             && job.run(&Run::new("iptables").args(["--version"])).good;
@@ -82,14 +82,15 @@ pub fn unit(job: &Job<'_>) -> bool {
 /// memory store's.
 const TOPOLOGIES: &[&str] = &["::sentinel::", "::cluster::", "::redlock::", "::ring::"];
 const STORES: &[&str] = &["::mysql::", "::sqlite::", "::zookeeper::", "::etcd::"];
-/// The contracts in which the client alone is at work, a store's name in place of the `*`; of those of deadlocks all but
-/// two. The gate runs them on memory, on the first Redis and on PostgreSQL; part servers, in the soak, on every store.
+/// The contracts that test only the client, with `*` for a store's name; of the deadlock contracts all but
+/// two. The gate runs them on memory, on the first Redis and on PostgreSQL; part servers, in the soak, runs
+/// them on every store.
 const OF_THE_CLIENT: &str =
     "condition* deadlock*a guards* input* interrupts* leader* observer* options* terms*";
 /// The contracts whose requests the others make too: left out on a second server of a store.
 const OF_THE_ENGINE: &str = "deadlock* lifecycle* loss* multi*";
 
-/// The contracts on some stores, without some.
+/// Runs the contracts on some stores, except some.
 fn contracts(job: &Job<'_>, stores: &[&str], left_out: &[&str]) -> bool {
     let mut arguments: Vec<String> = stores.iter().map(|store| (*store).to_owned()).collect();
     for contract in left_out.iter().flat_map(|list| list.split(' ')) {
@@ -104,7 +105,7 @@ pub fn contract_memory(job: &Job<'_>) -> bool {
     of_part(job, "contract", &skip.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// All contracts on the first server; on the others those whose scripts another server may run otherwise.
+/// Runs all contracts on the first server; on the others those whose scripts may run differently there.
 pub fn contract(job: &Job<'_>) -> bool {
     suites::on_each_server(job, |job| {
         let all = job.gate.variable("LEASEHOLD_SERVERS");
@@ -151,7 +152,7 @@ pub fn fleet(job: &Job<'_>) -> bool {
 /// The last commit before stores carried the number of their format.
 const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
 
-/// A client of that commit, which is built in a folder of its own, beside one of today.
+/// Runs a client of that commit, built in a separate folder, beside a client of today.
 pub fn versions(job: &Job<'_>) -> bool {
     let Ok(folder) = std::path::absolute(job.gate.target.join("old")) else { return false };
     let unpack = format!("mkdir -p \"$0\" && git archive {OLD} | tar x -C \"$0\"");
@@ -216,7 +217,7 @@ pub fn coverage(job: &Job<'_>) -> bool {
     job.run(&run.args(skips)).good
 }
 
-/// Its own package, so that nothing else builds its dependencies: formatted, and linted.
+/// Formats and lints a separate package, whose dependencies nothing else builds.
 fn is_tidy(job: &Job<'_>, manifest: &str, target: &str) -> bool {
     let of_it = format!("--manifest-path {manifest} --target-dir {target}");
     job.cargo(&format!("fmt --manifest-path {manifest} --check"))

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_run_test_programs_have_them_built_first() {
+    fn test_programs_are_built_before_the_parts_using_them() {
         for part in crate::suites::SUITES.iter().map(|suite| suite.part) {
             assert!(needs_tests(part), "{part}");
         }

@@ -272,7 +272,7 @@ mod tests {
 {"reason":"build-finished","success":true}"#;
 
     #[test]
-    fn what_was_built_is_read_from_cargos_messages() {
+    fn built_programs_are_read_from_cargos_messages() {
         let programs = programs_in(MESSAGES);
         let told: Vec<_> =
             programs.iter().map(|one| (one.kind.as_str(), one.name.as_str(), one.path.as_str())).collect();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_in_no_suite_is_found() {
+    fn a_module_missing_from_all_suites_is_found() {
         let suites = [
             suite("a", "stores", "redis:: mysql::"),
             suite("b", "faults", "--skip=heap:: --skip=cuts::"),

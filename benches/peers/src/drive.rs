@@ -15,7 +15,7 @@ use crate::peers;
 use crate::stamp;
 use crate::tally::{Outcome, Tally};
 
-/// A lock to measure: one client of it.
+/// One client of the lock to measure.
 pub trait Peer: Sync {
     /// The objects of one thread, made on that thread; `names` are the locks it may ask for, by their
     /// position.
@@ -26,11 +26,11 @@ pub trait Peer: Sync {
 pub trait Session {
     fn lock(&mut self, key: usize) -> Result<()>;
     fn unlock(&mut self, key: usize) -> Result<()>;
-    /// Whether nobody else has what this session has locked.
+    /// Whether the session's locks exclude other owners.
     fn is_alone(&self) -> bool {
         true
     }
-    /// Whether the lock that this thread took is still its.
+    /// Whether this thread still holds the lock that it acquired.
     fn holds(&mut self, _key: usize) -> Result<bool> {
         bail!("this peer does not renew, so nothing can be held")
     }
@@ -60,7 +60,7 @@ pub fn drive(load: &Load) -> Result<()> {
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,
-    /// Busy for so long besides.
+    /// The additional work in the critical section.
     work: Duration,
 }
 

@@ -16,7 +16,7 @@ pub struct Figure {
 const GUARDS: &str = "leasehold";
 const CALLS: &str = "leasehold-lock";
 const KEPT: &str = "leasehold-keep";
-/// Those whose rate on own keys ours is held against.
+/// The peers whose rate on separate keys is compared with ours.
 const PEERS: &[&str] =
     &["redisson", "redsync", "rueidislock", "rslock", "redlock", "rlock", "redis-py", "article"];
 /// The default size of leasehold's pool.
@@ -256,7 +256,7 @@ impl Figures<'_> {
     }
 }
 
-/// The value, with as many digits as tell it from its bound: 9.0001 commands are more than 9.
+/// The value, with enough digits to distinguish it from its bound: 9.0001 commands are more than 9.
 fn reached(value: Option<f64>, bound: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".to_owned() };
     let mut digits = match value {
@@ -277,7 +277,7 @@ mod tests {
     use super::reached;
 
     #[test]
-    fn a_narrowly_missed_bound_is_shown_as_missed() {
+    fn rounding_never_shows_a_missed_target_as_reached() {
         assert_eq!(reached(Some(9.0001), Some(9.0), " commands"), "9.0001 commands");
         assert_eq!(reached(Some(20.016), Some(20.0), ""), "20.02");
         assert_eq!(reached(Some(9.0), Some(9.0), ""), "9.00");

@@ -18,14 +18,14 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Begins the file, or, to resume, goes on with it if `measured` is what its first line says.
+    /// Begins the file, or resumes it if its first line equals `measured`.
     pub fn open(path: &Path, measured: &impl Serialize, resume: bool) -> Result<Kept> {
         let first = serde_json::to_string(measured)?;
         let mut runs = Vec::new();
         if resume {
             let text = fs::read_to_string(path).unwrap_or_default();
             match text.split_once('\n') {
-                // The last line may be cut off.
+                // The last line may be incomplete.
                 Some((found, rest)) if found == first => {
                     runs.extend(rest.lines().map_while(|line| serde_json::from_str::<Run>(line).ok()));
                 }
@@ -45,7 +45,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// A finished run. One during which the machine was not quiet is to be done again.
+    /// A finished run. A run during which the machine was not quiet is repeated.
     pub fn find(&self, workload: &str, peer: &str, round: usize) -> Option<Run> {
         let same = |run: &&Run| run.workload == workload && run.peer == peer && run.round == round;
         self.runs.iter().rev().find(same).filter(|run| !run.is_disturbed()).cloned()
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_runs_are_found_again_under_the_same_settings_only() {
+    fn finished_runs_are_reused_only_under_the_same_settings() {
         let path = std::env::temp_dir().join(format!("leasehold-kept-{}", std::process::id()));
         let mut kept = Kept::open(&path, &"commit 1", false).unwrap();
         for run in [run(1, 0.0), run(2, 0.0), run(3, 0.5)] {

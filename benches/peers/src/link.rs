@@ -34,7 +34,7 @@ fn join(client: TcpStream, server: &str, delay: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Reading goes on while bytes are under way: the link delays, and does not throttle.
+/// Reading continues while bytes are under way: the link delays, but does not throttle.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (sender, under_way): (_, Receiver<(Instant, Vec<u8>)>) = channel();
     spawn(move || {

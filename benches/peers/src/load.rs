@@ -32,14 +32,14 @@ pub enum Kind {
     Holder,
     /// All threads wait for one lock, then pass it on.
     Waiters,
-    /// The same, but each thread has a client of its own, as if it were a process.
+    /// As waiters, but each thread has a separate client, as if it were a process.
     Crowd,
 }
 
 /// The lock that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// One holder.
+    /// A lock with one holder.
     Plain,
     /// A semaphore of [`PERMITS`], of which each cycle takes one.
     Permits,
@@ -61,7 +61,7 @@ pub struct Load {
     pub keys: usize,
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// Seconds of the same load before it counts.
+    /// Seconds of warm-up under the same load.
     #[arg(long, default_value_t = 0.5)]
     pub warmup: f64,
     #[arg(long)]
@@ -95,9 +95,9 @@ impl Load {
 pub const PERMITS: u32 = 4;
 /// The number of cycles on a read-write lock of which one writes; the others read.
 pub const WRITES_EVERY: u64 = 10;
-/// How long `handoff` keeps the lock: long enough for the other process to be waiting.
+/// How long `handoff` holds the lock: long enough for the other process to wait.
 pub const HOLD: Duration = Duration::from_millis(3);
-/// How long `handoff` stays away after its unlock: long enough for the other to get the lock.
+/// How long `handoff` pauses after its unlock: long enough for the other process to get the lock.
 pub const PAUSE: Duration = Duration::from_millis(2);
 /// The stack of a waiting thread. A size that nothing else has, so that stacks can be distinguished in smaps.
 pub const STACK: usize = 272 * 1024;

@@ -73,7 +73,7 @@ impl Monitor {
         Ok(self.section(control)?.sent)
     }
 
-    /// The first of them, in words.
+    /// The first of these requests, with their arguments.
     pub fn take(&mut self, control: &mut Control) -> Result<Vec<Vec<Vec<u8>>>> {
         Ok(self.section(control)?.kept)
     }
@@ -150,7 +150,7 @@ mod tests {
     use super::{parse, split};
 
     #[test]
-    fn a_line_falls_into_source_and_words() {
+    fn a_monitor_line_is_split_into_source_and_arguments() {
         let line = b"+1339518083.107412 [0 127.0.0.1:60866] \"evalsha\" \"a b\"\r\n";
         assert_eq!(split(line), Some((false, &b"\"evalsha\" \"a b\""[..])));
         assert_eq!(split(b"+1.2 [0 lua] \"get\" \"[x] lua]\"\r\n").map(|found| found.0), Some(true));

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workload::Cores;
 
-/// A pinned server. Dropping it undoes that.
+/// A pinned server. Dropping it restores the server's cores.
 pub struct Pinned {
     server: u32,
-    /// The cores that it had before.
+    /// The cores that the server had before.
     before: String,
     core: usize,
 }
@@ -75,7 +75,7 @@ mod tests {
     use crate::workload::Cores;
 
     #[test]
-    fn a_list_of_cores_has_ranges() {
+    fn core_lists_may_contain_ranges() {
         assert_eq!(parse("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse("7"), [7]);
     }

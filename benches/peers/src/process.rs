@@ -76,7 +76,7 @@ impl Driver {
         drop(self.child.kill());
     }
 
-    /// Its processor time so far; not a number where Linux does not tell.
+    /// The driver's processor time so far; not a number except on Linux.
     pub fn cpu_s(&self) -> f64 {
         quiet::process(&self.child.id().to_string()).map_or(f64::NAN, |process| process.own / TICKS_PER_S)
     }
@@ -107,7 +107,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver that has answered ends by itself; one that has not is hung.
+        // A driver that has answered ends by itself; a driver without an answer hangs.
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

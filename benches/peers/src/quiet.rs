@@ -14,7 +14,7 @@ pub struct Disturbance {
     pub steal: f64,
 }
 
-/// More than this is not quiet.
+/// Above these shares the machine is not quiet.
 const LIMIT: Disturbance = Disturbance { others: 0.05, steal: 0.02 };
 
 impl Disturbance {
@@ -56,7 +56,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// `None` where it cannot be told.
+    /// `None` where the system does not show it.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::{Disturbance, Ticks, Watch, between, machine, process};
 
     #[test]
-    fn the_benchmarks_own_time_is_no_disturbance() {
+    fn the_benchmarks_own_cpu_time_is_subtracted() {
         let before = machine("cpu  100 10 50 1000 5 0 20 7 0 0\ncpu0 1").unwrap();
         let mut after = machine("cpu  150 10 80 1110 5 0 20 17 0 0\ncpu0 1").unwrap();
         after.ours = 70.0;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn either_beyond_its_limit_is_too_much() {
+    fn other_load_or_steal_above_its_limit_is_rejected() {
         let disturbed = |others, steal| Disturbance { others, steal }.is_too_much();
         assert!(!disturbed(0.05, 0.02));
         assert!(disturbed(0.051, 0.0));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_watched_where_linux_tells() {
+    fn cpu_load_is_watched_on_linux_only() {
         let own = std::process::id().to_string();
         let watch = Watch::start(move || Some(process(&own)?.own));
         std::thread::sleep(std::time::Duration::from_millis(50));

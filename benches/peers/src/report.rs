@@ -36,7 +36,8 @@ pub struct Summary {
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// To the limit in the same round; where threads share a key, to the limit of one thread on two cores.
+    /// The ratio to the limit in the same round; where threads share a key, to the limit of one thread on two
+    /// cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,
@@ -73,7 +74,7 @@ impl Report {
         self.find(workload, peer)?.metrics.get(metric).copied()
     }
 
-    /// The clients that let two in at once, and the place.
+    /// The clients that admitted two holders at once, and where.
     pub fn violations(&self) -> Vec<String> {
         self.those(|result| result.metrics.get("violations").is_some_and(|count| *count > 0.0))
     }
@@ -98,7 +99,7 @@ impl Report {
         counted.map(say).collect()
     }
 
-    /// The most that disturbed a counted run, if every one was watched.
+    /// The greatest disturbance of a counted run, if all were watched.
     fn most_disturbed(&self) -> Option<Disturbance> {
         let mut most = Disturbance::default();
         for run in self.runs.iter().filter(|run| run.round > 0) {
@@ -410,7 +411,7 @@ fn table(out: &mut String, workload: &Workload, results: &[&Summary]) -> std::fm
     Ok(())
 }
 
-/// A peer as people know it.
+/// A peer's common name.
 fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",
@@ -421,7 +422,7 @@ fn name(peer: &str) -> &str {
     }
 }
 
-/// The same where there is little room.
+/// A short form of the peer's name.
 fn chart_name(peer: &str) -> &str {
     match peer {
         "leasehold" => "leasehold guard",
@@ -513,7 +514,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*values.get(middle.checked_sub(1)?)?, upper))
 }
 
-/// One line about one run, while it goes.
+/// A progress line about one run.
 pub fn progress(run: &Run) -> String {
     let mut line = format!("round {} {:10} {:15}", run.round, run.workload, run.peer);
     for (metric, digits) in [
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated_by_commas() {
         assert_eq!(grouped(1_234_567.0, 0), "1,234,567");
         assert_eq!(grouped(999.5, 1), "999.5");
         assert_eq!(grouped(-1000.0, 0), "-1,000");
@@ -581,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_count_lies_between() {
+    fn an_even_counts_median_averages_the_middle_two() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(vec![]), None);

@@ -1,4 +1,4 @@
-//! The rounds: every workload with every peer in turn, again and again, and what comes of it.
+//! The rounds: every workload with every peer in turn, repeatedly, and the results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether it counts and the machine was not quiet.
+    /// Whether the run counts, and the machine was not quiet during it.
     pub fn is_disturbed(&self) -> bool {
         self.round > 0 && self.disturbance.is_some_and(|disturbance| disturbance.is_too_much())
     }
@@ -120,7 +120,7 @@ struct Bench<'a> {
     kept: Kept,
 }
 
-/// How long a driver may take beyond its time.
+/// How long a driver may overrun its time.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub fn run(options: &Options) -> Result<()> {
@@ -256,7 +256,7 @@ impl Bench<'_> {
             Kind::Crowd => (self.crowd(peer), 1),
             Kind::Cycles | Kind::Handoff | Kind::Holder => (workload.threads, workload.keys),
         };
-        // The process that waits comes when the lock is held.
+        // The waiting process starts once the lock is held.
         let (kind, processes) = match workload.kind {
             Kind::Waiters | Kind::Crowd => (Kind::Holder, 1),
             kind => (kind, workload.processes),
@@ -331,11 +331,11 @@ impl Bench<'_> {
         })
     }
 
-    /// Lets them all go at once; what they answer, and the server's counters around it.
+    /// Starts all drivers at once; returns their answers, and the server's counters before and after.
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let race = self.race_of(drivers, patience, monitored);
         if race.is_err() {
-            // Otherwise one after the other gets time to end by itself.
+            // Otherwise each driver in turn gets time to end by itself.
             drivers.iter_mut().for_each(Driver::kill);
         }
         race
@@ -522,7 +522,7 @@ impl Bench<'_> {
         if !crowd.hear("waiting", Instant::now() + PATIENCE)? {
             bail!("hung while it began to wait");
         }
-        // Until the last of them has asked and waits.
+        // Wait until the last waiter has made its attempt and waits.
         sleep(Duration::from_secs(if self.settings.quick { 1 } else { 3 }));
         let mut monitor = if monitored { Some(Monitor::start(&self.options.url)?) } else { None };
         if let Some(monitor) = &mut monitor {
@@ -578,7 +578,7 @@ impl Bench<'_> {
         if !driver.hear("waiting", Instant::now() + PATIENCE)? {
             bail!("hung while it began to wait");
         }
-        // Until the last of them has asked once and subscribed.
+        // Wait until the last waiter has made an attempt and subscribed.
         sleep(Duration::from_secs(if self.settings.quick { 1 } else { 2 }));
         let memory = driver.memory();
         let mut monitor = Monitor::start(&self.options.url)?;
@@ -665,7 +665,7 @@ struct Hold {
     process: usize,
 }
 
-/// Sorts the holds by time; how many began before the one before had ended.
+/// Sorts the holds by time; returns how many began before the previous one had ended.
 fn overlaps(holds: &mut [Hold]) -> usize {
     holds.sort_unstable();
     holds.windows(2).filter(|pair| matches!(pair, [before, after] if after.got < before.left)).count()
@@ -717,20 +717,20 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_counts_from_the_first_unlock() {
+    fn hand_over_time_starts_at_the_first_holders_unlock() {
         let mut holds = vec![hold(0, 0, 1, 10), hold(0, 12, 13, 20), hold(1, 5, 25, 30)];
         assert_eq!(overlaps(&mut holds), 0);
         assert_eq!(hand_overs(&holds).collect::<Vec<_>>(), [15]);
     }
 
     #[test]
-    fn who_did_not_wait_for_another_is_not_counted() {
+    fn an_acquire_without_waiting_is_no_hand_over() {
         let holds = [hold(0, 0, 1, 10), hold(1, 11, 12, 20)];
         assert_eq!(hand_overs(&holds).count(), 0);
     }
 
     #[test]
-    fn two_holders_at_once_are_seen() {
+    fn overlapping_holds_are_detected() {
         let mut holds = vec![hold(1, 0, 9, 12), hold(0, 0, 1, 10)];
         assert_eq!(overlaps(&mut holds), 1);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use redis::{Client, Connection};
 
-/// A connection beside the peers'.
+/// A separate connection from the peers'.
 pub struct Control(Connection);
 
 /// Counters of the server at one moment.

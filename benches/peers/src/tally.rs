@@ -23,7 +23,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Notes an error. False when it is time to give up.
+    /// Notes an error. Returns false after too many.
     pub fn failed(&mut self, error: impl std::fmt::Display) -> bool {
         self.errors += 1;
         self.error.get_or_insert_with(|| error.to_string());
@@ -90,7 +90,7 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// `handoff`: when it began to wait, acquired the lock, and began to unlock, CLOCK_MONOTONIC in ns.
     pub events: Vec<[u64; 3]>,
-    /// `held`: holds that were no more at the end.
+    /// `held`: holds that were lost by the end.
     pub lost: Option<u64>,
     /// `held`: how long taking them all took.
     pub fill_s: Option<f64>,

@@ -25,9 +25,9 @@ pub struct Workload {
 /// of up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Server and driver share one.
+    /// Server and driver share one core.
     One,
-    /// Each has its own.
+    /// Server and driver have a core each.
     Two,
 }
 
@@ -45,7 +45,7 @@ const LOCKS: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// The same and the limit, which cannot wait.
+/// These clients and the limit, which cannot wait.
 const ALL: &[&str] = &[
     "raw",
     "leasehold",
@@ -61,7 +61,7 @@ const ALL: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// Those in Rust, which can have work of a length.
+/// The clients in Rust, whose critical section can contain work.
 const RUST: &[&str] = &["leasehold", "leasehold-lock", "leasehold-keep", "rslock", "rlock"];
 /// The clients that are compared over a link.
 const OVER_A_LINK: &[&str] =

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_primary_without_a_host_is_where_it_was_asked() {
+    fn a_primary_without_host_is_at_the_queried_address() {
         let word = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let range = |host: &str| {
             Value::Array(vec![

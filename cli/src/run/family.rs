@@ -344,7 +344,7 @@ mod tests {
     const ZOMBIE: &str = "71 (a) b) Z 1 70 60 0 -1 4228108 0 0 0 0 0 0 0 0 20 0 1 0 5976714";
 
     #[test]
-    fn a_process_is_dead_when_its_last_thread_is() {
+    fn a_process_is_dead_once_its_last_thread_ends() {
         let is_dead = |line: &str| Member::read(71, line).is_some_and(|member| member.is_dead);
         assert!(is_dead(ZOMBIE));
         assert!(!is_dead(&ZOMBIE.replace(" 0 1 0 ", " 0 2 0 ")));

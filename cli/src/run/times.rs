@@ -65,7 +65,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_window_shorter_than_the_longest_hold_is_lost() {
+    fn a_window_ending_before_max_hold_counts_as_lost() {
         let start = Moment::from_nanos(7);
         let ceiling = start.plus(10 * SECOND);
         assert!(is_set_by(ceiling, ceiling, 10 * SECOND));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_is_fitted_to_the_window() {
+    fn the_kill_grace_must_fit_into_the_lease() {
         let terms = |grace: u32| Terms {
             command: Vec::new(),
             on_lost: OnLost::Kill,

@@ -202,7 +202,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_value_stays_fresh_as_long_as_its_maker_says() {
+    fn a_value_stays_fresh_for_its_declared_time() {
         let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
         assert!(fresh.get(LONG).last.is_some());
         let state = fresh.0.lock();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_sees_the_progress_of_the_next_value() {
+    fn callers_see_progress_while_a_value_is_computed() {
         let (go, may_go) = bounded::<()>(0);
         let make = move |progress: Progress<'_>| {
             progress(7);

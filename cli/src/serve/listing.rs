@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_take_a_hundredth_of_the_stores_processor() {
+    fn listing_uses_at_most_one_percent_of_the_stores_cpu() {
         assert_eq!(rest(500_000, 0), Duration::from_secs(100));
         assert_eq!(rest(0, 1000), Duration::from_secs(2));
         assert!(rest(100, 100) < Duration::from_secs(1));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runs_end_is_one_number_at_each_reading() {
+    fn repeated_readings_give_the_same_end_of_run() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

@@ -106,7 +106,7 @@ mod tests {
     use crate::serve::listing::Use;
 
     #[test]
-    fn a_slow_list_leaves_the_store_up() {
+    fn a_slow_listing_still_reports_the_store_as_up() {
         let listing = Listing {
             fields: String::new(),
             groups: [(("orders".to_owned(), Use::Lock), Group { held: 3, ..Group::default() })].into(),

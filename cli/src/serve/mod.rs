@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_takes_nothing_from_elsewhere() {
+    fn the_page_loads_nothing_from_other_hosts() {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_at_most_six_letters() {
+    fn durations_have_at_most_six_characters() {
         for (seconds, text) in [
             (0, "0s"),
             (59, "59s"),

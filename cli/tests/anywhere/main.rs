@@ -173,7 +173,7 @@ fn top_needs_a_terminal() {
 
 #[cfg(windows)]
 #[test]
-fn commands_are_refused_on_windows_in_words() {
+fn unix_only_commands_explain_their_refusal_on_windows() {
     let world = &worlds()[0];
     for arguments in [
         &["run", "a", "--", "cmd"][..],
@@ -188,7 +188,7 @@ fn commands_are_refused_on_windows_in_words() {
 }
 
 #[test]
-fn the_help_says_what_is_for_unix_only() {
+fn the_help_lists_the_unix_only_commands() {
     let (code, text) = worlds()[0].runs(&["--help"]);
     assert!(code == 0 && text.contains("run, once, elect, hold and release are for Unix only"), "{text}");
 }

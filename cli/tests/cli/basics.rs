@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::world::{Run, Server, ends, eventually, leasehold, outcome, signal, stock};
 
 #[test]
-fn the_commands_code_is_the_runs() {
+fn run_exits_with_its_commands_exit_code() {
     let server = Server::start();
     for code in [0, 1, 3, 79, 255] {
         let script = format!("exit {code}");
@@ -21,7 +21,7 @@ fn the_commands_code_is_the_runs() {
 }
 
 #[test]
-fn a_busy_lock_has_a_code_of_its_own() {
+fn a_busy_lock_has_its_own_exit_code() {
     let server = Server::start();
     let _holder = server.begin(&["run", "busy", "--", "sleep", "60"]);
     eventually("it is held", || server.keys() == ["busy"]);
@@ -36,7 +36,7 @@ fn a_busy_lock_has_a_code_of_its_own() {
 }
 
 #[test]
-fn usage_has_64_and_no_command_126_or_127() {
+fn usage_errors_exit_64_and_unstartable_commands_126_or_127() {
     let server = Server::start();
     for wrong in [
         vec!["run"],
@@ -61,7 +61,7 @@ fn usage_has_64_and_no_command_126_or_127() {
 }
 
 #[test]
-fn an_absent_store_has_69_a_wrong_password_77() {
+fn an_absent_store_exits_69_and_a_wrong_password_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
         command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "2s");
@@ -107,7 +107,7 @@ fn a_command_waits_for_a_restarting_store() {
 }
 
 #[test]
-fn the_longest_hold_ends_the_command() {
+fn max_hold_ends_the_command() {
     let server = Server::start();
     for arguments in [
         vec!["run", "--max-hold", "1s", "long", "--", "sleep", "60"],
@@ -177,7 +177,7 @@ fn readers_run_together_and_a_writer_alone() {
 }
 
 #[test]
-fn as_many_run_as_there_are_permits() {
+fn as_many_commands_run_as_there_are_permits() {
     let server = Server::start();
     let inner = env!("CARGO_BIN_EXE_leasehold");
     let one = ["run", "-n", "--permits", "2", "slots", "--", inner];
@@ -188,7 +188,7 @@ fn as_many_run_as_there_are_permits() {
 }
 
 #[test]
-fn another_number_of_permits_is_refused_until_changed() {
+fn a_different_permit_count_is_refused_until_changed() {
     let server = Server::start();
     let run = |permits: &str| server.outcome(&["run", "-q", "--permits", permits, "slots", "--", "true"]);
     let permits = |arguments: &[&str]| server.outcome(&[&["permits", "slots"], arguments].concat());
@@ -226,7 +226,7 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 }
 
 #[test]
-fn the_command_has_lock_and_input_and_no_other_files() {
+fn the_command_inherits_stdin_but_no_other_files() {
     let server = Server::start();
     // A shell that starts a pipe's reader holds both ends of the pipe. Without `echo` the shell would become
     // `ls`, which has the folder open.
@@ -287,7 +287,7 @@ pub(crate) fn in_a_file() -> (tempfile::TempDir, impl Fn(&[&str]) -> Command) {
 }
 
 #[test]
-fn a_file_is_a_store_too() {
+fn a_file_works_as_a_store() {
     let (_dir, program) = in_a_file();
     let inner = env!("CARGO_BIN_EXE_leasehold");
     let run = |arguments: &[&str]| outcome(&mut program(arguments)).0;
@@ -395,7 +395,7 @@ fn help_groups_options_and_has_examples() {
 }
 
 #[test]
-fn a_commands_options_begin_at_the_first_other_word() {
+fn options_after_the_command_belong_to_the_command() {
     let server = Server::start();
     for run in [&["run", "-n", "job"][..], &["run", "job", "-n"], &["elect", "job"]] {
         let words = [run, &["sh", "-c", "echo $1", "-n", "--format"]].concat();
@@ -547,7 +547,7 @@ fn control_characters_of_holders_are_escaped() {
 }
 
 #[test]
-fn a_slow_grant_of_a_short_hold_counts() {
+fn a_late_grant_with_max_hold_still_runs_the_command() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
@@ -567,7 +567,7 @@ fn a_slow_grant_of_a_short_hold_counts() {
 }
 
 #[test]
-fn a_kind_the_store_cannot_keep_is_usage() {
+fn an_unsupported_lock_kind_is_a_usage_error() {
     let (_dir, program) = in_a_file();
     for (kind, way_out) in [
         (&["--fair"][..], "--fair needs Redis, etcd or ZooKeeper: without it"),

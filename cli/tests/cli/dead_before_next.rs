@@ -166,38 +166,38 @@ fn compare_all(fault: Fault) {
 }
 
 #[test]
-fn when_the_supervisor_is_stopped() {
+fn command_is_dead_before_next_when_supervisor_is_stopped() {
     compare_all(Fault::SupervisorStopped);
 }
 
 #[test]
-fn when_the_supervisor_is_killed() {
+fn command_is_dead_before_next_when_supervisor_is_killed() {
     compare_all(Fault::SupervisorKilled);
 }
 
 #[test]
-fn when_supervisor_and_helper_are_stopped() {
+fn command_is_dead_before_next_when_both_are_stopped() {
     compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn when_the_helper_is_stopped_and_the_supervisor_killed() {
+fn command_is_dead_before_next_despite_a_stopped_helper() {
     compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
 }
 
 #[test]
-fn when_the_server_is_stopped() {
+fn command_is_dead_before_next_when_server_is_stopped() {
     compare_all(Fault::ServerStopped);
 }
 
 #[test]
-fn soon_after_the_key_was_deleted() {
+fn command_is_dead_soon_after_its_key_is_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
 /// The list must not show `exe`, the file by which the helper is started.
 #[test]
-fn the_helper_has_the_programs_name_in_lists_of_processes() {
+fn process_lists_show_the_helper_as_leasehold() {
     let server = Server::start();
     let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();

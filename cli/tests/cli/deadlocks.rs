@@ -135,7 +135,7 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
 }
 
 #[test]
-fn a_deadlock_of_two_commands_is_said_by_all() {
+fn both_commands_of_a_deadlock_report_it() {
     let server = Server::start();
     let scripts = [
         "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
@@ -160,7 +160,7 @@ fn a_deadlock_through_nested_commands_is_reported() {
 }
 
 #[test]
-fn a_command_waiting_for_its_own_lock_is_said() {
+fn a_command_waiting_for_its_own_lock_is_reported() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     server.ends(
@@ -209,7 +209,7 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
 
 /// Deadlocks of 2, 3 and 8 threads, on a phone and on larger screens.
 #[test]
-fn the_picture_of_a_deadlock_is_read_on_every_screen() {
+fn the_deadlock_picture_fits_every_screen_size() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let site = Site::start(&server);

@@ -22,7 +22,7 @@ const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
     os.execvp(sys.argv[1], sys.argv[1:])";
 
 #[test]
-fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
+fn descendants_are_ended_without_pidfd_support() {
     let server = Server::start();
     let file = server.path("filtered");
     let stamper = Stamper { file: &file, ignores_term: false, once: false };
@@ -48,7 +48,7 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
 }
 
 #[test]
-fn a_hidden_process_is_not_called_ended() {
+fn a_hidden_process_is_not_reported_as_ended() {
     let server = Server::start();
     let raise = server.path("raise");
     // A program that becomes root, like `sudo`.
@@ -162,7 +162,7 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
 }
 
 #[test]
-fn a_command_that_ends_by_itself_leaves_what_it_started() {
+fn a_normal_command_end_spares_its_background_processes() {
     let server = Server::start();
     let file = server.path("left");
     let script = "setsid sleep 600 >/dev/null 2>&1 & echo $! > \"$0\"";
@@ -210,7 +210,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
 }
 
 #[test]
-fn as_the_first_process_of_a_container_orphans_are_reaped() {
+fn orphans_are_reaped_when_run_is_a_containers_init() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
@@ -223,7 +223,7 @@ fn as_the_first_process_of_a_container_orphans_are_reaped() {
 }
 
 #[test]
-fn without_proc_it_is_said_what_is_missing() {
+fn a_missing_proc_mount_is_reported() {
     let server = Server::start();
     // /proc shows the processes outside the container.
     let Some(mut container) = container(&["--mount"]) else { return };

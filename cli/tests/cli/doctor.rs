@@ -39,7 +39,7 @@ fn is(findings: &HashMap<String, Value>, check: &str, result: &str, words: &str)
 }
 
 #[test]
-fn a_healthy_server_has_neither_fault_nor_warning() {
+fn a_healthy_server_has_no_faults_or_warnings() {
     let server = Server::start_with(&["--appendonly", "yes"]);
     server.ask(&["ACL", "SETUSER", "me", "on", ">S3CR3T", "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", "redis://me:S3CR3T@");
@@ -123,7 +123,7 @@ fn a_server_that_may_evict_locks_is_found() {
 }
 
 #[test]
-fn no_persistence_is_a_warning_which_counts_if_strict() {
+fn missing_persistence_warns_and_fails_strict_checks() {
     let server = Server::start();
     let (code, findings) = doctor(&server.url(), &[]);
     assert_eq!(code, 0);
@@ -191,7 +191,7 @@ fn rights_on(server: &Server) {
 }
 
 #[test]
-fn doctor_has_69_and_77_as_others_do() {
+fn doctor_uses_exit_codes_69_and_77() {
     let (code, findings) = doctor("redis://:S3CR3T@127.0.0.1:1", &[]);
     assert_eq!(code, 69);
     is(&findings, "reach", "fault", "no server listens");
@@ -262,7 +262,7 @@ fn ahead(answer: &mut [u8]) {
 }
 
 #[test]
-fn a_clock_that_is_off_is_a_warning() {
+fn a_wrong_server_clock_is_a_warning() {
     let server = Server::start();
     let (code, findings) = doctor(&proxy(&server, 0, ahead), &[]);
     assert_eq!(code, 0);
@@ -294,7 +294,7 @@ fn a_lease_short_for_the_latency_is_found() {
 }
 
 #[test]
-fn a_server_that_falls_silent_does_not_hold_it_up() {
+fn a_silent_server_does_not_block_doctor() {
     let server = Server::start();
     crate::world::signal(server.pid(), rustix::process::Signal::STOP);
     let begun = crate::world::now();
@@ -307,7 +307,7 @@ fn a_server_that_falls_silent_does_not_hold_it_up() {
 }
 
 #[test]
-fn a_file_has_the_checks_that_make_sense() {
+fn a_file_store_skips_server_checks() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
     let (code, findings) = doctor(&url, &[]);

@@ -37,7 +37,7 @@ fn the_next_command_begins_after_the_dead_leaders_end() {
 }
 
 #[test]
-fn a_leader_that_lost_stands_again() {
+fn a_leader_that_lost_its_lock_stands_for_election_again() {
     let server = Server::start();
     let file = server.path("leader");
     let stamper = Stamper { file: &file, ignores_term: false, once: false };
@@ -53,7 +53,7 @@ fn a_leader_that_lost_stands_again() {
 }
 
 #[test]
-fn a_leader_with_one_term_ends_when_it_is_lost() {
+fn a_one_term_leader_exits_when_its_term_is_lost() {
     let server = Server::start();
     let mut leader = candidate(&server, "leader", &["--one-term"]);
     eventually("it leads", || leads(&server, "leader"));
@@ -89,7 +89,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
 }
 
 #[test]
-fn a_library_candidate_waits_for_the_programs() {
+fn library_and_program_candidates_share_an_election() {
     let server = Server::start();
     let mut leader = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
@@ -146,7 +146,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
 
 /// The other candidates have one connection each, and poll every third of a lease.
 #[test]
-fn of_a_fleet_three_candidates_stand_in_line_and_listen() {
+fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
     let server = Server::start();
     let led = || std::fs::read_to_string(server.path("led")).unwrap_or_default().lines().count();
     let candidate = || {

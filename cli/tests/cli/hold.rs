@@ -59,7 +59,7 @@ impl Drop for Ends {
 }
 
 #[test]
-fn a_lock_is_kept_from_hold_to_release() {
+fn a_lock_is_held_between_hold_and_release() {
     let server = Server::start();
     for shell in SHELLS {
         let text = "hold=$(leasehold hold job) || exit; echo \"fence ${hold##*:}\"; \
@@ -121,7 +121,7 @@ fn a_hold_follows_the_process_of_dollar_dollar() {
 }
 
 #[test]
-fn a_program_in_between_is_not_the_shell() {
+fn hold_started_through_another_program_needs_a_pid() {
     let server = Server::start();
     let text = "hold=$(timeout 60 \"$LEASEHOLD\" hold job); echo $?; timeout 60 \"$LEASEHOLD\" hold --pid $$ job >\"$DIR/hold\" && \
                 leasehold run -q -n job -- true; echo $?";
@@ -132,7 +132,7 @@ fn a_program_in_between_is_not_the_shell() {
 }
 
 #[test]
-fn the_shells_pipes_do_not_wait_for_the_hold() {
+fn the_keeper_closes_the_shells_pipes() {
     let server = Server::start();
     let mut other = Command::new("sleep").arg("40").spawn().unwrap();
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
@@ -229,7 +229,7 @@ fn a_shell_outlasts_the_first_lease_of_its_lock() {
 }
 
 #[test]
-fn a_lookout_that_is_killed_is_followed_by_another() {
+fn a_killed_lookout_is_replaced() {
     let server = Server::start();
     let text = "leasehold --format json hold --lease 3s job >\"$DIR/held\" && sleep 60";
     let mut shell = Run::start(&mut script(&server, "bash", text));
@@ -254,7 +254,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn signals_to_a_service_leave_the_keeper() {
+fn the_keeper_survives_signals_to_its_service() {
     let server = Server::start();
     let text = "leasehold --format json hold job >\"$DIR/held\" && exec sleep 60";
     let shell = Run::start(&mut script(&server, "bash", text));
@@ -275,7 +275,7 @@ fn signals_to_a_service_leave_the_keeper() {
 }
 
 #[test]
-fn a_wait_ends_with_hold_or_its_shell() {
+fn waiting_stops_when_hold_or_the_shell_dies() {
     let server = Server::start();
     let mut first = server.begin(&["run", "job", "--", "sleep", "60"]);
     eventually("the first holds it", || !server.keys().is_empty());
@@ -373,7 +373,7 @@ fn each_kind_of_lock_can_be_held() {
 }
 
 #[test]
-fn a_hold_without_a_socket_signals_nobody() {
+fn a_hold_that_cannot_create_its_socket_signals_nobody() {
     let server = Server::start();
     // Longer than a socket's path may be.
     let deep = server.path(&"d".repeat(120));

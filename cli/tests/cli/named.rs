@@ -23,7 +23,7 @@ fn at_home(home: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_url_in_the_users_folder_is_read_last() {
+fn the_users_url_file_has_the_lowest_priority() {
     let (server, other) = (Server::start(), Server::start());
     let home = server.path("home");
     let said = ends(&mut at_home(&home, &["ls"]), 64, "LEASEHOLD_URL");
@@ -44,7 +44,7 @@ fn a_url_in_the_users_folder_is_read_last() {
 }
 
 #[test]
-fn a_password_that_all_can_read_is_warned_of() {
+fn a_world_readable_password_file_causes_a_warning() {
     let server = Server::start();
     server.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
     let url = server.url().replace("redis://", "redis://:S3CR3T@");
@@ -76,7 +76,7 @@ fn a_password_that_all_can_read_is_warned_of() {
 }
 
 #[test]
-fn a_warning_about_the_set_up_comes_once() {
+fn a_setup_warning_is_printed_once() {
     let server = Server::start();
     let folder = server.path("run");
     fs::create_dir(&folder).unwrap();
@@ -105,7 +105,7 @@ fn a_warning_about_the_set_up_comes_once() {
 }
 
 #[test]
-fn messages_name_no_method_and_no_error_number() {
+fn messages_contain_no_method_name_or_error_number() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "&*", "+ping", "+hello", "+client", "+info"]);
     let weak = server.url().replace("redis://", "redis://weak:pw@");
@@ -134,7 +134,7 @@ fn messages_name_no_method_and_no_error_number() {
 }
 
 #[test]
-fn a_sentinels_password_is_told_apart_from_a_servers() {
+fn errors_say_whether_sentinel_or_server_needs_the_password() {
     let server = Server::start();
     let config = server.path("sentinel.conf");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -5,7 +5,7 @@ use crate::world::{Server, eventually};
 const SECRET: &str = "Bearer-S3CR3T";
 
 #[test]
-fn what_is_no_lock_is_left_alone() {
+fn keys_that_are_no_locks_are_left_alone() {
     let server = Server::start();
     server.ask(&["HSET", "cart:7", "item:S3CR3T", "2", "item:2", "1"]);
     server.ask(&["SET", "session:42", SECRET]);
@@ -39,7 +39,7 @@ fn what_is_no_lock_is_left_alone() {
 }
 
 #[test]
-fn javas_lock_and_a_foreign_token_are_ended_by_force() {
+fn force_ends_javas_locks_and_foreign_token_locks() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
     server.ends(&["force", "java", "--yes"], 0, "java was released by force");

@@ -34,7 +34,7 @@ fn of_three_machines_one_runs_the_job() {
 }
 
 #[test]
-fn a_job_runs_again_after_its_least_time() {
+fn a_job_runs_again_after_its_minimum_time() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1s", "5s"], "")).0, 0);
     let left_ms = server.ask(&["PTTL", "job"]);
@@ -57,7 +57,7 @@ fn a_job_that_fails_or_is_killed_counts_as_run() {
 }
 
 #[test]
-fn a_job_ends_with_its_most_time() {
+fn a_job_is_killed_at_its_maximum_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
@@ -107,7 +107,7 @@ fn a_grace_longer_than_a_third_is_refused() {
 
 /// The limit of open files lets this process hold the lock but start no other process.
 #[test]
-fn a_job_never_started_is_left_to_others() {
+fn a_job_that_cannot_start_can_run_elsewhere() {
     let server = Server::start();
     let (made, mut unstarted) = (server.path("made"), 0);
     for files in 3..40 {
@@ -186,7 +186,7 @@ fn a_job_has_a_fence_and_a_last_run() {
 }
 
 #[test]
-fn a_skipped_job_keeps_the_last_runs_record() {
+fn a_lost_run_keeps_the_last_runs_record() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
@@ -200,7 +200,7 @@ fn a_skipped_job_keeps_the_last_runs_record() {
 }
 
 #[test]
-fn a_crontab_of_the_page_shows_no_url() {
+fn the_documented_crontab_hides_the_url() {
     for page in ["README.md", "docs/command-line.md", "docs/operating.md"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
         let text = fs::read_to_string(path).unwrap();
@@ -244,7 +244,7 @@ fn crontab(page: &str, block: &str) {
 }
 
 #[test]
-fn a_store_without_once_names_the_way_out() {
+fn a_store_without_once_suggests_an_alternative() {
     let certificates = Certificates::make();
     let Some(etcd) = Secured::etcd(&certificates) else { return };
     let on_etcd = |arguments: &[&str]| outcome(&mut certificates.program(&etcd.url("etcds", ""), arguments));
@@ -265,7 +265,7 @@ fn a_store_without_once_names_the_way_out() {
 }
 
 #[test]
-fn a_name_with_a_dash_goes_behind_two_dashes() {
+fn a_name_starting_with_a_dash_follows_two_dashes() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!(

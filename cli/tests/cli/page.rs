@@ -82,7 +82,7 @@ fn watched_jobs_are_on_the_page() {
 }
 
 #[test]
-fn a_name_of_html_or_hidden_characters_is_text() {
+fn html_and_hidden_characters_in_names_show_as_text() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let html = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;";
@@ -178,7 +178,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
 }
 
 #[test]
-fn the_page_shows_that_store_or_server_is_away() {
+fn the_page_shows_when_store_or_server_is_unreachable() {
     let Some(program) = browser::find() else { return };
     let mut server = Server::start();
     make_lock(&server, "plain");
@@ -204,7 +204,7 @@ fn the_page_shows_that_store_or_server_is_away() {
 }
 
 #[test]
-fn a_page_of_another_name_at_this_address_gets_nothing() {
+fn a_page_under_another_host_name_gets_no_data() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     make_lock(&server, "secret");
@@ -230,7 +230,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
 
 /// `LEASEHOLD_PICTURES=FOLDER` saves a picture of each size: look at them after a change of the page.
 #[test]
-fn nothing_lies_off_a_small_screen() {
+fn the_page_fits_a_small_screen() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let mut once = server.leasehold(&["once", "-q", "nightly", "--at-least", "1s", "--at-most", "2s", "--"]);

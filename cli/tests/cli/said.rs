@@ -43,7 +43,7 @@ fn a_waiter_names_the_holder_and_the_wait() {
 }
 
 #[test]
-fn a_waiter_without_a_terminal_and_without_v_is_mute() {
+fn a_waiter_without_terminal_and_verbose_flag_prints_nothing() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let (code, said) = server.outcome(&["run", "-w", "1.5", "job", "--", "true"]);
@@ -69,7 +69,7 @@ const FIELDS: [&str; 10] =
     ["time", "event", "message", "name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
 
 #[test]
-fn each_line_for_programs_has_the_fields_of_one_schema() {
+fn all_json_lines_have_the_same_fields() {
     let server = Server::start();
     let mut events = Vec::new();
     let mut ask = |command: &mut Command| {
@@ -137,7 +137,7 @@ fn ls_prints_columns_and_correct_counts() {
 }
 
 #[test]
-fn a_quiet_shows_code_says_whether_all_are_held() {
+fn quiet_show_exits_0_only_if_all_are_held() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "-q", "job", "--", "sleep", "60"], "job");
     server.ask(&["SET", "cart", "eggs"]);

@@ -29,7 +29,7 @@ fn said(command: &mut Command) -> String {
 }
 
 #[test]
-fn no_subcommand_says_a_password() {
+fn no_subcommand_prints_a_password() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));

@@ -44,7 +44,7 @@ fn by(scrape: &Scrape, name: &str, key: impl Fn(&[Label]) -> Option<String>) -> 
 }
 
 #[test]
-fn twenty_viewers_cost_one_list_a_second() {
+fn twenty_viewers_cost_one_listing_per_second() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
@@ -69,7 +69,7 @@ fn twenty_viewers_cost_one_list_a_second() {
 }
 
 #[test]
-fn locks_beyond_ten_thousand_are_counted_and_not_listed() {
+fn locks_beyond_ten_thousand_are_counted_but_not_listed() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 10_500);
     let site = Site::start(&server);
@@ -84,7 +84,7 @@ fn locks_beyond_ten_thousand_are_counted_and_not_listed() {
 }
 
 #[test]
-fn numbers_are_by_group_and_in_the_format_of_prometheus() {
+fn metrics_are_grouped_and_in_prometheus_format() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
     make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no end either
@@ -133,7 +133,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn metrics_are_split_by_kind_of_use() {
+fn metrics_are_split_by_use() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],
@@ -182,7 +182,7 @@ fn metrics_are_split_by_kind_of_use() {
 }
 
 #[test]
-fn a_name_that_is_html_is_a_name() {
+fn html_in_a_lock_name_is_escaped() {
     let server = Server::start();
     let name = "</script><img src=x onerror=alert(1)>\u{202e}\"&amp;";
     make_lock(&server, name);
@@ -269,7 +269,7 @@ fn a_foreign_host_is_refused() {
 }
 
 #[test]
-fn slow_clients_do_not_keep_others_from_being_served() {
+fn slow_http_clients_do_not_block_others() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
@@ -298,7 +298,7 @@ fn slow_clients_do_not_keep_others_from_being_served() {
 }
 
 #[test]
-fn a_request_has_limits_of_size_and_time() {
+fn http_requests_are_limited_in_size_and_time() {
     let server = Server::start();
     let site = Site::start(&server);
     let head = |more: &str| format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
@@ -327,7 +327,7 @@ fn a_request_has_limits_of_size_and_time() {
 }
 
 #[test]
-fn nothing_is_written_to_the_store() {
+fn serve_writes_nothing_to_the_store() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 20);
     let changes = || {
@@ -380,7 +380,7 @@ fn serve_outlives_a_store_that_goes_away() {
 }
 
 #[test]
-fn a_store_that_hangs_keeps_nobody_waiting() {
+fn a_hanging_store_does_not_block_serve() {
     let server = Server::start();
     let site = Site::start(&server);
     assert_eq!(site.get("/healthz").status, 200);
@@ -397,7 +397,7 @@ fn a_store_that_hangs_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_signal_ends_it_at_once_with_its_code() {
+fn a_signal_stops_serve_at_once() {
     let server = Server::start();
     for (by, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut site = Site::start(&server);
@@ -445,7 +445,7 @@ fn no_url_and_no_password_is_shown() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said_at_once() {
+fn invalid_serve_arguments_fail_at_once() {
     let server = Server::start();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

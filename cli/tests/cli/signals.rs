@@ -14,7 +14,7 @@ const SIGNALS: [(Signal, i32); 6] = [
 ];
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_nothing() {
+fn a_signal_ends_the_wait_without_leftovers() {
     // The key of each queue, and the command that counts its clients. Readers and permits are counted as
     // subscribers of a channel.
     let kinds: [(&[&str], &str, &str); 4] = [
@@ -106,7 +106,7 @@ fn a_signal_that_cannot_be_sent_exits_with_64() {
 }
 
 #[test]
-fn a_signal_at_any_time_ends_the_run() {
+fn a_signal_at_any_moment_stops_run() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
@@ -159,7 +159,7 @@ fn a_command_in_a_container_may_stop_and_goes_on() {
 }
 
 #[test]
-fn without_its_helper_a_command_ends() {
+fn a_command_ends_when_its_helper_is_killed() {
     let server = Server::start();
     let mut run = server.begin(&["run", "helped", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();
@@ -215,7 +215,7 @@ fn a_command_whose_helper_is_stopped_is_ended_in_time() {
 }
 
 #[test]
-fn a_helper_that_is_stopped_goes_on() {
+fn a_stopped_helper_is_resumed() {
     let server = Server::start();
     let file = server.path("ends");
     let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done; exit 5";

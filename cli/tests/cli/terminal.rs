@@ -129,7 +129,7 @@ fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
 }
 
 #[test]
-fn ctrl_c_ends_the_command_and_the_script_around_it() {
+fn ctrl_c_ends_the_command_and_the_calling_script() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     let script = "bash -c \"$run one -- sh -c 'echo run''ning; exec sleep 60'; echo ne''xt\"\n";
@@ -172,7 +172,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 
 /// No process renews the lock of a suspended run, but its helper is not suspended, and ends the command.
 #[test]
-fn a_run_suspended_past_its_lease_has_lost() {
+fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
     // At some moment of the run it warns that the lease is shorter than a request may take.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
@@ -216,7 +216,7 @@ fn top_stops_and_goes_on_with_the_shells_job() {
 }
 
 #[test]
-fn a_waiter_on_a_terminal_says_who_has_the_lock() {
+fn a_waiter_on_a_terminal_names_the_holder() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run one -- true\n", &["waiting for one: held by sleep on "]), ("\x03", &["ready> "])]);

@@ -199,7 +199,7 @@ fn sentinels_with_users_and_client_certificates_lead_to_their_master() {
 }
 
 #[test]
-fn redlock_rings_and_clusters_are_named_by_variables() {
+fn variables_can_name_redlock_rings_and_clusters() {
     let certificates = Certificates::make();
     let servers: Option<Vec<Secured>> = (0..3).map(|_| Secured::redis(&certificates, &[])).collect();
     let Some(servers) = servers else { return };

@@ -72,7 +72,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
 }
 
 #[test]
-fn a_lease_that_runs_out_is_told_from_a_release() {
+fn watch_distinguishes_expiry_from_release() {
     let server = Server::start();
     let mut watch = Watch::start(&server, &["dies"]);
     watch.prints("state");
@@ -84,7 +84,7 @@ fn a_lease_that_runs_out_is_told_from_a_release() {
 }
 
 #[test]
-fn watch_says_when_the_store_is_away() {
+fn watch_reports_an_unreachable_store() {
     let server = Server::start();
     let mut watch = Watch::start(&server, &["kept"]);
     watch.prints("state");
@@ -101,7 +101,7 @@ fn watch_says_when_the_store_is_away() {
 }
 
 #[test]
-fn a_signal_ends_it_and_so_does_its_time() {
+fn a_signal_or_the_time_limit_stops_watch() {
     let server = Server::start();
     for (sent, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1)] {
         let mut watch = Watch::start(&server, &["any"]);
@@ -122,7 +122,7 @@ fn a_signal_ends_it_and_so_does_its_time() {
 }
 
 #[test]
-fn a_closed_pipe_ends_it_quietly() {
+fn a_closed_pipe_stops_watch_silently() {
     let server = Server::start();
     let errors = server.path("errors");
     let mut command = server.leasehold(&["watch", "quiet", "--interval", "100ms"]);
@@ -136,7 +136,7 @@ fn a_closed_pipe_ends_it_quietly() {
 }
 
 #[test]
-fn watch_refuses_what_it_cannot_do_in_words() {
+fn watch_refuses_invalid_arguments() {
     for wrong in [&["watch"][..], &["watch", "a", "--interval", "50ms"], &["watch", "a", "--for", "soon"]] {
         // The store is away: if the arguments were accepted, the code would be 69.
         ends(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 64, "");

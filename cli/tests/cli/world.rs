@@ -356,7 +356,8 @@ impl Stamper<'_> {
             run.env(ONCE, "1");
         }
         let this = std::env::current_exe().unwrap().into_os_string();
-        let rest = ["--exact", "world::stamps_as_a_command", "--nocapture", "--test-threads=1"];
+        let rest =
+            ["--exact", "world::helper_process_that_writes_time_stamps", "--nocapture", "--test-threads=1"];
         [this].into_iter().chain(rest.map(OsString::from)).collect()
     }
 }
@@ -371,7 +372,7 @@ pub(crate) fn stamps(file: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn stamps_as_a_command() {
+fn helper_process_that_writes_time_stamps() {
     let Some(file) = std::env::var_os(STAMPS) else { return };
     let has_term = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
     if std::env::var_os(IGNORES_TERM).is_some() {

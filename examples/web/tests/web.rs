@@ -214,12 +214,12 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
 }
 
 #[test]
-fn axum_answers_in_time_and_ends_in_good_order() {
+fn axum_answers_in_time_and_shuts_down_cleanly() {
     answers_in_time_and_ends_in_good_order(env!("CARGO_BIN_EXE_axum"));
 }
 
 #[test]
-fn actix_answers_in_time_and_ends_in_good_order() {
+fn actix_answers_in_time_and_shuts_down_cleanly() {
     answers_in_time_and_ends_in_good_order(env!("CARGO_BIN_EXE_actix"));
 }
 

@@ -421,7 +421,7 @@ fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
 }
 
 #[test]
-fn exactly_real_cycles_are_reported() {
+fn exactly_the_real_cycles_are_reported() {
     let mut all = (0, 0);
     for (members, waiting) in [(2, 1), (2, 2), (3, 2), (3, 3)] {
         for (before, during) in [(0, 3), (1, 2), (2, 1)] {
@@ -445,7 +445,7 @@ fn told_and_granted(fault: Fault) -> Vec<World> {
 }
 
 #[test]
-fn a_granted_wait_is_part_of_no_cycle() {
+fn a_granted_wait_is_not_part_of_a_cycle() {
     let worlds = told_and_granted(Fault::None);
     let (searches, reports, wrong) = search_all(&worlds, 1);
     assert!(wrong.is_none(), "{wrong:?}");
@@ -455,7 +455,7 @@ fn a_granted_wait_is_part_of_no_cycle() {
 }
 
 #[test]
-fn fewer_readings_report_false_cycles() {
+fn fewer_or_faster_readings_would_report_false_cycles() {
     let one_reading = search_all(&[chain(3, 2, Fault::OneReading)], 3);
     assert!(one_reading.2.is_some(), "{} looks", one_reading.0);
     let at_once = search_all(&after(chain(2, 2, Fault::NoPause), 1), 2);

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn searches_for_a_wait_get_rarer() {
+    fn repeated_searches_for_a_wait_become_rarer() {
         let (mut pace, mut now) = (Pace::default(), Moment::from_nanos(0));
         pace.keep(&[7], now);
         let mut pauses = Vec::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn searches_follow_their_rank() {
+    fn due_searches_are_ordered_by_priority() {
         let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
         pace.keep(&[1, 2, 3], at(0));
         pace.searched(1, true, at(1));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_take_their_time_however_many_waits_are_due() {
+    fn search_requests_are_rate_limited_regardless_of_waits() {
         let (mut pace, begun) = (Pace::default(), Moment::from_nanos(0));
         let ids: Vec<u64> = (0..1_000).collect();
         pace.keep(&ids, begun);

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_let_a_new_writer_go_first() {
+    fn writers_first_readers_count_as_waiting_for_writers() {
         let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
         seen.writers_wait = true;
         let wait = |writers_first| Wait {

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_was_taken_out_is_not_cached() {
+    fn a_removed_hold_is_not_cached() {
         let local = local();
         let hold = entered(&local);
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_waiters_failures_end_no_later_wait() {
+    fn failures_of_earlier_waiters_do_not_end_later_waits() {
         let local = local();
         let failure = || Some((at(0), Error::new(ErrorKind::Unreachable, "lock", "not there")));
         let retry_timeout = Duration::from_millis(10);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_release_decides_whether_a_lock_is_contended() {
+    fn the_latest_release_decides_whether_a_lock_is_contended() {
         let (local, forgotten) = (local(), 2 * u64::try_from(RULES.contended.as_millis()).unwrap());
         for begun in [0, forgotten] {
             local.state().note_released(Others::Listen(2), at(begun));
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hearing_holds_subscription_ends_with_it() {
+    fn a_holds_recall_subscription_ends_with_the_hold() {
         for keeps_recalls in [false, true] {
             let local = local();
             let hold = entered(&local);

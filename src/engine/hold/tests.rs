@@ -75,7 +75,7 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 }
 
 #[test]
-fn unlock_keeps_what_the_present_use_asks_to_keep() {
+fn unlock_caches_only_if_the_current_use_asks() {
     let hold = hold_by(cached());
     let now = hold.since();
     assert_eq!([false, true].map(|is_dropped| can_be_cached(&hold, is_dropped)), [Some(true), Some(true)]);
@@ -86,7 +86,7 @@ fn unlock_keeps_what_the_present_use_asks_to_keep() {
 }
 
 #[test]
-fn a_late_confirmation_confirms_nothing() {
+fn a_confirmation_after_the_window_does_not_count() {
     let clock = ManualClock::new();
     let hold = hold(Lease::Fixed(LEASE), clock.now());
     clock.advance(LEASE * 99 / 100);
@@ -103,7 +103,7 @@ fn the_window_is_one_percent_shorter_than_the_lease() {
 }
 
 #[test]
-fn a_loss_is_told_once_and_stays() {
+fn a_loss_is_reported_once_and_permanent() {
     let start = ManualClock::new().now();
     let hold = hold(Lease::Renewed, start);
     let reporter = Reporter::new(None);
@@ -124,7 +124,7 @@ fn of_thread(mark: &Arc<ThreadMarker>) -> Arc<Hold> {
 }
 
 #[test]
-fn a_spent_number_lasts_until_the_release() {
+fn a_number_to_retire_is_used_until_the_release() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();
@@ -141,7 +141,7 @@ fn a_spent_number_lasts_until_the_release() {
 }
 
 #[test]
-fn a_renewal_during_a_release_spends_the_number() {
+fn a_release_during_a_renewal_retires_the_owner_number() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
@@ -159,7 +159,7 @@ fn a_renewal_during_a_release_spends_the_number() {
 
 /// A loss retires the number in each case, also if a check of the clock found it.
 #[test]
-fn a_lost_hold_has_given_up_its_number() {
+fn a_lost_hold_retires_its_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     for reason in [LossReason::Expired, LossReason::Gone, LossReason::HeldTooLong] {
         let (hold, number) = (of_thread(&mark), mark.number());
@@ -176,7 +176,7 @@ fn a_lost_hold_has_given_up_its_number() {
 
 /// The thread may hold locks of other clients under the number, and read what it writes.
 #[test]
-fn the_end_of_a_client_retires_doubtful_numbers_only() {
+fn a_client_shutdown_retires_only_numbers_in_doubt() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.lose(LossReason::ShutDown, hold.since(), &reporter));
@@ -227,7 +227,7 @@ fn a_settled_group_hold_is_not_renewed() {
 
 /// If each end took time by the number of levels, this would take many minutes.
 #[test]
-fn many_levels_can_be_left_from_either_end() {
+fn many_levels_end_quickly_in_either_order() {
     const LEVELS: usize = 200_000;
     let deadline = Clock::System.after(LEASE);
     let hold = hold(Lease::Renewed, ManualClock::new().now());
@@ -274,7 +274,7 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
 }
 
 #[test]
-fn an_overdue_renewal_puts_it_at_risk() {
+fn an_overdue_renewal_puts_a_hold_at_risk() {
     let start = ManualClock::new().now();
     let hold = hold(Lease::Renewed, start);
     assert_eq!(hold.standing(start), Standing::Held);

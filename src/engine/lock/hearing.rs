@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_marked_when_its_recalls_are_heard() {
+    fn a_hold_is_marked_once_its_recalls_can_be_heard() {
         let mut world = World::new();
         assert_eq!(world.due_in(), EVERY, "or else with the first check");
         assert!(world.hears.due(world.at(), true) == world.now, "none will be heard");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_a_second_apart() {
+    fn contention_callbacks_are_a_second_apart() {
         let mut world = World::new();
         world.checked(CachedCheck::Wanted);
         assert_eq!([world.calls(false), world.calls(true)], [true, false]);

@@ -292,7 +292,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
 }
 
 #[test]
-fn a_client_that_has_just_released_stands_back_for_others() {
+fn a_client_that_just_released_lets_others_go_first() {
     let (store, clock, engine, name) = standing(Odd::default());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     *store.holder.lock() = None;
@@ -361,7 +361,7 @@ fn an_explicit_lease_ends_on_time() {
 }
 
 #[test]
-fn a_renewal_that_hangs_leaves_time_for_another() {
+fn a_hanging_renewal_leaves_time_for_another() {
     let (lease, clock) = (Duration::from_secs(3), ManualClock::new());
     let store = Arc::new(Odd::default());
     let options = Options { lease, command_timeout: Duration::from_secs(60), ..Options::default() };
@@ -392,7 +392,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
 }
 
 #[test]
-fn a_majority_hears_of_holds_ended_during_renewals() {
+fn the_store_learns_of_holds_ended_during_renewals() {
     let (store, clock, engine, name) = standing(Odd { is_several: true, ..Odd::default() });
     let engine = Arc::new(engine);
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -505,7 +505,7 @@ fn a_groups_lease_counts_from_the_request() {
 
 /// A waiter that lets others go first, since it has just released the lock, and whose time is over by then.
 #[test]
-fn an_overdue_wait_still_asks_once() {
+fn an_overdue_wait_still_makes_one_attempt() {
     let channel = Arc::new(Channel::new("a", true));
     let (store, clock, engine, name) = standing(Odd { channel: Some(channel), ..Odd::default() });
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
@@ -530,7 +530,7 @@ fn an_overdue_wait_still_asks_once() {
 
 /// The retry time is for one outage, and not for two that are an hour apart.
 #[test]
-fn each_outage_has_the_whole_retry_time() {
+fn each_outage_gets_the_full_retry_time() {
     let (store, clock, engine, name) = standing(Odd::default());
     let patience = engine.options.retry_timeout;
     let fails = || -> Script<Attempt> { Box::new(|| Err(Failure::Refused(refusal()))) };
@@ -563,7 +563,7 @@ fn each_outage_has_the_whole_retry_time() {
 
 /// A try has not waited, so its failure says nothing about the retry time of waiters.
 #[test]
-fn a_try_spends_no_retry_time_of_waiters() {
+fn a_failed_try_does_not_start_waiters_retry_time() {
     let (store, clock, engine, name) = standing(Odd::default());
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as a waiter
@@ -577,7 +577,7 @@ fn a_try_spends_no_retry_time_of_waiters() {
 
 /// The second request may reach the store when the thread has the next hold.
 #[test]
-fn a_repeated_request_spends_the_holds_number() {
+fn a_repeated_request_retires_the_holds_owner_number() {
     let (store, engine, name) = running(Odd::default());
     let number = || ThreadMarker::current().number();
     let before = number();
@@ -724,7 +724,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
 
 /// So many numbers are retired later that the lock knows the first one only by them.
 #[test]
-fn a_number_given_up_before_many_others_counts_no_more() {
+fn a_retired_number_stays_retired_after_many_others() {
     let store = Arc::new(Odd::default());
     let engine = engine(&store, &Clock::System);
     let (local, thread) = (engine.registry.local(Kind::Mutex, &name()), ThreadMarker::current());

@@ -240,7 +240,7 @@ fn each_round_checks_all_holds() {
 }
 
 #[test]
-fn a_check_that_finds_no_lock_is_no_recall() {
+fn a_check_that_finds_no_lock_is_not_a_recall() {
     let client = Keeps::begin();
     for is_used in [false, true, true] {
         let used = client.used(&name());
@@ -359,7 +359,7 @@ fn an_ending_thread_waits_for_no_check() {
 }
 
 #[test]
-fn a_hold_hears_before_its_client_listens() {
+fn a_hold_is_registered_for_recalls_before_the_client_subscribes() {
     let (keeps, name) = (Keeps::begin(), name());
     let held = acquire(&keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let (told, is_told) = bounded(1);

@@ -39,7 +39,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
 }
 
 #[test]
-fn a_client_stands_back_once() {
+fn a_client_lets_others_go_first_only_once() {
     let clock = ManualClock::new();
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
@@ -338,7 +338,7 @@ fn a_new_head_asks_before_it_sleeps() {
 /// An observer takes time. Until a grant is entered as a hold, its number may be retired, and then a clean-up
 /// would end the grant.
 #[test]
-fn a_grants_request_is_reported_after_the_hold() {
+fn observers_see_a_grant_after_its_hold_exists() {
     let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
     let (seen, (sees, saw)) = (Arc::clone(&core), bounded(8));
     let engine = observed(&store, move |event: &Event<'_>| {
@@ -355,7 +355,7 @@ fn a_grants_request_is_reported_after_the_hold() {
 
 /// A reader that lets writers go first has no place in the store, so it has nothing to leave there.
 #[test]
-fn readers_that_take_turns_have_a_place_to_leave() {
+fn only_turn_taking_readers_leave_a_queue_place() {
     for writers_first in [false, true] {
         let store = MemoryStore::new();
         let [client, other] = [(); 2].map(|()| crate::LockClient::in_memory_with(&store));
@@ -511,7 +511,7 @@ fn the_end_of_a_published_wait_is_noted() {
 }
 
 #[test]
-fn a_hold_that_has_run_out_is_in_no_sample() {
+fn expired_holds_are_not_sampled_for_renewal() {
     let (_store, clock, engine, name) = standing(Odd::default());
     let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     assert_eq!(engine.registry.renewed(clock.now()).len(), 1);

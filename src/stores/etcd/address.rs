@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_before_the_url() {
+    fn options_override_the_url() {
         let options = ServerOptions {
             url: "etcd://me:one@localhost".to_owned(),
             username: Some("you".to_owned()),
@@ -139,7 +139,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn without_the_feature_tls_is_refused_in_words() {
+    fn a_missing_tls_feature_is_named_in_the_error() {
         let error = address("etcds://localhost").err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("feature \"tls\""));

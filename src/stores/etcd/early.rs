@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn old_versions_are_recognised() {
         for old in ["3.4.0", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.3.27", "2.3.8"] {
             assert!(may_revoke(Some(old)), "{old}");
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_keys_end_ends_a_hold() {
+    fn only_deletion_of_its_own_key_ends_a_hold() {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_own_removal_is_no_loss() {
+    fn a_clients_own_removal_is_not_a_loss() {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lasting_holds_are_watched() {
+    fn only_holds_that_last_are_watched() {
         let mut holds = Holds::default();
         holds.add("lasts".to_owned(), 1, now());
         let _lasts = holds.end("lasts").unwrap();

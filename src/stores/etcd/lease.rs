@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_from_when_it_was_last_asked_for() {
+    fn a_lease_counts_from_its_last_request() {
         let leases = Leases::default();
         let (asked, earlier) = (Clock::System.now(), Clock::System.now().minus(Duration::from_secs(5)));
         leases.lend(lease(1, 31, earlier));

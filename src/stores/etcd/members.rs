@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_have_a_place_that_no_request_takes() {
+    fn renewals_have_a_reserved_connection() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 1);
         let renewals = wire.with_another_place();

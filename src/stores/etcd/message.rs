@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_read_as_it_was_written() {
+    fn a_lock_value_round_trips() {
         let owner = Owner::new(ClientId::random(), 3);
         let written = json!({ "value": value(owner, 2, 31), "lease": "7587848390220873735", "mod_revision": "12", "create_revision": "9" });
         let held = HeldKey::read(&written).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_lock_is_a_wrong_type() {
+    fn a_foreign_value_is_a_wrong_type_error() {
         for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_locks_keys_lie_among_anothers() {
+    fn key_ranges_of_different_locks_do_not_overlap() {
         let owner = Owner::new(ClientId::random(), 3);
         let text =
             |value: &Value| String::from_utf8(STANDARD.decode(value.as_str().unwrap()).unwrap()).unwrap();
@@ -375,7 +375,7 @@ mod fuzz {
     }
 
     #[test]
-    fn any_name_survives_its_key() {
+    fn any_name_round_trips_through_its_key() {
         each(crate::fuzz::nearly_text(&[b"a/b%c", b"%clients", b"%25%2F", b"plain"]), String::len, |name| {
             let written = KeyLine::new("", name).0;
             let read = name_of(written.strip_suffix(OWNERS).unwrap());

@@ -177,7 +177,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
 
 /// The key may end before the answer arrives, and another owner may have the lock.
 #[test]
-fn an_expired_waiter_goes_to_the_end() {
+fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     let (member, store) = start();
     let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
     let in_front = key_of(&other, 3, STRANGE);
@@ -197,7 +197,7 @@ fn an_expired_waiter_goes_to_the_end() {
 }
 
 #[test]
-fn an_expired_earlier_key_is_no_hold() {
+fn an_expired_earlier_key_does_not_count_as_a_hold() {
     let (member, store) = start();
     let claim = claim(LEASE, false);
     let left = key_of(&claim, 5, STRANGE);
@@ -216,7 +216,7 @@ fn an_expired_earlier_key_is_no_hold() {
 
 /// If the try were refused, its key would keep others out for the lease's length.
 #[test]
-fn a_try_without_a_kept_lease_is_in_doubt() {
+fn a_try_with_an_unrenewed_lease_is_in_doubt() {
     let (member, store) = start();
     member.lock().is_in_trouble = true;
     let tries = claim(LEASE, false);
@@ -235,7 +235,7 @@ fn a_try_without_a_kept_lease_is_in_doubt() {
 
 /// Otherwise each try for a busy lock would leave a lease behind.
 #[test]
-fn a_vain_attempt_leaves_no_lease() {
+fn an_unsuccessful_attempt_leaves_no_lease() {
     let (member, store) = start();
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));

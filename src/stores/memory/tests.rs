@@ -80,7 +80,7 @@ fn by_queue(claim: &Claim) -> Claim {
 }
 
 #[test]
-fn permits_in_memory_are_kept_for_the_first() {
+fn permits_in_memory_are_reserved_for_the_first_waiter() {
     let (clock, store) = store();
     let holder = waits(Kind::Semaphore);
     let what = crate::seam::Counting::SetUp { to: 1, lease: None };
@@ -98,7 +98,7 @@ fn permits_in_memory_are_kept_for_the_first() {
 
 /// A thread that reads may also read under another owner, whoever waits in between.
 #[test]
-fn an_owned_guard_reads_beside_its_own_thread() {
+fn a_reading_thread_can_also_get_an_owned_read_guard() {
     let store = MemoryStore::new();
     let [lock, writing, late] = [(); 3].map(|()| LockClient::in_memory_with(&store).get_read_write_lock("a"));
     let reading = lock.read().acquire().unwrap();

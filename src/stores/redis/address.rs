@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_before_the_url() {
+    fn options_override_the_url() {
         let options = ServerOptions {
             url: "redis://me:one@example.org/3".to_owned(),
             username: Some("you".to_owned()),
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_credentials_are_for_sentinels() {
+    fn sentinel_credentials_are_sent_to_sentinels_only() {
         let options = ServerOptions {
             url: "redis://localhost".to_owned(),
             sentinel_password: Some("S3CR3T".to_owned()),
@@ -491,7 +491,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn without_the_feature_tls_is_refused_in_words() {
+    fn a_missing_tls_feature_is_named_in_the_error() {
         for url in ["rediss://localhost", "rediss-sentinel://localhost/m"] {
             let error = address(url).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Unsupported);

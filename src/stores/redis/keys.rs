@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn any_opening_brace_counts_and_a_closing_one_does_not() {
+    fn only_an_opening_brace_suppresses_added_braces() {
         assert_eq!(channel("a{b"), "redisson_lock__channel:a{b");
         assert_eq!(channel("a}b"), "redisson_lock__channel:{a}b}");
         assert_eq!(channel("{}"), "redisson_lock__channel:{}");
     }
 
     #[test]
-    fn nothing_that_belongs_to_a_name_is_a_name() {
+    fn keys_derived_from_a_name_are_refused_as_names() {
         for name in ["x", "{x}", "a{b}c", "a{b", "a}b", "{}", "x:timeout"] {
             let mut made: Vec<String> = Part::ALL.iter().map(|part| before(*part, name)).collect();
             made.retain(|key| !key.starts_with(':') && !key.starts_with(Part::RingMark.text()));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_put_markers_together_do_it_by_the_list() {
+    fn scripts_build_markers_from_the_listed_parts() {
         for script in [include_str!("lua/rw_release.lua"), include_str!("lua/show.lua")] {
             assert!(script.contains(&format!("'{}'", Part::RwMarker.text())));
         }

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_all_servers_are_told_apart() {
+    fn refusals_of_all_server_types_are_classified() {
         use ErrorKind::{
             Authentication, Busy, NoPermission, OutOfMemory, ReadOnly, Refused, Unsupported, WrongType,
         };
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_names_the_reason_in_words() {
+    fn a_wrong_type_error_explains_the_reason() {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
         assert!(refusal(&error, Expected::Hash).to_string().contains("a token lock, a plain SET lock"));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_words_are_cut_and_on_one_line() {
+    fn server_error_texts_are_truncated_to_one_line() {
         let text = said("OOM", &format!("{}\r\nx script: 01, on @user_script:20.", "y".repeat(1000)));
         assert!(text.len() <= 300 && !text.contains(['\r', '\n']), "{text}");
         assert_eq!(said("OOM", "no memory. script: 01, on @user_script:20."), "OOM no memory.");

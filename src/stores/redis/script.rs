@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_packed_as_they_are_meant() {
+    fn requests_are_encoded_argument_by_argument() {
         let owner = Owner::new(crate::ident::ClientId::random(), u64::MAX);
         let command = Command::new("SET")
             .arg("")

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_another_reason_leaves_them_as_they_are() {
+    fn a_refusal_for_another_reason_does_not_drop_notes() {
         for (kind, expected) in [(ErrorKind::NoPermission, 1), (ErrorKind::Refused, 2)] {
             let notes = Notes::default();
             let mut asked = 0;

@@ -607,7 +607,7 @@ mod tests {
 
     /// No request may wait behind the directory's.
     #[test]
-    fn the_directory_takes_no_requests_place() {
+    fn directory_writes_never_take_a_requests_connection() {
         assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
         let pool = pool(LASTING, 2);
         let two = pool.with(soon(), |_, first| Ok((first.0, used(&pool, Ok(())))));
@@ -650,7 +650,7 @@ mod tests {
 
     /// An answer could be read as the next request's, or the next request could queue behind this one.
     #[test]
-    fn only_a_doubtful_connection_is_not_reused() {
+    fn only_connections_in_doubt_are_discarded() {
         let pool = pool(LASTING, 1);
         let deadline = soon;
         let with: Use<'_> = &|ended| {

@@ -549,7 +549,7 @@ mod tests {
 
     /// A refused release changed nothing: the session still holds the lock.
     #[test]
-    fn a_release_that_the_server_refuses_can_be_made_again() {
+    fn a_refused_release_can_be_repeated() {
         let (server, store, claim) = held_twice();
         *server.unlocks.lock() = Some(Failure::Refused(over()));
         let refused = store.release(&claim, 0, soon());
@@ -594,7 +594,7 @@ mod tests {
 
     /// Each attempt forgets holds that have ended.
     #[test]
-    fn a_claim_does_not_touch_others_sessions() {
+    fn an_attempt_does_not_touch_other_claims_sessions() {
         let (server, store, first) = held_twice();
         let (second, third) = (claim(), claim());
         assert!(matches!(store.attempt(&second, 1, soon()), Ok(Attempt::Granted { .. })));
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_hold_is_known_beyond_its_first_lease() {
+    fn a_renewed_hold_is_remembered_beyond_its_first_lease() {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
         let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));

@@ -220,7 +220,7 @@ mod tests {
 
     /// Another program keeps moving the file away and back.
     #[test]
-    fn an_appearing_file_is_opened_for_writing() {
+    fn a_file_that_comes_and_goes_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let database = Sqlite {

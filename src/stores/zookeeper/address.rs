@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn options_go_before_the_url() {
+    fn options_override_the_url() {
         let options = ServerOptions {
             url: "zk://me:one@h".to_owned(),
             username: Some("you".to_owned()),
@@ -103,14 +103,14 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn without_the_feature_tls_is_refused_in_words() {
+    fn a_missing_tls_feature_is_named_in_the_error() {
         let error = address("zks://localhost").unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
         assert!(error.to_string().contains("feature \"tls\""));
     }
 
     #[test]
-    fn what_is_no_url_is_refused_without_repeating_it() {
+    fn bad_zookeeper_urls_are_refused_without_repeating_them() {
         for url in [
             "zk://",
             "zk://u:S3CR3T@",

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_are_read_back_unchanged() {
         let mut to = Writer::new();
         to.int(-101);
         to.long(i64::MIN);

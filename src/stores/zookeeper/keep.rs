@@ -107,7 +107,7 @@ mod tests {
 
     /// Otherwise the holds would be lost with the session although other servers serve it.
     #[test]
-    fn a_quarter_session_of_silence_changes_the_server() {
+    fn silence_for_a_quarter_session_makes_the_client_switch_servers() {
         let server = Server::start(SESSION, |_| Reply::Never);
         let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
         let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_break_of_the_connection_is_told_and_each_return() {
+    fn each_connection_loss_and_return_is_reported() {
         let server = Server::start(SESSION, |_| Reply::HangsUp);
         let (told, events) = unbounded();
         let observer = move |event: &Event<'_>| match event {

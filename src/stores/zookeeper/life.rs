@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn holds_count_on_a_session_from_the_connection_on() {
+    fn a_sessions_window_starts_at_its_connection() {
         let life = life();
         life.connected(at(0), at(0));
         assert_eq!(life.window().until(), at(0).plus(window(life.timeout)));
     }
 
     #[test]
-    fn an_answer_alone_proves_no_sign_of_life() {
+    fn an_answer_alone_does_not_prove_the_session_alive() {
         let life = life();
         life.connected(at(0), at(0));
         life.answered(at(20), at(20));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_after_a_ping_and_another_answer() {
+    fn a_request_counts_after_a_ping_and_later_answer() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 2);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_a_row_show_no_more_than_one() {
+    fn requests_in_a_row_prove_no_more_than_one() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 4);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_holder_counts_on_earlier_signs_of_life() {
+    fn a_stalled_holder_relies_on_earlier_signs_of_life() {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..41, Duration::ZERO);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_stood_still_pinged_nobody() {
+    fn a_paused_leaders_late_answers_prove_no_ping() {
         let life = life();
         life.connected(at(0), at(0));
         // The leader answers at 2 s, then stands still until 20 s, and has not pinged since.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn under_load_little_is_remembered() {
+    fn the_record_of_answers_stays_small_under_load() {
         let life = life();
         life.connected(at(0), at(0));
         (0..100_000).for_each(|millis| {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_whose_time_has_come_is_never_made_longer() {
+    fn an_expired_window_is_never_extended() {
         let life = life();
         life.connected(at(0), at(0));
         let window = life.window();

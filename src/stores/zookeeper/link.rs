@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dripping_server_gets_no_more_time() {
+    fn a_dripping_server_does_not_extend_the_timeout() {
         let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let asked = (None, 0, Duration::from_secs(30));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_reads_below_the_literal_part() {
+    fn a_listing_reads_only_below_the_patterns_literal_prefix() {
         let of = |prefix: &str, pattern: &str| {
             let wanted = Wanted { prefix: prefix.to_owned(), pattern: pattern.to_owned() };
             let place = listed("/app", &wanted);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_may_read_in_the_same_place() {
+    fn a_writers_node_may_also_hold_a_read() {
         let line = line(&["a__READ__0000000007", "a__WRIT__0000000007", "b__READ__0000000008"]);
         assert_eq!(line.holders(Family::Write).count(), 1);
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_is_curators_and_each_owners_own() {
+    fn each_owner_has_its_own_curator_style_prefix() {
         let client = ClientId::random();
         let (one, other) = [1, 2].map(|number| prefix(Owner::new(client, number), Family::Lock)).into();
         assert_ne!(one, other);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_waiters_nodes_are_no_names() {
+    fn names_of_waiters_nodes_are_refused_as_lock_names() {
         let own = "_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001";
         for name in
             [own, &format!("/a/{own}"), &format!("/{own}/a"), "lock-0000000003", "x__WRIT__0000000001"]

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn each_holder_has_its_own_end() {
+    fn each_holder_has_its_own_window_end() {
         let (places, key, life) = held("n", at(10));
         for (name, until) in [("m", 20), ("o", 30)] {
             let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };

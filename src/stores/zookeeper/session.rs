@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reads_late_gets_everything() {
+    fn a_slow_reading_server_gets_every_byte() {
         const REQUESTS: usize = 300;
         let (tell, go) = bounded(1);
         let options =

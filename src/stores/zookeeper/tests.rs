@@ -141,7 +141,7 @@ fn on(
 
 /// Today's servers repeat the last number.
 #[test]
-fn nobody_gets_the_last_number_of_a_lock() {
+fn a_lock_is_refused_when_its_numbers_run_out() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
     let store = on(&nodes, |_, reply| reply);
     let attempt = || store.attempt(&claim(), 1, soon());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_round_makes_no_restored_hold_count() {
+    fn only_a_later_round_makes_a_restored_hold_count() {
         let (restores, hold) = (Restores::default(), claim());
         let begun = Clock::System.now();
         assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn doubts_about_one_hold_do_not_concern_another() {
+    fn an_unknown_outcome_affects_only_its_own_hold() {
         let (restores, hold) = (Restores::default(), claim());
         let name = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
         let other = Claim { name, ..hold.clone() };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_beyond_the_limit_follow_in_the_next_round() {
+    fn restores_beyond_the_limit_wait_for_the_next_round() {
         let restores = Restores::default();
         let now = Clock::System.now();
         for _ in 0..=AT_A_TIME {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_outlasts_news_about_its_hold() {
+    fn a_pending_clean_up_survives_later_answers_for_its_hold() {
         let (restores, hold) = (Restores::default(), claim());
         let now = Clock::System.now();
         restores.doubt(1, &hold);

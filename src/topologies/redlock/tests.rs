@@ -64,7 +64,7 @@ fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
 }
 
 #[test]
-fn the_rest_of_a_lease_never_underflows() {
+fn a_leases_remaining_validity_never_underflows() {
     let ms = Duration::from_millis;
     assert_eq!(validity(ms(1000), ms(100)), Some(ms(888)));
     assert_eq!(validity(ms(1000), ms(987)), Some(ms(1)));
@@ -102,7 +102,7 @@ fn an_unconfirmed_release_is_repeated() {
 }
 
 #[test]
-fn a_minority_forgets_a_lost_hold() {
+fn a_lost_hold_is_cleaned_from_the_minority() {
     let (redlock, [first, second, third]) = redlock();
     let lost = claim(LONG);
     for server in [&first, &second] {
@@ -292,7 +292,7 @@ fn a_restored_hold_has_the_same_levels_and_end() {
 }
 
 #[test]
-fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
+fn a_hold_without_a_confirmed_majority_is_not_restored() {
     let (redlock, [first, second, third]) = redlock();
     let (lost, doubtful) = (claim(LONG), claim(LONG));
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
@@ -307,7 +307,7 @@ fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
 }
 
 #[test]
-fn a_restored_hold_counts_only_after_a_majority_without_it() {
+fn a_restored_server_counts_only_after_a_majority_of_others() {
     let (redlock, [_, second, third]) = redlock();
     // Between the losses on the two servers another owner may have had both.
     let hold = given_back(&redlock, &third);
@@ -320,7 +320,7 @@ fn a_restored_hold_counts_only_after_a_majority_without_it() {
 }
 
 #[test]
-fn an_unconfirmed_restore_counts_for_no_request() {
+fn an_unconfirmed_restore_does_not_count_in_any_vote() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
     second.attempts.lock().push_back(Ok(Attempt::Lost));
@@ -429,7 +429,7 @@ fn a_hold_lost_for_certain_is_restored_again() {
 }
 
 #[test]
-fn a_server_with_a_doomed_grant_does_not_count() {
+fn a_server_whose_grant_will_be_undone_does_not_count() {
     let (redlock, [_, second, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);

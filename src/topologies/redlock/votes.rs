@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_veto_leaves_no_majority() {
+    fn enough_refusals_make_a_majority_impossible() {
         for (nodes, most, veto) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 4, 3), (7, 4, 4)] {
             let votes = Votes((0..nodes).map(|_| failed::<bool>(ErrorKind::Busy)).collect());
             assert_eq!((votes.majority(), votes.veto()), (most, veto), "{nodes}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retry_follows_the_leases_missing_for_a_majority() {
+    fn retry_time_is_when_enough_leases_end_for_a_majority() {
         let votes = Votes(vec![busy(50), busy(10), busy(30), busy(20), busy(40)]);
         assert_eq!(votes.retry_after(), Some(MS * 30));
         let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_answers_yield_the_deciding_kind_of_error() {
+    fn too_few_answers_yield_the_decisive_error_kind() {
         let places = ["a", "b", "c"];
         let say = |held: &bool| held.to_string();
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_moves_must_name_both_lists() {
+    fn a_change_during_a_move_must_name_both_node_lists() {
         let moving = Ring::new(THREE).epoch(2).moving_from(TWO);
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_another_node_is_refused() {
+    fn a_server_marked_as_another_node_is_refused() {
         let ring = Ring::new(TWO);
         let error = ring.mark("a").may_replace(&ring.mark("b").to_string()).unwrap_err();
         assert!(error.to_string().contains("one server is named twice"), "{error}");
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_cannot_be_used_are_refused() {
+    fn unusable_node_lists_are_refused() {
         let none: [&str; 0] = [];
         for ring in [
             Ring::new(none),
@@ -486,7 +486,7 @@ mod circle_tests {
     }
 
     #[test]
-    fn the_hash_is_the_same_for_ever() {
+    fn the_hash_never_changes() {
         assert_eq!(hash(b""), 0xefd0_1f60_ba99_2926);
         assert_eq!(hash(b"stock:42"), 0x0565_ae82_2912_fbaf);
         let three = circle(&labels(3), POINTS);

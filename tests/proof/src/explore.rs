@@ -10,7 +10,7 @@ pub trait World: Clone {
 
     fn actions(&self) -> Vec<Self::Action>;
 
-    /// Why a state must not be, if it must not.
+    /// Why a state is forbidden, if it is.
     fn act(&self, action: &Self::Action) -> Self;
 
     /// The fault of this state, in words.

@@ -163,7 +163,7 @@ impl Foreign {
                 _ => return Err(format!("{op:?}: {reply:?}")),
             },
             (Op::Release(_), Reply::Nil) => Answer::Lost,
-            // Others still read.
+            // Other readers still hold the lock.
             (Op::Release(0), Reply::Number(0)) if part == Part::Read => Answer::Freed,
             (Op::Release(_), Reply::Number(0)) => Answer::StillHeld,
             (Op::Release(_), Reply::Number(1)) => Answer::Freed,

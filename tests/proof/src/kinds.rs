@@ -126,7 +126,7 @@ impl Kind {
         matches!(self, Kind::Plain | Kind::Fenced)
     }
 
-    /// Whether who waits stands in the line of waiting clients.
+    /// Whether waiters join the wait queue of clients.
     #[must_use]
     pub fn has_line(self, who: &Who) -> bool {
         match self {
@@ -160,7 +160,7 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The messages that wake a waiter: its own turn, or all releases.
+    /// The messages that wake a waiter: those to this client, or all releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
@@ -438,7 +438,7 @@ impl Kind {
             }
             Kind::ReadWrite => {
                 let reads = Kind::reads(who);
-                // Redisson does not know reservations, nor turns.
+                // Redisson knows neither reservations nor turns of readers and writers.
                 if who.is_foreign() {
                     return is_absent || reads && is_read(server);
                 }
@@ -483,7 +483,7 @@ fn is_read(server: &Server) -> bool {
     }
 }
 
-/// Whether the first writer in the line has waited for so long that readers that come later wait for it.
+/// Whether the first writer in the queue has waited for so long that later readers wait for it.
 fn a_writer_waits_long(server: &Server) -> bool {
     match server.keys.get("leasehold_lock_queue:{l}").map(|entry| &entry.value) {
         Some(Value::Sorted(line)) => {

@@ -34,7 +34,7 @@ const THREE: Limits = Limits { owners: &[0, 1, 2], ..CALM };
 pub const KINDS: [Kind; 6] =
     [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite, Kind::Semaphore(1), Kind::Semaphore(2)];
 
-/// One of them: its name, what is in it, and how often what may happen.
+/// A world: its name, its content, and how often each event may happen.
 pub struct Described {
     pub name: &'static str,
     pub words: &'static str,
@@ -45,7 +45,7 @@ const fn world(name: &'static str, words: &'static str, limits: Limits) -> Descr
     Described { name, words, limits }
 }
 
-/// Small ones first.
+/// The worlds, the smallest first.
 pub const WORLDS: [Described; 15] = [
     world("kill", "three owners of two clients; a client is killed", Limits { kills: 1, ..CALM }),
     world(
@@ -169,7 +169,7 @@ pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static 
         };
         vec![half(last), half(other)]
     };
-    // All but the counter of a fenced lock is as in a plain one.
+    // A fenced lock differs from a plain lock only by its counter.
     let is_told_twice =
         move |world: &&Described| kind == Kind::Fenced && ["twice", "time", "late"].contains(&world.name);
     MIXED_WORLDS.iter().filter(move |world| !is_told_twice(world)).flat_map(orders)

@@ -63,7 +63,7 @@ fn command(random: &mut Random) -> Vec<String> {
     form.split(' ').map(word).map(str::to_owned).collect()
 }
 
-/// Memory is full as soon as there is a limit: the server itself needs more than that.
+/// Any limit makes the memory full, since the server itself needs more than that.
 fn fill(connection: &mut Connection, is_full: bool) {
     redis::cmd("CONFIG")
         .arg(&["SET", "maxmemory", if is_full { "1" } else { "0" }])
@@ -92,7 +92,7 @@ fn the_model_answers_as_a_server_does() {
         let mut is_full = false;
         fill(&mut connection, is_full);
         let (mut random, mut sent) = (Random(seed), Vec::new());
-        // All states that the server can be in by what it has answered so far.
+        // All states of the server that its answers so far allow.
         let mut models = vec![Server::default()];
         for _ in 0..LENGTH {
             if random.below(20) == 0 {

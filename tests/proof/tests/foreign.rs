@@ -68,7 +68,7 @@ fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
 }
 
 #[test]
-fn all_that_must_hold_holds_beside_redisson() {
+fn all_invariants_hold_beside_redisson() {
     let Some(foreign) = overhear::redisson() else { return };
     let of_kind = |kind: Kind| {
         let scripts = both(foreign, &|_, text| text);
@@ -126,7 +126,7 @@ fn each_mutant_is_found_beside_redisson_and_not_without() {
     page::has("mixed mutants", columns, &found.into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// All keys, in order, with what they are worth and for how long still.
+/// All keys in order, with their values and remaining times.
 const DUMP: &str = "
     local read = {
         string = function(key) return redis.call('get', key) end,
@@ -208,7 +208,7 @@ fn the_model_answers_redisson_as_a_server_does() {
         let begun_ms = now_us(&mut connection) / 1000;
         for _ in 0..LENGTH {
             let (part, verb) = *requests[random.below(requests.len())];
-            // Times are far from each other, so that a few milliseconds decide nothing.
+            // Times differ by so much that a few milliseconds decide nothing.
             let filling = Filling {
                 owner: random.of(&["one:1", "one:2", "two:1"]),
                 lease_ms: [45_000, 65_000][random.below(2)],
@@ -229,7 +229,7 @@ fn the_model_answers_redisson_as_a_server_does() {
             let dumped = evaluated(&mut connection, DUMP, &[], &[]);
             apart += now_us(&mut connection) / 1000 - model.now_us / 1000 + 1;
             if apart > 4000 {
-                // Nobody ran for a while, and so times may decide something.
+                // The machine stalled, so times may have decided an answer.
                 break;
             }
             let of_model = scripts.run(&mut model, &call.script, &call.keys, &call.arguments);

@@ -11,7 +11,7 @@ use leasehold_proof::world::Limits;
 use leasehold_proof::worlds::{KINDS, REFUSED, WORLDS, explored, worlds};
 
 #[test]
-fn all_that_must_hold_holds_in_every_state() {
+fn all_invariants_hold_in_every_state() {
     let texts = lua::load(&|_, text| text);
     let of_kind = |kind| {
         let scripts = Scripts::new(&texts, true);
@@ -39,9 +39,9 @@ fn all_that_must_hold_holds_in_every_state() {
     page::has("worlds", "| World | What is in it |", &words);
 }
 
-/// Before Redis 7.0 a script cannot ask what its user may do, and goes another way.
+/// Before Redis 7.0 a script cannot query its user's permissions, and takes another path.
 #[test]
-fn the_model_holds_without_known_rights() {
+fn invariants_hold_when_scripts_cannot_query_rights() {
     let texts = lua::load(&|_, text| text);
     let scripts = Scripts::new(&texts, false);
     for kind in KINDS {
@@ -52,9 +52,9 @@ fn the_model_holds_without_known_rights() {
     }
 }
 
-/// The changes of a script before it was refused stay.
+/// If a command is refused, the script's earlier changes stay.
 #[test]
-fn the_model_holds_without_a_command() {
+fn invariants_hold_when_a_command_is_refused() {
     let texts = lua::load(&|_, text| text);
     let of_kind = |kind: Kind| {
         let uses = |command: &&str| {

@@ -16,7 +16,7 @@ use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
-/// In the place of a command that is refused: the server has no memory left.
+/// Stands in place of a refused command: the server has no memory left.
 const MEMORY: &str = "memory";
 /// Enough for two owners after each other, each with a re-entry and two requests to end it.
 const DEPTH: usize = 7;
@@ -206,13 +206,13 @@ fn is_granted(script: &str, reply: &Reply) -> bool {
 }
 
 impl Scene {
-    /// Whether a client would send it: it gives back what it was granted.
+    /// Whether a client would send the request: clients return only what they were granted.
     fn is_sent(request: &Request, server: &Server) -> bool {
         let is_release = request.0 == "SEMAPHORE_RELEASE" && request.2[2] == "release";
         !is_release || server.keys.contains_key(&request.1[1])
     }
 
-    /// The permits that somebody has, and those of them whose leases are over.
+    /// The permits that owners have, and those of them whose leases are over.
     fn out(server: &Server) -> (i64, i64) {
         let (mut out, mut over) = (0, 0);
         for (key, entry) in &server.keys {
@@ -271,7 +271,7 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // The parts of a semaphore with an end are to end with it.
+                // The parts of a semaphore with a lease must expire with it.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

@@ -35,7 +35,7 @@ fn is_root(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_file_that_is_replaced_keeps_its_mode_and_owner() {
+fn a_replaced_file_keeps_its_mode_and_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     let (_, fence) = fences();
@@ -119,7 +119,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn planted_links_are_not_followed_and_no_victim_is_touched() {
+fn planted_links_are_not_followed() {
     let folder = shared();
     let safe = tempfile::tempdir().unwrap();
     let (_, fence) = fences();
@@ -171,7 +171,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
 }
 
 #[test]
-fn a_link_that_comes_and_goes_leads_no_write_away() {
+fn an_appearing_link_cannot_redirect_a_write() {
     let (folder, safe) = (shared(), tempfile::tempdir().unwrap());
     if !is_root(safe.path()) {
         return missing(NEEDS_ROOT);
@@ -193,7 +193,7 @@ fn a_link_that_comes_and_goes_leads_no_write_away() {
                 fs::rename(&link, &path).unwrap();
             }
         });
-        // However the two threads are scheduled.
+        // The loop repeats until both outcomes have occurred, however the threads are scheduled.
         let (mut wrote, mut did_not, begun) = (0, 0, now());
         while wrote < 50 || did_not < 50 {
             let has_written = fencing::write_file(&path, fence, b"new").is_ok();
@@ -206,7 +206,7 @@ fn a_link_that_comes_and_goes_leads_no_write_away() {
 }
 
 #[test]
-fn a_linked_path_obeys_the_same_tokens() {
+fn a_linked_path_checks_the_same_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).unwrap();
@@ -233,7 +233,7 @@ fn a_linked_path_obeys_the_same_tokens() {
 }
 
 #[test]
-fn a_new_file_has_the_mode_of_every_new_file() {
+fn a_new_file_gets_the_default_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     assert!(fencing::write_file(&path, fences().0, b"first").unwrap());

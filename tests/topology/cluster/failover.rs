@@ -13,23 +13,23 @@ enum Fault {
 
 #[derive(Default)]
 struct Figures {
-    /// Until the replica takes writes.
+    /// The longest time until the replica takes writes.
     failover: Vec<Duration>,
     /// The longest time without a grant of the affected locks.
     gap: Vec<Duration>,
-    /// From a release after the failover to another client's waiter.
+    /// The longest time from a release after the failover to the grant to another client's waiter.
     woken: Vec<Duration>,
-    /// From a key's loss to its holder's notification.
+    /// The longest time from a key's loss to its holder's notification.
     told: Vec<Duration>,
 }
 
 #[test]
-fn a_killed_primary_makes_no_two_holders() {
+fn a_killed_primary_never_allows_two_holders() {
     failovers(Fault::Killed, "kill -9");
 }
 
 #[test]
-fn a_stopped_primary_makes_no_two_holders() {
+fn a_stopped_primary_never_allows_two_holders() {
     failovers(Fault::Stopped, "pause");
 }
 
@@ -77,7 +77,7 @@ fn spread(all: &[Duration]) -> String {
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Beside the load: a hold that lasts throughout, a waiter for it, and a hold whose key gets lost.
+    // Beside the load there are a hold that lasts throughout, a waiter for it, and a hold whose key is lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -108,7 +108,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let takes_writes = || {
         let mut admin = cluster.members[replica].admin();
         let takes = redis::cmd("SET").arg(&probe).arg(1).exec(&mut admin).is_ok();
-        // The servers abandon a failover after 5 s, and report that to nobody.
+        // The servers abandon a failover after 5 s without a report.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
             redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // it may be promoted by now
@@ -125,7 +125,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
-    // Replicated, and renewed at the new primary.
+    // This hold was replicated, and is renewed at the new primary.
     held.check().unwrap();
     let released = now();
     held.unlock().unwrap();
@@ -133,7 +133,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     figures.woken.push(woken.saturating_duration_since(released));
     within(released, woken, POLL, "woken after the failover");
 
-    // As if the replica had not had it yet.
+    // The key is deleted, as if it had not reached the replica in time.
     let gone = now();
     assert_eq!(cluster.ask::<i64>(replica, &["DEL", &lost_name]), 1);
     losses.recv_timeout(LONG).unwrap();

@@ -12,7 +12,7 @@ use crate::support::observer::{Seen, texts};
 use crate::support::prelude::*;
 use crate::support::random;
 
-/// Connecting takes time on a busy machine, but no longer than this while a member stands still.
+/// Connect time-out: long enough for a busy machine, and the longest delay by a frozen member.
 const CONNECT: Duration = ms(2000);
 /// Lease, command time-out, safety poll with slack. The lease outlasts a failover on a busy machine.
 pub(crate) const L: Duration = ms(12_000);
@@ -58,8 +58,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Three clients with three threads each; locks of all kinds in turn. A request without an answer in
-    /// `command_timeout` has an unknown outcome.
+    /// Starts three clients with three threads each, which use locks of all kinds in turn. A request without
+    /// an answer in `command_timeout` has an unknown outcome.
     pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> Load {
         let record = || Record {
             history: History::new(),
@@ -174,7 +174,7 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// The same where each hold was released and no answer lost: no key may have to expire.
+/// As above, where each hold was released and no answer lost: no key may be left to expire.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {
@@ -185,8 +185,8 @@ pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     assert_nothing_is_left(cluster);
 }
 
-/// Panics if this process or a member has something of the library's when all clients are gone. After a fault
-/// a key may stay until its lease ends.
+/// Panics if the library has left a thread, connection, subscription or key when all clients are gone. After
+/// a fault a key may stay until its lease ends.
 #[track_caller]
 pub(crate) fn assert_nothing_is_left(cluster: &Cluster) {
     let mut left = Vec::new();

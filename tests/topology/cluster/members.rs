@@ -1,4 +1,4 @@
-//! Members that are asked and refused, and the number of requests.
+//! Which members a client accepts, and how many requests it sends them.
 
 use leasehold::ClusterPubSub;
 
@@ -9,10 +9,10 @@ use crate::support::prelude::*;
 use crate::support::server::default_server;
 
 #[test]
-fn one_member_that_answers_is_enough_to_begin_with() {
+fn one_reachable_member_is_enough_to_connect() {
     on_cluster(|cluster| {
         let replica = cluster.members[cluster.replica_of(0)].port();
-        // Nobody listens at the first address, and the second is a replica.
+        // At the first address no server listens, and the second is a replica.
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(cluster).url(&url).build().unwrap();
         for primary in 0..3 {
@@ -24,7 +24,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
 }
 
 #[test]
-fn clusters_and_servers_are_not_confused() {
+fn cluster_urls_and_server_urls_are_not_interchangeable() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let Some(server) = RedisServer::start_default() else { return };
@@ -39,7 +39,7 @@ fn clusters_and_servers_are_not_confused() {
 }
 
 #[test]
-fn names_that_leave_their_slot_are_refused() {
+fn names_whose_keys_span_slots_are_refused() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let client = builder(&cluster).build().unwrap();
@@ -63,7 +63,7 @@ fn names_that_leave_their_slot_are_refused() {
 
 #[cfg(feature = "tls")]
 #[test]
-fn members_that_speak_tls_are_all_verified() {
+fn every_tls_member_is_verified() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(binary) = default_server() else { return };
@@ -118,7 +118,7 @@ fn each_call_is_one_script_on_one_member() {
 
 /// The user of docs/permissions.md with a cluster's additional rights, on locks of each kind, with a waiter.
 #[test]
-fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
+fn the_documented_rights_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {
         let rules = "user locks reset resetchannels on >PASSWORD \
             ~app:* ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* \

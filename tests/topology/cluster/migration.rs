@@ -43,7 +43,7 @@ fn moving_slots_cost_no_error_or_second_holder() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
-        // All but one in one slot, which moves all the time.
+        // All names but one are in one slot, which moves all the time.
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));
@@ -77,9 +77,9 @@ fn moving_slots_cost_no_error_or_second_holder() {
     });
 }
 
-/// Counts grants per waiter: the sum would not show a waiter without any.
+/// Counts grants per waiter, since the sum would not show a waiter without grants.
 #[test]
-fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
+fn every_waiter_is_granted_after_its_slot_moved() {
     const THREADS: usize = 8;
     on_cluster(|cluster| {
         let name = cluster.name_on(0, "shared");
@@ -111,7 +111,7 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
             move_slot(cluster, &name, (round + 1) % 3, || {
                 let_pass(ms(20), "requests are to meet the keys on either side");
             });
-            // Twice, so that each waited from begin to end after the move.
+            // Two grants each, so that the second wait lies entirely after the move.
             for _ in 0..2 {
                 let (before, begun) = (counts(), now());
                 let all = all_get_it(SOON);
@@ -126,7 +126,7 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
 }
 
 #[test]
-fn a_hold_and_its_waiter_move_along_with_their_slot() {
+fn a_hold_and_its_waiter_survive_their_slots_move() {
     on_cluster(|cluster| {
         let seen = Seen::default();
         for (number, way) in [Auto, Plain, Auto, Plain].into_iter().enumerate() {
@@ -146,8 +146,8 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
             move_slot(cluster, &name, 1, || ());
-            // Unsubscribed by the member, the client asks for the lock, and so learns where to listen. Plain
-            // channels reach all members, and stay.
+            // When the member ends a sharded subscription, the client attempts the lock, and so learns where
+            // to subscribe. Plain channels reach all members, and stay.
             assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
             let released = now();
             held.unlock().unwrap();
@@ -164,7 +164,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
 
 /// While a slot moves for long, keys that moved ahead are found there, and new keys are made there.
 #[test]
-fn locks_are_used_in_the_middle_of_a_move() {
+fn locks_work_in_the_middle_of_a_slots_move() {
     on_cluster(|cluster| {
         let client = builder(cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
@@ -207,10 +207,10 @@ fn locks_are_used_in_the_middle_of_a_move() {
     });
 }
 
-/// The queue has moved ahead of the lock: nobody is notified, no call fails, and the client concludes nothing
-/// about permissions.
+/// The queue has moved ahead of the lock: no waiter is notified, no call fails, and the client does not
+/// assume missing permissions.
 #[test]
-fn a_lock_is_used_while_its_line_is_elsewhere() {
+fn a_lock_works_while_its_queue_moved_ahead() {
     on_cluster(|cluster| {
         for way in [Auto, Plain] {
             let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
@@ -260,7 +260,7 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
         let (from, to) = (cluster.id(0), cluster.id(1));
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
-        // The counter is here, the lock nowhere: TRYAGAIN.
+        // The counter is on this member and the lock's key is on none, so the server answers TRYAGAIN.
         let error = client.get_fenced_lock(&name).try_acquire().unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
         let is_done = Arc::new(AtomicBool::new(false));

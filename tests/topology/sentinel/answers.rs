@@ -53,7 +53,7 @@ fn forgotten(mut set: SentinelSet, old: usize) {
 }
 
 #[test]
-fn a_sentinel_that_missed_the_switch_is_not_believed() {
+fn a_sentinel_that_missed_the_failover_is_not_trusted() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let mut set = SentinelSet::start(&binary);
@@ -98,7 +98,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
 }
 
 #[test]
-fn an_outdated_sentinel_is_not_believed() {
+fn an_outdated_sentinel_is_not_trusted() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let (old, new) = (RedisServer::builder(&binary).start(), RedisServer::builder(&binary).start());
@@ -174,7 +174,7 @@ fn a_replica_named_as_master_is_refused() {
 }
 
 #[test]
-fn sentinels_have_credentials_of_their_own() {
+fn sentinels_can_have_their_own_credentials() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let set = SentinelSet::start_with(
@@ -233,7 +233,7 @@ const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-
 
 #[cfg(feature = "tls")]
 #[test]
-fn sentinels_and_their_master_are_reached_by_tls() {
+fn sentinels_and_their_master_work_over_tls() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         if !binary.has_tls() {
@@ -261,7 +261,7 @@ fn sentinels_and_their_master_are_reached_by_tls() {
 }
 
 #[test]
-fn a_failover_fails_no_later_drops_release() {
+fn after_a_failover_dropped_guards_still_release() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let (mut set, seen) = (SentinelSet::start(&binary), Seen::default());

@@ -9,7 +9,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 const LEASE: Duration = Duration::from_secs(60);
 /// For the load's locks: an unheard grant of the old master ends before the failover does.
 const SHORT: Duration = ms(1500);
-/// The same where no grant is forgotten, and each hold must outlast the failover.
+/// As above, for failovers that lose no grant: each hold must outlast the failover.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
@@ -22,16 +22,16 @@ fn rounds() -> u32 {
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
-    // Longer than a failover on a machine whose Sentinels stand still for a while.
+    // This exceeds a failover on a machine whose Sentinels stall for a while.
     options.retry_timeout(LIMIT + LONG).unsubscribe_delay(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
 struct Round {
-    /// From the fault until all Sentinels named the new master.
+    /// The longest time from the fault until all Sentinels name the new master.
     failover: Duration,
     /// The longest time without a grant to one of the workers.
     gap: Duration,
-    /// From a release after the switch to a waiter's grant.
+    /// The longest time from a release after the switch to a waiter's grant.
     handed: Duration,
 }
 
@@ -65,7 +65,7 @@ fn under_load(
         let failover = switched - begun;
         load.await_grants(switched);
         within(switched, P, "serving everyone after the switch");
-        // Earlier holds stand, and are renewed on the new master.
+        // Earlier holds remain, and are renewed on the new master.
         held.check().unwrap();
         let owner: Option<u32> = query(&set.servers[new], &["HGET", held.name(), &held.owner().to_string()]);
         assert_eq!(owner, Some(1));
@@ -140,7 +140,8 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     assert_nothing_is_left(set);
 }
 
-/// No thread, connection, subscription or key. After a fault a key may stay until its lease ends.
+/// Checks that no thread, connection, subscription or key is left. After a fault a key may stay until its
+/// lease ends.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
@@ -178,7 +179,7 @@ fn limit() -> Duration {
 }
 
 #[test]
-fn a_master_that_is_killed_is_replaced_under_load() {
+fn a_killed_master_is_replaced_under_load() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, old: usize| {
             set.servers[old].kill();
@@ -202,7 +203,7 @@ fn a_returned_old_master_is_not_asked() {
             // The old master takes writes, as before.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
-            // Buffered requests are carried out; after that nobody asks this server.
+            // Buffered requests are carried out; after that no client asks this server.
             assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
             let scripts = || {
                 let stats: String = query(old, &["INFO", "commandstats"]);

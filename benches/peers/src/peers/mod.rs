@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use crate::drive::Peer;
 use crate::load::{Kind, Load, Sort};
 
-/// How long a lock that is not renewed is asked for.
+/// The lease of locks that are not renewed.
 pub const LEASE_MS: usize = 30_000;
 
 pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {

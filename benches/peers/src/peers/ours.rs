@@ -1,4 +1,4 @@
-//! leasehold, both ways.
+//! leasehold, used by guards and by `lock` and `unlock`.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::load::{PERMITS, Sort, WRITES_EVERY};
 /// `acquire()`, and the guard dropped.
 pub struct Guards(LockClient);
 
-/// `lock()` and `unlock()`; kept until others ask, or not.
+/// `lock()` and `unlock()`; cached until a recall, or not.
 pub struct Calls(LockClient, bool);
 
 /// Locks that several may hold, by guards.

@@ -1,9 +1,8 @@
 //! The limit: what leasehold sends for one lock and one unlock, sent again and again on bare sockets, one per
 //! thread.
 //!
-//! The two requests are not written down here, they are overheard: leasehold takes and releases a lock on the
-//! same server while MONITOR listens. So they are the same scripts with the same arguments, whatever those
-//! are.
+//! The two requests are recorded, not written here: leasehold acquires and releases a lock on the same server
+//! while MONITOR listens. So the scripts and arguments are always the library's own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -66,7 +65,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// The two requests do what they are for.
+    /// Checks that the two requests acquire and release the lock.
     fn prove(&self, control: &mut Control) -> Result<()> {
         let name = format!("{}-proof", self.probe);
         let mut session = self.connect(std::slice::from_ref(&name))?;
@@ -129,7 +128,7 @@ impl Session for RawSession {
     }
 }
 
-/// How long the reply at the start of `bytes` is, once it is all there.
+/// The length of the reply at the start of `bytes`, once the reply is complete.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = || std::str::from_utf8(bytes.get(1..line - 2)?).ok()?.parse::<i64>().ok();
@@ -171,7 +170,7 @@ mod tests {
     use super::{replace, whole};
 
     #[test]
-    fn a_reply_is_whole_when_its_last_byte_is_there() {
+    fn a_reply_is_complete_once_its_last_byte_arrives() {
         let reply = b"*2\r\n$5\r\nfreed\r\n:0\r\n";
         assert_eq!(whole(reply), Some(reply.len()));
         for end in 0..reply.len() {

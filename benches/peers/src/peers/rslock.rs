@@ -188,7 +188,7 @@ async fn holder(load: &Load) -> Result<Outcome> {
     Ok(Outcome { at_ns, ..Outcome::default() })
 }
 
-/// Every task has a client of its own; the clients live until all were served.
+/// Every task has a separate client; the clients live until all tasks were served.
 async fn crowd(load: &Load) -> Result<Outcome> {
     let guarded = Arc::new(Guarded::new(load)?);
     let name = load.names().first().context("no key")?.clone();

@@ -28,7 +28,7 @@ pub enum Kind {
     Cycles,
     /// The same, with guards that are dropped.
     Guards,
-    /// Two: each keeps the lock a few ms, stays away a little, and wants it again.
+    /// Two contenders: each holds the lock for a few ms, pauses, and acquires it again.
     Handoff,
     /// All wait for a lock that is held, then pass it on once.
     Crowd,
@@ -58,9 +58,9 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Threads do little; hundreds of them shall not be what is measured.
 const STACK: usize = 256 * 1024;
 
-/// One who wants the lock.
+/// A contender for the lock.
 pub(super) trait Contender: Send {
-    /// Does this while it has the lock; `false`: it could not be acquired until then.
+    /// Runs the work under the lock; `false` if the lock was not acquired in time.
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
@@ -179,7 +179,7 @@ impl Guarded {
         if self.inside.swap(true, Ordering::SeqCst) {
             self.violations.fetch_add(1, Ordering::SeqCst);
         }
-        // Not one step: two at once would lose one.
+        // The update is not atomic: two holders at once would lose one.
         let value = self.value.load(Ordering::SeqCst);
         self.value.store(value + 1, Ordering::SeqCst);
         self.inside.store(false, Ordering::SeqCst);
@@ -276,7 +276,7 @@ fn cycles(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
 fn finish(metrics: &mut Metrics, parts: &[Part], guarded: &Guarded) {
     metrics.insert("violations".into(), guarded.violations.load(Ordering::SeqCst) as f64);
     metrics.insert("errors".into(), parts.iter().map(|part| part.errors).sum::<u64>() as f64);
-    // Said once each.
+    // Each failure is printed once.
     let mut said = BTreeMap::new();
     for error in parts.iter().filter_map(|part| part.error.clone()) {
         *said.entry(error).or_insert(0_u32) += 1;
@@ -289,7 +289,7 @@ fn finish(metrics: &mut Metrics, parts: &[Part], guarded: &Guarded) {
 fn handoff(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
     let contenders = [maker.make()?, maker.make()?];
     let (guarded, parts) = (Guarded::default(), Mutex::new(Vec::new()));
-    // When the lock was last let go of, and by whom.
+    // The time and the contender of the last release.
     let released = Mutex::new((Instant::now(), usize::MAX));
     thread::scope(|scope| -> Result<()> {
         for (me, mut contender) in contenders.into_iter().enumerate() {

@@ -99,7 +99,7 @@ const WANTED: &[Wanted] = &[
     ("hand-off p50, ms", "sqlite", "handoff", "handoff_p50_ms", "≤ 10", Limit::AtMost(10.0), 2),
 ];
 
-/// Worst over the rounds, not the median.
+/// The worst of the rounds, not the median.
 const WORST: &[&str] = &["wait_max_ms", "failures", "errors", "violations"];
 
 impl Report<'_> {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_made_by_another_is_passed_over() {
+    fn another_users_socket_folder_is_skipped() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
         // As open as another user's folder; this test has no other user.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_can_enter_is_not_own() {
+    fn a_folder_open_to_others_is_not_private() {
         let folder = tempfile::tempdir().unwrap();
         let within = |name: &str, mode| {
             let place = folder.path().join(name);

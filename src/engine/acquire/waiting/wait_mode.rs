@@ -291,7 +291,7 @@ mod tests {
 
     /// The table has the mode after each of the `changes`, in their order.
     #[test]
-    fn each_change_leads_to_one_wait_mode() {
+    fn the_wait_mode_table_covers_every_change() {
         let changes: [Change; 6] = [
             WaitMode::become_in_doubt,
             WaitMode::become_standing,
@@ -413,7 +413,7 @@ mod poll_pause_tests {
     use std::time::Duration;
 
     #[test]
-    fn only_a_pause_outlasts_a_wake_up() {
+    fn a_wake_up_cancels_sleeps_but_not_pauses() {
         let now = Moment::from_nanos(1);
         let later = now.plus(Duration::from_millis(20));
         let mut poll_pause = PollPause::default();
@@ -429,7 +429,7 @@ mod poll_pause_tests {
     }
 
     #[test]
-    fn a_set_poll_stays_until_the_next_request() {
+    fn the_next_polls_time_stays_fixed_until_polls_end() {
         let (first, second) = (Moment::from_nanos(1), Moment::from_nanos(2));
         let mut poll_pause = PollPause::default();
         assert_eq!((poll_pause.poll_by(first), poll_pause.poll_by(second)), (first, first));

@@ -257,7 +257,7 @@ fn an_idle_hold_is_released_with_its_slice() {
 }
 
 #[test]
-fn a_thread_that_was_given_up_on_is_late_once() {
+fn a_thread_returning_too_late_is_penalised_once() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     assert!(matches!(one.watch(at(400)), Watched::Idle));
@@ -287,7 +287,7 @@ fn a_recalled_hold_ends_with_its_slice() {
 }
 
 #[test]
-fn an_idle_hold_uses_up_no_check_of_another() {
+fn an_idle_hold_does_not_consume_anothers_check() {
     let mut one = One::new();
     one.own().until_recall(0, false, at(0), RULES.first_check);
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
@@ -357,7 +357,7 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
 }
 
 #[test]
-fn a_hold_wanted_at_its_grant_is_not_cached() {
+fn a_hold_already_wanted_when_granted_is_not_cached() {
     let mut one = granted();
     let now = one.at(ms(1));
     one.own().until_recall(0, true, now.now, RULES.first_check);
@@ -410,7 +410,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
 }
 
 #[test]
-fn the_half_second_begins_anew_with_each_use() {
+fn each_use_restarts_the_idle_half_second() {
     let mut one = granted();
     for used in [1, 400, 800] {
         assert!(stays(&mut one, ms(used)));
@@ -499,7 +499,7 @@ fn the_end_of_the_client_leaves_nothing_cached() {
 }
 
 #[test]
-fn a_recall_counts_once() {
+fn a_recall_seen_by_two_checks_counts_once() {
     let mut one = granted();
     for now in [1, 50] {
         let now = one.at(ms(now));

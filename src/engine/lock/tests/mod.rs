@@ -304,13 +304,13 @@ fn report(setup: &Setup, violation: Option<Violation>) {
 }
 
 #[test]
-fn machines_keep_their_promises_in_all_states_of_small_worlds() {
+fn lock_invariants_hold_in_all_states_of_small_models() {
     explore_all(&small(), 1000);
 }
 
 /// Runs in the soak alone, where the models run under more schedules too.
 #[test]
-fn machines_keep_their_promises_in_larger_worlds() {
+fn lock_invariants_hold_in_larger_models() {
     let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());
     if schedules > 10_000 {
         explore_all(&large(), schedules);

@@ -54,7 +54,7 @@ fn the_first_to_join_is_head() {
 }
 
 #[test]
-fn a_leaving_middle_waiter_changes_no_head() {
+fn a_leaving_middle_waiter_does_not_change_the_head() {
     let mut lock = lock();
     lock.leave(SECOND);
     assert_eq!(heads(&lock), [FIRST]);
@@ -101,7 +101,7 @@ fn spinning_waiters_have_a_head_of_their_own() {
 }
 
 #[test]
-fn a_withdrawn_promise_leaves_the_waiter_open() {
+fn a_cancelled_promise_lets_the_waiter_withdraw() {
     let mut lock = lock();
     let serial = hold(&mut lock);
     assert_eq!(lock.promise(at()), Next::Nobody, "nobody sleeps");
@@ -168,7 +168,7 @@ fn a_message_keeps_its_waiter_awake_once() {
 }
 
 #[test]
-fn the_lock_is_promised_once_to_each_sleep() {
+fn a_sleeping_waiter_is_promised_the_lock_once() {
     let mut lock = lock();
     let at = At { rules: &caching::RULES, ..at() };
     assert!(lock.sleep(FIRST, true, false));
@@ -188,7 +188,7 @@ fn an_unused_lock_has_neither_slice_nor_queue_place() {
 }
 
 #[test]
-fn a_shorter_lease_cuts_no_window() {
+fn a_shorter_lease_does_not_shorten_the_window() {
     let until = NOW.plus(RULES.lease);
     let mut own = HoldState::new(TestHold(Id { serial: 1, number: 16 }), Some(0), 16, NOW, until);
     assert!(own.confirm(NOW.plus(RULES.lease / 2), NOW));

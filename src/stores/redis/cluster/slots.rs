@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_read_and_what_it_leaves_out_stays() {
+    fn slots_missing_from_a_new_map_keep_their_member() {
         let reply = Value::Array(vec![
             range(0, 99, &[("10.0.0.1", 7000), ("10.0.0.2", 7001)]),
             range(100, 199, &[("", 7002)]),
@@ -286,7 +286,7 @@ mod fuzz {
     use crate::stores::redis::tests::made_up::{replies, weight};
 
     #[test]
-    fn any_answer_about_slots_is_a_map_or_refused() {
+    fn any_slots_reply_is_parsed_or_refused() {
         // Each reply alone, and within a nearly valid slot map.
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unserved_slots_channel_is_followed_later() {
+    fn a_channel_of_an_unserved_slot_is_subscribed_later() {
         let [one, other] = [7001, 7002].map(|port| Endpoint { host: Host::named("127.0.0.1"), port });
         let map = |endpoint: Option<&Endpoint>| {
             let mut map = SlotMap::new();

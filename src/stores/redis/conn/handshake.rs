@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_cannot_keep_locks_are_refused_with_the_reason() {
+    fn unsuitable_servers_are_refused_with_the_reason() {
         let check = |server, version, mode, role| {
             check_server(&greeting(server, version, mode, role), Role::Primary, false)
                 .map_err(|error| error.kind())
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_waited_for_where_the_server_can() {
+    fn durable_grants_need_a_server_that_supports_them() {
         let check = |server, version| {
             let greeting = greeting(server, version, "standalone", "master");
             check_server(&greeting, Role::Primary, true).map_err(|error| error.kind())
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clusters_take_a_clusters_url() {
+    fn a_cluster_url_is_accepted_by_clusters_only() {
         let check = |mode, role, wanted| {
             check_server(&greeting("redis", "7.0.15", mode, role), wanted, false)
                 .map_err(|error| error.kind())

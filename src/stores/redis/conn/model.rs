@@ -176,7 +176,7 @@ fn every_caller_gets_its_own_reply() {
 
 /// Each request sent before the break fails, and may be repeated at once; no later request fails.
 #[test]
-fn a_break_fails_those_who_wait_and_no_later_request() {
+fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     for answers in 0..3 {
         check(move || {
             let world = World::new(answers, true);
@@ -200,7 +200,7 @@ fn a_break_fails_those_who_wait_and_no_later_request() {
 
 /// The server falls silent and the deadline passes at any point: every thread gets its outcome once.
 #[test]
-fn a_time_out_at_any_point_strands_nobody() {
+fn a_timeout_at_any_point_strands_no_thread() {
     for answers in 0..3 {
         check(move || {
             let world = World::new(answers, false);
@@ -215,7 +215,7 @@ fn a_time_out_at_any_point_strands_nobody() {
 }
 
 #[test]
-fn closing_waits_for_what_is_under_way_and_strands_nobody() {
+fn closing_waits_for_pending_requests_and_strands_no_thread() {
     check(|| {
         let world = World::new(usize::MAX, false);
         let deadline = Clock::System.after(LIMIT);

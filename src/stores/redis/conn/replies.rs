@@ -301,7 +301,7 @@ mod tests {
 
     /// If each read scanned from the beginning, each of these would take minutes.
     #[test]
-    fn a_slow_long_reply_costs_its_length() {
+    fn a_slow_long_reply_is_parsed_in_linear_time() {
         const LENGTH: usize = 300_000;
         for text in [
             format!("+{}\r\n", "x".repeat(LENGTH)),
@@ -382,7 +382,7 @@ mod fuzz {
     }
 
     #[test]
-    fn replies_are_read_alike_however_they_come_in_pieces() {
+    fn replies_parse_alike_however_they_are_split() {
         // Other shapes than ours go to the redis crate's parser, which allocates 10 kB for each reply; the
         // shortest reply has three bytes.
         each(

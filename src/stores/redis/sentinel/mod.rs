@@ -597,7 +597,7 @@ mod fuzz {
         &["name", "ip", "port", "10.0.0.1", "6379", "+selected-slave", "slave a:1 a 1 @ m a 2", " @ "];
 
     #[test]
-    fn anything_that_a_sentinel_says_is_read_or_left_out() {
+    fn any_sentinel_reply_is_parsed_or_ignored() {
         let sentinels = tests::sentinels(2);
         each(replies(TEXTS), weight, |reply| {
             black_box((text(reply), field(reply, "ip"), field(reply, "port")));

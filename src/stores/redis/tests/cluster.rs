@@ -177,7 +177,7 @@ fn circular_redirections_end_with_nothing_done() {
 
 /// The next owner, which reads this error, goes on waiting.
 #[test]
-fn a_hand_off_sent_on_to_a_dead_member_is_refused() {
+fn a_hand_off_redirected_to_a_dead_member_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{port}\r\n")));
     let store = here.store();
@@ -196,7 +196,7 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
 /// The script of a read-write lock finds some of its keys itself, and may have changed others before it comes
 /// to one that has moved.
 #[test]
-fn only_a_reading_half_script_is_certain() {
+fn an_interrupted_script_is_harmless_only_if_it_reads() {
     let here = RingMember::start(|_| {
         let words =
             "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
@@ -220,7 +220,7 @@ fn only_a_reading_half_script_is_certain() {
 /// If requests did not follow the release, an attempt of the same owner could find its old field at the new
 /// member, be granted, and lose the lock to the late release.
 #[test]
-fn questions_follow_an_unread_release() {
+fn requests_wait_behind_an_unanswered_release() {
     let there = RingMember::start(|_| granted());
     let here = RingMember::start(|_| None);
     let store = here.store();
@@ -245,7 +245,7 @@ fn questions_follow_an_unread_release() {
 }
 
 #[test]
-fn a_later_reader_redirects_a_release() {
+fn a_later_reply_reader_follows_a_releases_redirect() {
     for redirect in ["MOVED", "ASK"] {
         let there = RingMember::start(|_| freed());
         let port = there.port;
@@ -297,7 +297,7 @@ fn several_members_are_asked_for_slots() {
 }
 
 #[test]
-fn sharded_messages_are_refused_where_the_server_knows_none() {
+fn sharded_messages_are_refused_by_servers_without_them() {
     let old = RingMember::start(|_| None);
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
@@ -335,7 +335,7 @@ fn a_hanging_look_up_respects_the_deadline() {
 }
 
 #[test]
-fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
+fn redirects_to_disallowed_hosts_are_not_followed() {
     let there = TcpListener::bind("127.0.0.1:0").unwrap();
     there.set_nonblocking(true).unwrap();
     let port = there.local_addr().unwrap().port();

@@ -65,13 +65,13 @@ fn an_unanswered_request_is_not_repeated() {
 }
 
 #[test]
-fn a_reply_that_drips_does_not_stretch_the_time() {
+fn a_dripping_reply_does_not_extend_the_timeout() {
     let reply = || Act::Drip("*1\r\n$7\r\ngranted\r\n");
     assert_eq!(unknown(attempt_on(reply).0).kind(), ErrorKind::TimedOut);
 }
 
 #[test]
-fn lengths_that_a_server_claims_are_not_believed() {
+fn a_servers_claimed_lengths_are_not_trusted() {
     for reply in [
         || Act::Say("$536870912\r\nx"),
         || Act::Say("*1000000000\r\n"),
@@ -90,7 +90,7 @@ fn a_reply_of_more_than_a_megabyte_is_not_read() {
 }
 
 #[test]
-fn a_query_without_an_answer_is_just_a_failure() {
+fn an_unanswered_query_has_no_unknown_outcome() {
     let fake = Fake::start(|_| Act::HangUp);
     let store = open(&fake.options());
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -100,7 +100,7 @@ fn a_query_without_an_answer_is_just_a_failure() {
 }
 
 #[test]
-fn an_attempt_ends_by_the_moment_given() {
+fn an_attempt_ends_by_its_deadline() {
     let fake = Fake::start(|_| Act::Nothing);
     let store = open(&ServerOptions { command_timeout: Duration::from_secs(30), ..fake.options() });
     let before = Clock::System.now();
@@ -115,7 +115,7 @@ fn an_attempt_ends_by_the_moment_given() {
 }
 
 #[test]
-fn of_a_batch_the_answered_part_is_known() {
+fn answered_requests_of_a_broken_batch_have_known_outcomes() {
     let fake = Fake::start(|command| match command {
         _ if command.contains("lk1") => Act::Nothing,
         _ => Act::Say("*1\r\n$7\r\nrenewed\r\n"),
@@ -154,7 +154,7 @@ fn renewals_go_through_while_all_other_connections_hang() {
 }
 
 #[test]
-fn a_gone_server_is_not_stormed() {
+fn an_absent_server_is_not_flooded_with_connects() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -204,7 +204,7 @@ fn a_gone_server_is_not_stormed() {
 }
 
 #[test]
-fn a_connection_that_the_server_closed_while_idle_costs_nothing() {
+fn a_connection_closed_while_idle_fails_no_request() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -246,7 +246,7 @@ fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[test]
-fn a_later_reader_resends_forgotten_scripts() {
+fn a_later_reply_reader_resends_forgotten_scripts() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
@@ -302,7 +302,7 @@ fn an_unawaited_release_carries_an_unknown_script() {
 
 /// The server ran nothing; the second connection logs in again.
 #[test]
-fn a_request_after_the_end_of_its_login_is_sent_again() {
+fn a_request_refused_for_an_expired_login_is_resent() {
     type Ask = fn(&RedisStore, &Claim) -> bool;
     let asks: [(&str, Ask); 4] = [
         ("*1\r\n$7\r\ngranted\r\n", |store, me| store.attempt(me, 1, soon()).is_ok()),
@@ -387,7 +387,7 @@ fn many_threads_share_a_small_pool() {
 }
 
 #[test]
-fn renewals_go_on_while_calls_have_all_connections() {
+fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
@@ -406,7 +406,7 @@ fn renewals_go_on_while_calls_have_all_connections() {
 }
 
 #[test]
-fn a_large_pool_is_made_as_it_is_needed() {
+fn a_large_pool_is_allocated_on_demand() {
     let server = Server::start(&[]);
     let store = open(&ServerOptions { pool_size: 10_000, ..server.options() });
     let places = store.server.connections.places();
@@ -433,7 +433,7 @@ fn after_closing_nothing_is_sent() {
 }
 
 #[test]
-fn connecting_says_at_once_what_is_wrong() {
+fn connect_errors_name_their_cause_at_once() {
     // No Redis server listens on this port.
     let error = refused(&ServerOptions {
         url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
@@ -528,7 +528,7 @@ fn tcp_works_as_a_unix_socket_does() {
 
 /// Behind a service for a master and its replicas, each connection may lead to another server.
 #[test]
-fn one_connection_to_a_replica_condemns_no_other() {
+fn a_connection_to_a_replica_closes_no_other() {
     const REPLICA: Act = Act::Say(
         "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
     );
@@ -546,7 +546,7 @@ fn one_connection_to_a_replica_condemns_no_other() {
 }
 
 #[test]
-fn an_unknown_command_of_a_proxy_means_no_old_version() {
+fn a_proxys_unknown_command_error_implies_no_old_version() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",

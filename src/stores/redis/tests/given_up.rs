@@ -196,7 +196,7 @@ fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
 }
 
 #[test]
-fn an_ended_connection_renews_a_sample_first() {
+fn after_a_connection_ends_a_sample_is_renewed_first() {
     const HOLDS: usize = 300;
     let server = Server::start(&[]);
     let client = client(&server, 10 * LONG);
@@ -225,7 +225,7 @@ impl Observer for Failures {
 }
 
 #[test]
-fn a_break_at_a_jobs_end_costs_nothing() {
+fn connections_killed_during_a_job_do_not_fail_it() {
     let server = Server::start(&[]);
     let client = client(&server, LONG);
     let at_least = Duration::from_millis(1_500);
@@ -240,7 +240,7 @@ fn a_break_at_a_jobs_end_costs_nothing() {
 }
 
 #[test]
-fn a_jobs_unreleased_lock_ends_after_at_least() {
+fn a_jobs_unreleased_lock_expires_after_the_minimum_time() {
     let server = Server::start(&[]);
     let (failed, failures) = crossbeam_channel::unbounded();
     let client = LockClient::builder().url(server.url()).observer(Failures(failed)).build().unwrap();

@@ -23,7 +23,7 @@ fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
 }
 
 #[test]
-fn each_kinds_waiters_recall_a_holder_that_hears() {
+fn waiters_of_each_kind_notify_a_listening_holder() {
     for (held, wanted, first) in CALM {
         let server = Server::start(&[]);
         let store = server.store();
@@ -92,7 +92,7 @@ fn a_check_after_the_release_marks_no_later_hold() {
 }
 
 #[test]
-fn a_check_sees_the_living_in_line() {
+fn a_check_sees_only_live_queued_waiters() {
     let server = Server::start(&[]);
     let store = server.store();
     let holder = holder(Kind::Mutex);
@@ -116,7 +116,7 @@ fn a_check_sees_the_living_in_line() {
 
 /// Redisson, and people, ask for the holder's name.
 #[test]
-fn the_holder_is_found_beside_its_notes() {
+fn the_holder_is_found_among_note_fields() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fair] {

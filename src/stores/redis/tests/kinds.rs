@@ -167,7 +167,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
 }
 
 #[test]
-fn a_fair_locks_dead_waiters_are_passed_over() {
+fn a_fair_locks_dead_waiters_are_skipped() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, dead, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
@@ -258,7 +258,7 @@ fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
 }
 
 #[test]
-fn a_fair_place_outlasts_redissons_before_it() {
+fn our_fair_place_outlasts_redisson_waiters_ahead() {
     let server = Server::start(&[]);
     let store = server.store();
     for wait_ms in [5_000, 300_000, 600_000] {
@@ -347,7 +347,7 @@ fn a_waiter_redisson_skipped_returns_first() {
 }
 
 #[test]
-fn a_fair_lock_is_re_entered_kept_and_forced() {
+fn a_fair_lock_can_be_reentered_renewed_and_forced() {
     let server = Server::start(&[]);
     let store = server.store();
     let (holder, waiter) = (of(Kind::Fair), of(Kind::Fair));
@@ -378,7 +378,7 @@ fn marker(claim: &Claim, level: u32) -> String {
 }
 
 #[test]
-fn read_holds_have_markers_that_are_raised_and_never_cut() {
+fn read_markers_are_prolonged_but_never_shortened() {
     let server = Server::start(&[]);
     let store = server.store();
     let (reader, other, writer) = (of(Kind::Read), for_ms(&of(Kind::Read), 60_000), of(Kind::Write));
@@ -450,7 +450,7 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
 const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
 
 #[test]
-fn a_waiting_writer_blocks_willing_readers() {
+fn a_waiting_writer_blocks_writers_first_readers() {
     let server = Server::start(&[]);
     let store = server.store();
     let first = |kind| Claim { writers_first: true, ..of(kind) };
@@ -568,7 +568,7 @@ fn a_store_without_memory_refuses_only_acquires() {
 // ---- counters and latches
 
 #[test]
-fn counters_tell_what_redisson_tells() {
+fn counters_publish_the_same_messages_as_redisson() {
     let server = Server::start(&[]);
     let store = server.store();
     let mut messages = Messages::of(&server, "redisson_");
@@ -711,7 +711,7 @@ fn foreign_keys_are_refused_before_any_write() {
 /// Redisson gives these keys no expiry. A waiter that is killed, and is the last ever, would leave them for
 /// good.
 #[test]
-fn a_fair_queue_with_ours_ends() {
+fn a_fair_queue_with_our_waiters_expires() {
     let server = Server::start(&[]);
     let store = server.store();
     redisson_comes(&server, "java:1", 300_000);
@@ -732,7 +732,7 @@ fn a_fair_queue_with_ours_ends() {
 // ---- changing the end of a lease
 
 #[test]
-fn only_the_owner_moves_a_locks_end() {
+fn only_the_owner_can_change_the_lease() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (of(Kind::Mutex), of(Kind::Mutex));

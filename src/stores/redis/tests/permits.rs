@@ -10,7 +10,7 @@ use crate::stores::redis::tests::kinds::{
 };
 
 #[test]
-fn permits_are_taken_and_given_back_once_for_each_request() {
+fn permits_are_taken_and_returned_once_per_request() {
     let server = Server::start(&[]);
     let store = server.store();
     set_up(&store, Kind::Semaphore, 3);
@@ -126,7 +126,7 @@ fn a_half_failed_change_is_not_recorded() {
 }
 
 #[test]
-fn a_foreign_string_is_no_counter() {
+fn a_foreign_string_is_refused_as_a_counter() {
     let server = Server::start(&[]);
     let store = server.store();
     server.run(&["SET", "k", "a token"]);
@@ -147,7 +147,7 @@ fn a_foreign_string_is_no_counter() {
 // ---- permits with leases
 
 #[test]
-fn permits_with_leases_go_and_come_back_once() {
+fn leased_permits_are_taken_and_returned_once_per_request() {
     let server = Server::start(&[]);
     let store = server.store();
     set_up(&store, Kind::Permits, 3);
@@ -245,7 +245,7 @@ fn releases_do_not_revive_a_semaphore() {
 }
 
 #[test]
-fn permits_are_asked_about_and_given_back_by_their_ids() {
+fn permits_are_queried_and_released_by_id() {
     let server = Server::start(&[]);
     let store = server.store();
     let ask = |what: &Counting| count(&store, &of(Kind::Permits), what);
@@ -345,7 +345,7 @@ fn an_answered_permit_release_leaves_no_record() {
 }
 
 #[test]
-fn permits_are_added_once_a_request() {
+fn permits_are_added_once_per_request() {
     let server = Server::start(&[]);
     let store = server.store();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::AddIfSetUp(2)), Some(0));

@@ -72,7 +72,7 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
 }
 
 #[test]
-fn a_group_of_which_one_is_gone_is_in_doubt() {
+fn a_group_grant_missing_one_lock_is_in_doubt() {
     let (_fake, store, script) = scripted(&[
         ("eval", "*3\r\n$7\r\ngranted\r\n$-1\r\n$-1\r\n"),
         ("hexists", ":1\r\n"),
@@ -111,7 +111,7 @@ fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
 
 /// Otherwise the connection may lead to a server promoted since, or WAIT would count from an older write.
 #[test]
-fn an_acknowledgement_counts_after_its_server_showed_the_grant() {
+fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
         let (_fake, store, script) = scripted(&[
             ("eval", GRANTED),
@@ -151,7 +151,7 @@ fn await_gathered(acks: &Acks, grants: usize) {
 }
 
 #[test]
-fn one_wait_serves_all_grants_before_it() {
+fn one_wait_command_covers_all_earlier_grants() {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();
     let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());

@@ -249,7 +249,7 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
 
 /// A lagging replica says that the owner holds nothing; the client must not believe this.
 #[test]
-fn a_replica_refuses_and_says_nothing_about_loss() {
+fn a_replica_refuses_without_reporting_a_loss() {
     let server = Server::start(&[]);
     let store = server.store();
     let claims = |key: &str| [claim(Kind::Mutex, key, 30_000), claim(Kind::Token, key, 30_000)];

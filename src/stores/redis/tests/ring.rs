@@ -8,7 +8,7 @@ use crate::seam::{Attempt, Kind, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, soon};
 
 #[test]
-fn a_mark_replaces_only_the_expected_one() {
+fn a_new_mark_replaces_only_the_expected_mark() {
     let server = Server::start(&[]);
     let store = server.store();
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
@@ -44,7 +44,7 @@ fn a_nodes_token_lock_is_granted_to_its_token() {
 }
 
 #[test]
-fn a_moved_names_fences_go_on() {
+fn a_moved_names_fencing_tokens_keep_rising() {
     let server = Server::start(&[]);
     let store = server.store();
     store.set_mark("", "1", soon()).done();

@@ -25,7 +25,7 @@ fn held(claim: &Claim, count: u32) -> Vec<String> {
 }
 
 #[test]
-fn a_lock_is_taken_re_entered_left_and_freed() {
+fn a_lock_is_acquired_reentered_and_released() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
@@ -152,7 +152,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
 }
 
 #[test]
-fn a_hundred_years_fit() {
+fn a_lease_of_a_hundred_years_is_accepted() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 100 * 365 * 24 * 3600 * 1000);
@@ -164,7 +164,7 @@ fn a_hundred_years_fit() {
 }
 
 #[test]
-fn a_key_whose_end_was_taken_away_gets_one_again() {
+fn a_persisted_key_gets_an_expiry_again() {
     let server = Server::start(&[]);
     let store = server.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
@@ -254,7 +254,7 @@ fn a_foreign_hash_is_busy_and_unchanged() {
 }
 
 #[test]
-fn another_type_in_the_key_is_reported_and_kept() {
+fn a_key_of_another_type_is_reported_and_kept() {
     let server = Server::start(&[]);
     let store = server.store();
     server.run(&["SET", "lk", "token"]);
@@ -328,7 +328,7 @@ fn a_bad_key_does_not_fail_its_neighbours_renewals() {
 }
 
 #[test]
-fn a_latch_that_is_given_up_stays_as_it_is() {
+fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
     let server = Server::start(&[]);
     let store = server.store();
     let latch = || claim(Kind::Latch, "latch", 30_000);
@@ -366,7 +366,7 @@ fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>;
 }
 
 #[test]
-fn all_publish_modes_take_locks_alike() {
+fn acquiring_is_the_same_in_all_publish_modes() {
     let server = Server::start(&[]);
     let [plain, _] = commands(&server, None);
     assert!(plain.contains("hset"));
@@ -376,7 +376,7 @@ fn all_publish_modes_take_locks_alike() {
 }
 
 #[test]
-fn each_publish_mode_publishes_by_its_commands() {
+fn each_publish_mode_uses_its_own_commands() {
     let server = Server::start(&[]);
     let published = |publish_mode| {
         let [_, released] = commands(&server, publish_mode);

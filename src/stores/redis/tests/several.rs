@@ -31,7 +31,7 @@ fn locks(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_group_takes_the_locks_before_the_first_busy() {
+fn a_group_takes_locks_up_to_the_first_busy_one() {
     let server = Server::start(&[]);
     let store = server.store();
     let held = claim(Kind::Mutex, "c", 30_000);

@@ -49,7 +49,7 @@ fn with_linger(server: &Server, linger: Duration) -> RedisStore {
 }
 
 #[test]
-fn a_release_wakes_those_who_listen() {
+fn a_release_wakes_all_listeners() {
     let server = Server::start(&[]);
     let store = server.store();
     assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
@@ -74,7 +74,7 @@ fn a_release_wakes_those_who_listen() {
 }
 
 #[test]
-fn all_who_listen_share_one_subscription_on_one_connection() {
+fn all_listeners_share_one_subscription_on_one_connection() {
     let server = Server::start(&[]);
     let store = server.store();
     let wakers: Vec<_> = (0..20).map(|_| waker()).collect();
@@ -133,7 +133,7 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
 }
 
 #[test]
-fn a_new_channel_never_shows_an_old_count() {
+fn a_new_channel_never_repeats_an_earlier_message_count() {
     let server = Server::start(&[]);
     let store = with_linger(&server, Duration::ZERO);
     let (waker, _woken) = waker();
@@ -147,7 +147,7 @@ fn a_new_channel_never_shows_an_old_count() {
 }
 
 #[test]
-fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
+fn a_reconnect_resubscribes_and_wakes_all_listeners() {
     let server = Server::start(&[]);
     let (reporter, told) = Wakeups::reporter();
     let store = RedisStore::connect(&server.options(), reporter).unwrap();
@@ -171,7 +171,7 @@ fn after_a_broken_connection_it_subscribes_again_and_wakes_everybody() {
 }
 
 #[test]
-fn a_refused_subscription_stays_down_and_is_told_once() {
+fn a_refused_subscription_stays_down_and_is_reported_once() {
     let server = Server::start(&[]);
     let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
     server.run(&rules);
@@ -203,7 +203,7 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
 
 /// The user gets the right while a waiter listens; the client subscribes again before long.
 #[test]
-fn a_refused_subscription_is_asked_for_again() {
+fn a_refused_subscription_is_retried() {
     let server = Server::start(&[]);
     server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"]);
     let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
@@ -229,7 +229,7 @@ fn a_refused_subscription_is_asked_for_again() {
 
 /// A member without the channel's slot answers so while slots move.
 #[test]
-fn a_redirected_subscription_is_no_refusal() {
+fn a_redirected_subscription_does_not_count_as_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let fake = Fake::start(move |command| match command {
@@ -268,7 +268,7 @@ fn the_loss_and_return_of_a_server_are_reported() {
 }
 
 #[test]
-fn foreign_messages_do_no_harm() {
+fn foreign_messages_are_harmless() {
     let server = Server::start(&[]);
     let store = server.store();
     let (waker, woken) = waker();
@@ -332,7 +332,7 @@ fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
 }
 
 #[test]
-fn a_link_without_a_sign_of_life_is_given_up() {
+fn a_silent_subscription_connection_is_abandoned() {
     let fake = Fake::start(|command| match command {
         "ping" => Act::Nothing,
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
@@ -372,7 +372,7 @@ fn a_reply_beyond_the_limit_is_not_buffered() {
 }
 
 #[test]
-fn a_refused_ping_is_a_sign_of_life_too() {
+fn a_refused_ping_also_counts_as_a_sign_of_life() {
     let fake = Fake::start(|command| match command {
         "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
@@ -388,7 +388,7 @@ fn a_refused_ping_is_a_sign_of_life_too() {
 }
 
 #[test]
-fn a_server_that_hangs_up_every_time_is_not_stormed() {
+fn a_server_that_always_hangs_up_is_not_flooded() {
     let fake = Fake::start(|_| Act::HangUp);
     let subscriber = impatient(&fake, SHORT);
     let (waker, _woken) = waker();
@@ -453,7 +453,7 @@ fn the_subscription_survives_a_short_stop_of_the_process() {
 
 /// If a process handed the lock only among its own threads, the other process would starve.
 #[test]
-fn two_clients_of_four_threads_each_share_a_lock() {
+fn two_busy_clients_share_a_lock_fairly() {
     let server = Server::start(&[]);
     let clients = [0, 1].map(|_| LockClient::connect(&server.options().url).unwrap());
     let (cycles, is_over) = ([0, 1].map(AtomicUsize::new), AtomicBool::new(false));

@@ -14,7 +14,7 @@ fn with_server(test: impl Fn(&Server, &dyn Store)) {
 }
 
 #[test]
-fn a_token_lock_is_taken_kept_and_freed() {
+fn a_token_lock_is_acquired_renewed_and_released() {
     with_server(|server, store| {
         let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));
         assert_eq!(granted(store.attempt(&me, 1, soon())), None);
@@ -43,7 +43,7 @@ fn a_token_lock_is_taken_kept_and_freed() {
 }
 
 #[test]
-fn a_node_of_an_earlier_attempt_is_adopted() {
+fn a_repeated_attempt_finds_its_own_earlier_grant() {
     with_server(|server, store| {
         let me = claim(Kind::Token, "lk", 30_000);
         granted(store.attempt(&me, 1, soon()));
@@ -92,7 +92,7 @@ fn a_redis_lock_in_the_key_is_kept() {
 }
 
 #[test]
-fn a_token_lock_has_no_messages() {
+fn a_token_lock_publishes_no_messages() {
     with_server(|_, store| {
         let me = claim(Kind::Token, "lk", 30_000);
         let waker = crate::sync::Waker::default();

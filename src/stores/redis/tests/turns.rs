@@ -117,7 +117,7 @@ fn readers_and_writers_take_turns() {
 }
 
 #[test]
-fn a_reader_that_does_not_come_is_awaited_once() {
+fn absent_readers_delay_the_next_writer_only_once() {
     let server = Server::start(&[]);
     let store = server.store();
     let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
@@ -141,7 +141,7 @@ fn a_reader_that_does_not_come_is_awaited_once() {
 }
 
 #[test]
-fn a_writer_notified_in_vain_keeps_its_place() {
+fn a_writer_keeps_its_place_after_a_vain_wake_up() {
     let server = Server::start(&[]);
     let store = server.store();
     let (first, second, reader) =
@@ -159,7 +159,7 @@ fn a_writer_notified_in_vain_keeps_its_place() {
 }
 
 #[test]
-fn a_release_of_permits_notifies_as_many_clients() {
+fn releasing_n_permits_notifies_n_clients() {
     let server = Server::start(&[]);
     let store = server.store();
     set_up(&store, Kind::Semaphore, 2);
@@ -190,7 +190,7 @@ fn a_release_of_permits_notifies_as_many_clients() {
 }
 
 #[test]
-fn permits_too_few_for_one_go_to_those_behind_it() {
+fn permits_too_few_for_the_first_go_to_later_waiters() {
     for kind in [Kind::Semaphore, Kind::Permits] {
         let server = Server::start(&[]);
         let store = server.store();

@@ -174,7 +174,7 @@ fn a_try_takes_a_reserved_lock() {
 }
 
 #[test]
-fn a_lock_is_kept_for_nobody_for_long() {
+fn reservations_last_only_briefly() {
     let server = Server::start(&[]);
     let store = server.store();
     // A promoted replica whose clock is behind could hold such a reservation.
@@ -310,7 +310,7 @@ fn only_a_poll_extends_the_wait_queue() {
 }
 
 #[test]
-fn the_first_waiter_watches_releases() {
+fn only_the_first_waiter_watches_for_releases() {
     let watches = |store: &RedisStore, claim: &Claim| {
         begin_place();
         match store.attempt(claim, 1, soon()).done() {
@@ -335,7 +335,7 @@ fn the_first_waiter_watches_releases() {
 }
 
 #[test]
-fn the_line_of_an_election_has_three_places() {
+fn an_elections_queue_has_three_candidate_places() {
     let server = Server::start(&[]);
     let store = server.store();
     granted(store.attempt(&waiter(), 1, soon()));
@@ -578,7 +578,7 @@ fn locks_work_without_a_wait_queue() {
 /// The user has only the rights that versions before the wait queue needed without fences, or lacks only
 /// TIME.
 #[test]
-fn a_waiter_without_time_is_busy() {
+fn a_waiter_without_the_time_right_gets_busy() {
     let before_lines: &[&str] = &["~k", "&redisson_*", "+eval", "+evalsha", "+hexists", "+hset", "+hdel"];
     let before_lines = [before_lines, &["+pexpire", "+pttl", "+get", "+set", "+del", "+publish"]].concat();
     for rules in [&*before_lines, &["~*", "&*", "+@all", "-time"]] {
@@ -661,7 +661,7 @@ fn a_release_reports_missing_queue_rights() {
 
 /// A key of another type affects this lock only.
 #[test]
-fn a_missing_queue_shows_no_missing_right() {
+fn a_foreign_queue_key_does_not_imply_missing_rights() {
     let server = Server::start(&[]);
     let store = server.store();
     let holder = waiter();
@@ -693,7 +693,7 @@ fn a_notified_grant_leaves_the_wait_queue() {
 }
 
 #[test]
-fn a_clients_own_subscription_is_no_other_process_that_listens() {
+fn a_clients_own_subscription_does_not_count_as_a_listener() {
     let server = Server::start(&[]);
     let (store, other) = (server.store(), server.store());
     let holder = claim(Kind::Mutex, "k", 30_000);
@@ -712,7 +712,7 @@ fn a_clients_own_subscription_is_no_other_process_that_listens() {
 }
 
 #[test]
-fn a_reservation_serves_its_client_in_any_way() {
+fn a_reservation_serves_its_client_in_every_queue_mode() {
     let server = Server::start(&[]);
     let store = server.store();
     for queue_mode in [QueueMode::Waits, QueueMode::Yields, QueueMode::InWaitQueue, QueueMode::IsNext] {

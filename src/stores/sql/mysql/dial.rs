@@ -147,7 +147,7 @@ mod tests {
 
     /// The driver by itself stops at the first address that refuses.
     #[test]
-    fn each_sort_of_address_of_a_name_is_tried() {
+    fn every_address_of_a_host_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {

@@ -182,7 +182,7 @@ mod tests {
 
     /// The client looks the server's address up anew after this error.
     #[test]
-    fn a_server_without_writes_is_read_only() {
+    fn a_server_refusing_writes_is_reported_as_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {
             assert_eq!(classify(code).0, ErrorKind::ReadOnly, "{code}");
         }

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_beside_one_are_named_after_it_in_its_schema() {
+    fn helper_tables_share_the_main_tables_name_and_schema() {
         let table = format!("{}.{}", identifier("Some \"schema\""), identifier("leasehold_locks"));
         let text = "SELECT FROM leasehold_locks, leasehold_locks_wait_queue AS leasehold";
         let expected = "SELECT FROM \"Some \"\"schema\"\"\".\"leasehold_locks\", \

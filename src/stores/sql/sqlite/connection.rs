@@ -286,7 +286,7 @@ mod tests {
     /// The other thread checks before the connection is opened, and continues once the table lists it.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_new_connection_is_no_stray() {
+    fn a_connection_being_opened_is_not_closed_as_stray() {
         let (_folder, path) = at_rest();
         let (sender, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

@@ -130,7 +130,7 @@ impl World for Redlock {
             all.push(Action::Late);
         }
         if !self.is_ahead {
-            // Servers are alike, so one suffices.
+            // The servers are interchangeable, so one of them suffices.
             all.extend(self.servers[0].map(|_| Action::Ahead(0)));
         }
         for (client, Client { doing, tries, .. }) in self.clients.iter().enumerate() {
@@ -192,7 +192,7 @@ impl World for Redlock {
                     next.clients[client].doing = Doing::Holds(left);
                 } else {
                     next.give_back(client, None);
-                    // An abandoned request may still be granted to a spent number.
+                    // An abandoned request may still be granted to a retired number.
                     next.clients[client].number += u8::from(self.late.is_some());
                 }
             }
@@ -211,7 +211,7 @@ impl World for Redlock {
                 for client in &mut next.clients {
                     client.doing = match client.doing {
                         Doing::Votes(age, votes) => Doing::Votes((age + 1).min(LEASE), votes),
-                        // Reported as lost; the rest ends by itself under a spent number.
+                        // The hold is reported as lost; what remains expires under a retired number.
                         Doing::Holds(1) => {
                             client.number += 1;
                             Doing::Nothing

@@ -86,7 +86,7 @@ struct GivenBack {
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
-    /// Another had the lock meanwhile, or an operator freed it.
+    /// Another owner had the lock meanwhile, or an operator freed it.
     is_doomed: bool,
     /// A renewal that began later was confirmed all the same.
     is_confirmed_doomed: bool,
@@ -339,7 +339,7 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // Goes on while a request may arrive.
+                // The clean-up continues while a request may arrive.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

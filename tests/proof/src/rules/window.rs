@@ -62,7 +62,7 @@ enum Action {
     Arrive(usize),
     Answer(usize),
     Tick,
-    /// The server's clock goes on alone.
+    /// Only the server's clock advances.
     Ahead,
 }
 

@@ -27,7 +27,7 @@ impl World<'_> {
                 self.is_to_wait(owner, left, why == Why::Foreign)
             }
             (Op::Acquire(..), Phase::Extends { levels, .. }, Answer::Granted(_)) => {
-                // Whatever happened before, now the store says that it holds the lock.
+                // Whatever happened before, the store now says that the owner holds the lock.
                 self.owners[owner].phase = Phase::Holds { until_us, levels: levels + 1 };
                 self.owners[owner].is_void = request.is_void;
             }
@@ -35,7 +35,7 @@ impl World<'_> {
                 self.owners[owner].phase = Phase::Holds { until_us, levels };
                 self.owners[owner].is_void = request.is_void;
             }
-            // The store no longer has it.
+            // The store no longer has the hold.
             (_, Phase::Extends { .. }, _) => self.end_cycle(owner, true),
             (Op::Release(0), Phase::Releases { .. }, Answer::StillHeld) => {
                 if self.is_calm {
@@ -89,7 +89,7 @@ impl World<'_> {
 
     pub(super) fn granted(&mut self, owner: usize, until_us: u64, is_void: bool) {
         if self.server.now_us >= until_us {
-            // Too late: released under its number, which is then retired.
+            // The grant came too late: it is released under its number, which is then retired.
             self.is_calm = false;
             if self.owners[owner].who.is_foreign() {
                 return self.foreign_is_too_late(owner);
@@ -130,7 +130,7 @@ impl World<'_> {
             until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
         }
         if fair {
-            // Asks again to keep its place.
+            // The waiter asks again to keep its place.
             let keeps = now + ALIVE_MS / 2;
             until_ms = Some(until_ms.map_or(keeps, |until| until.min(keeps)));
         }

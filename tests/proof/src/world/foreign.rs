@@ -64,7 +64,7 @@ impl<'a> World<'a> {
         self.requests.last_mut().expect("it was sent").unlock = release.unlock;
     }
 
-    /// Whether it is still giving up its place, which precedes everything else.
+    /// Whether the waiter is still giving up its place, which precedes everything else.
     pub(super) fn is_leaving(&self, owner: usize) -> bool {
         let is_leave = |request: &Request| request.who.owner == owner && request.op == Op::Leave;
         self.owners[owner].who.is_foreign() && self.requests.iter().any(is_leave)

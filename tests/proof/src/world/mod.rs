@@ -87,7 +87,7 @@ struct Owner {
     who: Who,
     phase: Phase,
     cycles: u8,
-    /// Since when it waits.
+    /// When the wait began.
     since_us: u64,
     /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
     has_asked: bool,
@@ -111,7 +111,7 @@ struct Request {
     sent_us: u64,
     /// For how long its owner had waited by then.
     waited_ms: u64,
-    /// Whether the owner waits for the answer still.
+    /// Whether the owner still waits for the answer.
     is_awaited: bool,
     /// Whether it uses its client's connection, behind earlier requests.
     is_in_order: bool,
@@ -225,7 +225,7 @@ impl<'a> World<'a> {
     /// Whether another thread of the client asks, so that this one waits for it.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
-        // Of a client's threads that want permits one asks at a time.
+        // Only one of a client's threads that want permits asks at a time.
         if matches!(self.kind, Kind::Semaphore(_)) {
             return self.waits_beside(owner);
         }
@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         let reply = self.scripts.run(&mut self.server, &call.script, &call.keys, &call.arguments);
         match self.read(&request, &reply) {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
-            // Nothing that ends or keeps a hold may need more memory.
+            // Requests that end or renew a hold must not need more memory.
             Ok(Answer::Refused)
                 if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOff(..)) =>
             {

@@ -23,13 +23,13 @@ impl Change {
         })
     }
 
-    /// The words of the head; those at its end that are not there are empty.
+    /// The words of the head; missing words at its end are empty.
     pub fn head<const N: usize>(&self) -> [&'static str; N] {
         let mut words = self.head.split(" | ");
         [(); N].map(|()| words.next().unwrap_or_default())
     }
 
-    /// The text of a file with this change, which is of the file `changed`.
+    /// The file's text, with this change if the file is `changed`.
     pub fn made(&self, changed: &str, name: &str, text: String) -> String {
         if name != changed {
             return text;

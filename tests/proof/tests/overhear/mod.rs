@@ -23,7 +23,7 @@ const LEASE_MS: &str = "15001";
 const FAIR_WAIT_MS: &str = "70003";
 const SHORT_WAIT_MS: &str = "701";
 
-/// Longer than any step takes, unless something hangs.
+/// A step that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The part that carries out a command that is no script.
@@ -47,7 +47,7 @@ fn project() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/java")
 }
 
-/// Makes `target/agent.jar`, unless it is newer than what it is made of. `tests/interop` builds it so too.
+/// Builds `target/agent.jar` unless it is newer than its sources, as `tests/interop` does.
 fn jar() -> Result<(), String> {
     let target = project().join("target");
     fs::create_dir_all(&target).expect("a folder");
@@ -157,7 +157,7 @@ impl Ear {
         self.shared(Part::Plain, "");
         self.shared(Part::Fair, "fair-");
         self.shared(Part::Write, "write-");
-        // Readers are kept out by a writer only.
+        // Only a writer blocks readers.
         self.step("a", Part::Write, "write-lock-lease", &[LEASE_MS], &[], "");
         self.step("b", Part::Read, "read-try-for", &[SHORT_WAIT_MS], &[Verb::Acquire], "false");
         self.step("a", Part::Write, "write-unlock", &[], &[], "");
@@ -179,7 +179,7 @@ impl Ear {
         self.ends(part, kind);
     }
 
-    /// The thread holds it once.
+    /// The thread holds the lock once.
     fn ends(&mut self, part: Part, kind: &str) {
         let verb = |verb: &str| format!("{kind}{verb}");
         let again: (&str, &[&str], &str) = match part {
@@ -226,7 +226,7 @@ impl Ear {
         mark
     }
 
-    /// The next command of a client. The commands of scripts are told too, and left out.
+    /// The next command of a client. MONITOR also shows commands called by scripts; these are skipped.
     fn next(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();

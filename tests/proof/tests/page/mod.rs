@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 const PAGE: &str = "docs/figures/proof.md";
 
-/// Tests of one program write to the page at the same time.
+/// Guards the page, since tests of one program write to it at the same time.
 static PAGE_IS_WRITTEN: Mutex<()> = Mutex::new(());
 
 /// The page has the line of this table: its rows, the sum of its states, and a checksum of its text.

@@ -20,7 +20,7 @@ impl Drop for Program {
 
 /// The server, a connection to it by a socket in `folder`, and the port that it listens on too.
 pub fn start(folder: &Path) -> (Program, Connection, u16) {
-    // Somebody else may have taken the port by then.
+    // Another process may have taken the port by now.
     (0..10).find_map(|_| start_on_a_port(folder)).expect("a server with a port of its own")
 }
 
@@ -71,7 +71,7 @@ impl Random {
     }
 }
 
-/// A server's answer as the model has it.
+/// A server's answer, in the model's form.
 pub fn reply(value: &Value) -> Reply {
     match value {
         Value::Nil => Reply::Nil,

@@ -74,7 +74,7 @@ fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_c
 }
 
 #[test]
-fn replies_go_to_whom_they_are_for_whoever_reads() {
+fn replies_reach_their_callers_whichever_thread_reads() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     let (taken, take) = bounded(1);
@@ -88,7 +88,7 @@ fn replies_go_to_whom_they_are_for_whoever_reads() {
 }
 
 #[test]
-fn an_unasked_message_is_no_reply() {
+fn an_unrequested_message_is_not_taken_as_a_reply() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     server.write_all(b":1\r\n:2\r\n").unwrap();
@@ -131,7 +131,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
 }
 
 #[test]
-fn a_reply_to_what_was_not_sent_is_no_reply() {
+fn a_reply_is_not_matched_to_an_unsent_request() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     {
@@ -152,7 +152,7 @@ fn a_reply_to_what_was_not_sent_is_no_reply() {
 }
 
 #[test]
-fn nobody_waits_for_a_connect_but_those_who_need_it() {
+fn a_connect_delays_only_requests_that_need_it() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (reply, server) = first(&shared, &pool);
     drop(server);
@@ -176,7 +176,7 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
 }
 
 #[test]
-fn all_hear_of_an_end_before_a_new_connection() {
+fn all_waiting_callers_fail_before_a_new_connection_opens() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
     let ((told, is_told), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
@@ -259,7 +259,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
 }
 
 #[test]
-fn only_a_few_requests_wait_for_the_reader() {
+fn only_a_few_requests_are_left_for_the_reader_to_write() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     shared.out.lock().has_reader = true;
@@ -279,7 +279,7 @@ fn only_a_few_requests_wait_for_the_reader() {
 }
 
 #[test]
-fn queued_requests_precede_replies() {
+fn queued_requests_are_written_before_replies_are_handled() {
     let (shared, pool) = (Arc::new(SharedConnection::new()), pool());
     let (_one, mut server) = first(&shared, &pool);
     let (told, is_told) = bounded(1);
@@ -370,7 +370,7 @@ fn a_failed_write_leaves_earlier_requests_in_doubt() {
 }
 
 #[test]
-fn nothing_is_left_to_a_reader_that_has_gone() {
+fn without_a_reader_callers_write_their_own_requests() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, mut server) = first(&shared, &pool);
     server.write_all(b":1\r\n").unwrap();
@@ -383,7 +383,7 @@ fn nothing_is_left_to_a_reader_that_has_gone() {
 
 /// The time-out that was set on the old socket must not apply to its successor.
 #[test]
-fn a_silent_successor_is_waited_for() {
+fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {
