@@ -77,7 +77,7 @@ macro_rules! client_options {
                 table: TableOptions = TableOptions::default();
                 cluster_pub_sub: ClusterPubSub = ClusterPubSub::Auto,
                     "LEASEHOLD_CLUSTER_PUB_SUB" cluster_pub_sub(pub_sub) "plain";
-                /// The host names, which the client's connections share.
+                /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
                 /// Whether the client may write notes beside the locks: only with a directory entry.

@@ -239,7 +239,7 @@ pub(crate) struct Cleanup {
     /// The request has no effect after this: what it may have set ends with its lease. If the store says
     /// otherwise ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), it has to answer as well.
     pub(crate) until: Moment,
-    /// Until then the owner may keep what it holds, even if the client ends sooner.
+    /// Until this moment the owner may keep what it holds, even if the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
     /// The pause after the next failure. The first is short: what broke the request in doubt has often broken
@@ -267,7 +267,7 @@ pub(crate) struct Call {
 }
 
 thread_local! {
-    /// The calls that the thread is in, by the place of their client's [`Calls`] in memory.
+    /// For each call that this thread is in: the memory address of its client's [`Calls`].
     static OF_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 

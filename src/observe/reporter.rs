@@ -396,7 +396,7 @@ mod tests {
             assert!(reporter.unheard.lock().len() <= MOST_UNHEARD);
             assert_eq!(reporter.can_wake(), !ends_down);
             drop(free);
-            // `close` waits for the thread, which has a sender.
+            // `close` waits for the callback thread, whose sender would keep `reported` from ending.
             reporter.close();
             drop(reporter);
             let heard: Vec<bool> = reported.iter().collect();

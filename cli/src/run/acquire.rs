@@ -127,7 +127,7 @@ fn permit(
     let semaphore = client.get_expirable_semaphore(name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
-        // With fewer permits than set up, this command could exceed what its caller allows.
+        // If the name has more permits, more commands could run at once than the caller allows.
         if there != i64::from(permits) {
             let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \

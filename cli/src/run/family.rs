@@ -123,10 +123,11 @@ impl Awake {
         Awake()
     }
 
-    /// Postpones the timers. Called while running; if stopped, this process must run again at `due`.
+    /// Postpones the timers: they fire only while this process is stopped. It must run again at `due`.
     ///
-    /// A stop discards a pending signal, and ends the timer that sent it. On a busy machine the first timer's
-    /// signal may stay pending for long, so the others fire when there is work.
+    /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
+    /// again. On a busy machine the first timer's signal may stay pending for long, so the two others first
+    /// fire when there is work: at `due`, and 200 ms later.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {

@@ -245,7 +245,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // Other ignored signals are still ignored.
+            // `Caught` catches no other signal that was ignored, so those are still ignored.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

@@ -277,7 +277,7 @@ impl Drop for InUse {
 // Another site's page can point its own name at a loopback address (DNS rebinding), and read what a server there
 // answers. Its requests have that name in `Host`, so this server refuses unknown names.
 
-/// The name without the port, which differs behind a tunnel, and which an attacker can choose too.
+/// The host name. The port says nothing: it differs behind a tunnel, and an attacker can choose it.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {

@@ -111,7 +111,7 @@ impl Drop for Shell {
     }
 }
 
-/// A shell whose background run holds `one`.
+/// A shell in which `leasehold run` holds the lock `one` in the background.
 fn beside_a_holder(server: &Server) -> Shell {
     let mut shell = Shell::start(server);
     shell.types("$run one -- sleep 60 &\n");
@@ -119,7 +119,7 @@ fn beside_a_holder(server: &Server) -> Shell {
     shell
 }
 
-/// A shell whose foreground run of `cat` holds `one`, and reads what is typed.
+/// A shell in which `leasehold run` holds the lock `one` in the foreground; `cat` reads what is typed.
 fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
     let mut shell = Shell::start(server);
     shell.goes(&[(&format!("$run {options} one -- cat\n"), shown)]);

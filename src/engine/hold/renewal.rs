@@ -8,8 +8,8 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: not
-    /// to be renewed.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. Returns
+    /// `None` if the hold is not renewed.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
             let claim = self.renewal_in(state, now);
@@ -26,7 +26,7 @@ impl Hold {
         self.with(|state| self.renewal_in(state, now))?
     }
 
-    /// `None`: the hold is to end by itself.
+    /// Returns `None` if the hold is not renewed, and ends by itself.
     fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
         let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
@@ -84,7 +84,7 @@ impl Hold {
             return now.plus(renewal_period(lease));
         }
         let until = self.until();
-        // Not if the watchdog has already queued the renewal.
+        // A renewal that the watchdog has already queued needs no check.
         let (due, is_renewed) = (self.due_in(state), self.is_renewable_in(state) && !state.is_queued);
         if is_renewed && due < until && !self.is_orphaned() {
             return due.max(soon);

@@ -254,7 +254,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
     assert_eq!(hold.due(), due);
 }
 
-/// Another reader may have cut the key's time in the store.
+/// Readers share one key in the store, and another reader may have shortened the key's time to live.
 #[test]
 fn a_read_hold_is_renewed_for_its_longest_level() {
     let start = ManualClock::new().now();
@@ -290,8 +290,8 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
     let start = ManualClock::new().now();
     let third = start.plus(LEASE / 3);
     assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
-    // A read hold that is not renewed is restored all the same: readers that leave may shorten the key that
-    // all share.
+    // Readers share one key, and another reader may shorten the key's time to live. So even a read hold with
+    // a fixed lease is renewed, but only up to its own end.
     let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), third);
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
@@ -325,7 +325,7 @@ impl Bound for Session {
     }
 }
 
-/// Otherwise the next use would get what was meant for the last one.
+/// A hold with a listener, say, or a request in doubt is not cached: its next use would inherit them.
 #[test]
 fn a_hold_is_cached_after_its_whole_use() {
     let hold = || hold_by(cached());

@@ -233,7 +233,8 @@ impl Core {
     pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, calls: impl Send + 'static) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         Releaser::new(false, move |outcome| match outcome {
-            // As in `handed_off`. Later requests of the releaser's thread follow this release.
+            // A refused hand-off is repeated as a plain release, as in `handed_off`. Later requests of the
+            // releaser's thread are sent after this release.
             ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), calls),
             outcome => core.settle(&ended, outcome),
         })

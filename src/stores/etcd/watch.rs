@@ -126,7 +126,7 @@ impl Watch {
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
             let now = Clock::System.now();
-            // When a hold becomes old enough to be watched.
+            // At `next` a hold becomes old enough to be watched.
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
@@ -169,7 +169,7 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // Waiters for cached locks may have come before the watch was open.
+        // A client may have joined a cached lock's queue before the watch was open, so the last key is read.
         self.look_at(
             &lines,
             |line| line.last(None),

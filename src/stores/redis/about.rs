@@ -52,10 +52,12 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses a format other than this version's. If no number is stored and the client `notes`, stores ours.
-/// Returns whether a number is stored now. A server that refuses to read or store the number is used all the
-/// same; a refusal that names another member is returned as an error only in a cluster (`is_followed`).
-/// `first` is sent in the same write, and its reply returned.
+/// Compares the stored format number with this version's, and returns an error if they differ. If no number
+/// is stored and `notes` is set, stores this version's. Returns whether a number is stored now, and the reply
+/// to `first`, which is sent together with the first question.
+///
+/// If the server refuses to read or store the number, the number counts as stored. With `is_followed`, for a
+/// cluster, a refusal that redirects to another member is returned as an error, which the caller follows.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),

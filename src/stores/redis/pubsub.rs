@@ -315,9 +315,9 @@ impl RedisPubSub {
                 next_sweep = now.plus(tick);
                 hub.state.lock().sweep(linger, now);
             }
-            // The address may lead elsewhere by now, and a demoted server publishes nothing. All waiters ask
-            // the store again once the next connection stands. Until then the old connection serves on; its
-            // messages are read a little later.
+            // Replaces an old connection: its address may lead to another server by now, and a demoted server
+            // publishes nothing. Once the new connection is subscribed, all waiters ask the store again.
+            // While this thread connects, messages of the old connection wait.
             if now >= replace_at {
                 match self.connect(self.address.connect_timeout.min(REPLACED_WITHIN)) {
                     Ok(next) => {
@@ -355,8 +355,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
                 }
                 return Ok(());
             }
-            // Not requested: the server no longer has the slot. If it has the slot again, the subscription
-            // below brings the channel back; if not, the waiters find the new member.
+            // The client did not ask for this: the server no longer has the slot. If the server gets the slot
+            // back, the subscription below brings the channel back; if not, the waiters find the new member.
             b"sunsubscribe" if !state.own.is_ending(name) => {
                 if let Some(channel) = channel {
                     channel.set_up(false);

@@ -78,7 +78,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // The keeping thread knows the nodes of waiters only, so another claim needs a clean-up.
+                // `Session::keep` knows the nodes of waiters only, so another claim needs a clean-up.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -242,7 +242,7 @@ impl ZooKeeperStore {
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // Forgotten only after the servers answered: the keeping thread deletes only known nodes.
+        // `places` lists the node until the servers have answered: `Session::keep` deletes only listed nodes.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => self.delete(&node.path(&key), deadline)?,
             Some(KnownNodes { node: None, in_doubt: false }) => false,

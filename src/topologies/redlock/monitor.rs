@@ -23,7 +23,7 @@ use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// Has the server's own name for the lock.
+    /// Names the lock as this server does: each server may have a name of its own for it.
     claim: Claim,
     /// By this time the hold has expired on the server.
     until: Moment,
@@ -54,7 +54,7 @@ pub(super) struct NodeMonitor {
     /// Owner numbers below this must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Renew ahead of time: a server is back that may have lost holds, or has holds that do not count yet.
+    /// Whether to renew holds early: a server is back that may have lost some, or has some that do not count.
     pub(super) look_again: AtomicBool,
     /// Outcomes of connecting. The thread that makes the client reads them first, then the monitor.
     pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
@@ -189,7 +189,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes a server out of use if the error means silence. The claim has the server's own name.
+    /// Takes a server out of use if the error means silence. `claim` names the lock as this server does.
     pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
         if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
@@ -232,7 +232,7 @@ impl NodeMonitor {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
-        // One last time; what remains ends with its lease.
+        // Sends all clean-ups one last time. A hold that remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.settle_debts();

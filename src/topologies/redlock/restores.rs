@@ -60,7 +60,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // Confirmed since the restore, so the server counts from here on.
+            // A round that began after the restore has confirmed the hold: the server counts again.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });

@@ -36,8 +36,8 @@ impl Shell {
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }
-        // A program in between, such as `timeout`, ends with this one, and writes to the same output: the
-        // pipe that the shell reads.
+        // In `$(…)` the shell reads the pipe that this program writes. A caller that writes to the same pipe
+        // is a program in between, such as `timeout`, which ends together with this one.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {

@@ -250,8 +250,9 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound`: what
-    /// else ends the hold. `queued`: clients in the store's queue. `None`: the grant does not count.
+    /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound` can
+    /// end the hold before its lease, as a session does. `queued` is the number of clients in the store's
+    /// queue. Returns `None` if the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,
@@ -294,8 +295,9 @@ impl Waiting<'_> {
         sent.plus(self.engine.options.command_timeout).min(self.latest)
     }
 
-    /// The window of a grant that was asked for at `sent` and read just now: since when its lease counts, and
-    /// what ends the hold besides. `None`: the grant does not count, and is to be undone.
+    /// The window of a grant whose request was sent at `sent` and whose answer was read just now: since when
+    /// its lease counts, and what can end the hold before its lease. Returns `None` if the grant does not
+    /// count; the caller then undoes it.
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<(Moment, Option<Arc<dyn Bound>>)> {
         // `bound` is called once for each grant; the hold keeps the answer.
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
@@ -313,8 +315,9 @@ impl Waiting<'_> {
         (is_open && !is_given_up).then_some((since, bound))
     }
 
-    /// From when the lease of a grant counts; `None`: it does not. A grant with less than a quarter of its
-    /// lease left, since the thread waited for a connection, say, is renewed here: the watchdog is too late.
+    /// Returns since when the lease of a grant counts, or `None` if the grant does not count. If less than a
+    /// quarter of the lease is left, because the thread waited for a connection, say, the grant is renewed
+    /// here: the watchdog would be too late.
     fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
         let engine = self.engine;
         let now = engine.clock.now();

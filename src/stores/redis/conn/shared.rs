@@ -91,10 +91,11 @@ struct Reading {
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// With this many requests sent and unanswered, the reader writes new requests: the server is busy enough.
+/// If this many sent requests are unanswered, the server is busy, and a sender leaves its request to the
+/// reader, which writes several at once.
 const ENOUGH_SENT: usize = 2;
 
-/// With this many unsent requests a sender writes them itself: the reader may be busy passing on replies.
+/// If this many requests are unsent, a sender writes them itself: the reader may be busy passing on replies.
 const MOST_LEFT: usize = 8;
 
 /// Maximum number of replies passed on at a time: the requests of later ones may not be written yet.

@@ -721,7 +721,7 @@ fn a_fair_queue_with_our_waiters_expires() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // As after very many Redisson waiters, each of which adds its wait to the time of the one before.
+    // Each Redisson waiter adds its wait to the timeout before it: very many waiters reach this timeout.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);

@@ -253,8 +253,8 @@ fn silent_clients_leave_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // Behind the dead entries. Clients that joined within the same second are ordered by the second of their
-    // last request.
+    // These places are behind the dead ones. Clients that joined within the same second are ordered by the
+    // second of their last request.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
@@ -300,7 +300,7 @@ fn only_a_poll_extends_the_wait_queue() {
     server.run(&["PEXPIRE", LINE, "20000"]);
     queued(&store, &by(&second, QueueMode::InWaitQueue));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
-    // No other client removes a queue of dead entries.
+    // Dead clients do not extend the queue, so a client that joins only dead ones extends it.
     server.run(&["DEL", LINE]);
     stand(&server, &[(&client(&waiter()), 50, 30)]);
     server.run(&["PEXPIRE", LINE, "1000"]);

@@ -321,7 +321,7 @@ impl PostgresConnection {
         for answer in answers {
             let rows = self.judge(answer);
             read.push(if is_open {
-                // The outcome is unknown, since nobody here ends that transaction.
+                // Outcome unknown: a pooler or the server began this transaction, and may roll it back.
                 Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)))
             } else {
                 rows.and_then(|rows| rows.iter().map(record).collect())

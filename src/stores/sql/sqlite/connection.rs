@@ -69,8 +69,9 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection that has read, so that its log and index exist. `before`: the database at the path
-    /// before it was opened. `None`: its files are not those in place.
+    /// Adds a connection that has read, so that its log and index exist. `before` is the database file that
+    /// was at the path before the connection was opened. Returns `None` if the connection may have opened
+    /// other files than those at the path now.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
