@@ -186,10 +186,13 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn change_ring(&self, ring: Ring) -> Result<()> {
-        self.engine.usable("ring")?;
+        self.engine.usable("change_ring")?;
         match self.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<RingStore>()) {
             Some(store) => store.change(ring),
-            None => Err(Error::new(ErrorKind::Unsupported, "ring", "make this client by LockClient::ring")),
+            None => {
+                let words = "only a client made by LockClient::ring can change its ring";
+                Err(Error::new(ErrorKind::Unsupported, "change_ring", words))
+            }
         }
     }
 

@@ -93,7 +93,7 @@ impl ClientBuilder {
     /// Why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-        parsed(text).ok_or("its value is no time: write seconds, or a form like 500ms, 1h30m or 2d")
+        parsed(text).ok_or("its value is not a duration: write seconds, or a form like 500ms, 1h30m or 2d")
     }
 }
 

@@ -120,7 +120,8 @@ fn is_identifier(text: &str) -> bool {
 /// ```
 pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bool> {
     let failed = |error: io::Error| {
-        Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
+        let words = format!("the file, or its token register beside it, could not be written: {error}");
+        Error::new(ErrorKind::Resource, "write_file", words).with_source(error)
     };
     replace(path, fence.get(), content).map_err(failed)
 }

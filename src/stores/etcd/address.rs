@@ -54,7 +54,7 @@ impl EtcdAddress {
 
 fn unusable() -> Error {
     let form = "etcd://[user:password@]host[:port][,host[:port]…][/prefix]";
-    Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+    Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
 }
 
 fn user_of(login: Option<&str>, options: &ServerOptions) -> Result<Option<(String, String)>> {

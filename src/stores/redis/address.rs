@@ -254,7 +254,7 @@ impl Form {
             }
             Form::Cluster => "redis-cluster://[user:password@]host[:port][,host[:port]…]",
         };
-        Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+        Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
     }
 }
 

@@ -34,7 +34,7 @@ impl ZooKeeperAddress {
     pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let refuse = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
-            Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+            Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
         };
         let (scheme, rest) = options.url.split_once("://").ok_or_else(refuse)?;
         let is_tls = options.tls.is_wanted_by(scheme, "zks")?;

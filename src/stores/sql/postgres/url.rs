@@ -40,7 +40,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     // The driver's message may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
-        Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
+        Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
     })?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err(Error::invalid("connect", "the URL names no host"));

@@ -13,7 +13,7 @@ use crate::time::Clock;
 
 pub(super) fn path(url: &str) -> Result<PathBuf> {
     let unusable =
-        || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
+        || Error::invalid("connect", "the URL cannot be used; write it as sqlite:///path/of/the/file");
     let (_, path) = url.split_once("://").ok_or_else(unusable)?;
     no_parameters(url)?;
     let path = path.trim_end_matches('?');
