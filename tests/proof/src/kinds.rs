@@ -330,7 +330,12 @@ impl Kind {
             // The server has lost the semaphore, which is an error.
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "queued") => {
+                let is_first = rest.get(2).and_then(text).as_deref() == Some("first");
                 let why = match rest.get(1).and_then(text).as_deref() {
+                    // Readers of Redisson may join ours, and the last of them may release. The first waiter
+                    // therefore listens to their releases too, from 25 ms on, and here at once
+                    // (`ReleaseWatch` in `src/engine/acquire/waiting/wait_mode.rs`).
+                    Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,
                     Some("ours" | "soon") => Why::Ours,
                     Some("foreign" | "any") => Why::Foreign,
                     Some("reserved") => Why::Kept,
