@@ -187,7 +187,7 @@ mod tests {
         sender.send(Ok(2)).unwrap();
         assert_eq!(inquiry.answer("a", ANEW, soon(20_000)).unwrap().unwrap(), 2);
         assert_eq!(inquiry.answer("a", ANEW, soon(20)).unwrap().unwrap(), 2, "this one hangs");
-        // The answer to the pending question, and to the next one.
+        // Two errors: one answers the pending question, the other the next question.
         for _ in 0..2 {
             sender.send(Err(Arc::new(std::io::Error::other("none")))).unwrap();
         }

@@ -91,7 +91,7 @@ fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &Tl
 
 /// The authorities in the PEM file `ca`, or the system's.
 fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
-    const WHAT: &str = "the authorities";
+    const WHAT: &str = "the CA certificates";
     let mut roots = RootCertStore::empty();
     if let Some(ca) = ca {
         for certificate in certificates(ca, WHAT)? {
@@ -104,7 +104,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     if roots.is_empty() {
         return Err(Error::invalid(
             "connect",
-            "the system has no authorities to trust; name a file of them by tls_ca",
+            "the system has no CA certificates to trust: name a file of them by tls_ca",
         ));
     }
     Ok(roots)

@@ -355,7 +355,8 @@ mod tests {
         assert_eq!(server.connect_timeout, seconds(2));
     }
 
-    /// Tests of the command-line program use the other variables on a server.
+    /// The variables that are not listed here are tested with a server, by the tests of the command-line
+    /// program.
     #[test]
     fn each_option_has_a_variable() {
         let set = with(&[
@@ -495,7 +496,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn certificates_are_named_by_their_paths() {
+    fn certificates_are_given_as_paths() {
         let set =
             with(&[("LEASEHOLD_TLS_CA", "/a"), ("LEASEHOLD_TLS_CERT", "/b"), ("LEASEHOLD_TLS_KEY", "/c")]);
         let tls = set.unwrap().server.tls;

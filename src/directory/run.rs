@@ -80,7 +80,8 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // Records of the greatest age are dropped; otherwise they would stay for ever.
+            // A success `KEPT` ago or longer is dropped; otherwise each new record would carry it on for
+            // ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

@@ -407,7 +407,8 @@ impl StoreCell {
 
     /// Ends connections and threads, also of a store that another thread is just connecting to.
     pub(crate) fn close(&self) {
-        // `closed` is set before the store is read; `connect` does the reverse, so one of them closes it.
+        // This sets `closed`, then reads the store; `connect` sets the store, then reads `closed`. So at
+        // least one of the two closes the store.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
     }

@@ -79,7 +79,8 @@ impl Registry {
         }
     }
 
-    /// Forgets locks that need not be remembered any more; once in `REMEMBERED` at most.
+    /// Forgets locks that need not be remembered any more. Does so at most once per `REMEMBERED`, however
+    /// often it is called.
     pub(crate) fn tidy(&self, now: Moment) {
         let due = self.tidy_at.load(Ordering::Acquire);
         if due == 0 || now.nanos() < due {

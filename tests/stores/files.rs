@@ -70,7 +70,7 @@ fn a_linked_or_special_register_is_refused() {
 /// A system that does not show a link's owner follows no link, and a stream within a file is no file.
 #[cfg(windows)]
 #[test]
-fn a_read_only_file_or_stream_is_refused() {
+fn a_read_only_file_and_an_alternate_stream_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     fs::write(&path, "old").unwrap();

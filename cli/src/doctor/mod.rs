@@ -134,7 +134,7 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     while !is_cut && let Some(page) = locks.next_page() {
         match page {
             Ok(page) => {
-                // A semaphore has no holders, and its count has no end anyway.
+                // Semaphores are skipped: they have no holders, and a count without an expiry is normal.
                 for lock in page.into_iter().filter(|lock| has_no_end(lock) && !lock.holders.is_empty()) {
                     count += 1;
                     names.extend(Some(lock.name).filter(|_| names.len() < NAMED.1));

@@ -221,7 +221,7 @@ impl Supervisor<'_> {
                         drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise the helper sees the window end
                     }
                 },
-                // Forwarded once, and only while the command runs.
+                // The command gets the signal of `--on-contended` once, and only while it runs.
                 recv(if self.group.is_some() { &contended } else { &unheard }) -> wanted => {
                     contended = never();
                     if wanted.is_ok() {

@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_but_no_other_files() {
     let server = Server::start();
-    // A shell that starts a pipe's reader holds both ends of the pipe. Without `echo` the shell would become
-    // `ls`, which has the folder open.
+    // No pipe: while a shell starts the reader of a pipe, it holds both ends, and `ls` would list them. The
+    // `echo` keeps the shell from replacing itself by `ls`, which has the folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");

@@ -96,7 +96,8 @@ impl Finder {
             return next;
         }
         if core.announcer.is_under_way() {
-            // An unanswered entry could be carried out after the next one, and name waits that are over.
+            // No new entry is written while a write is unanswered: that write could be carried out after
+            // the new one, and its entry would name waits that are over.
             return now.plus(POLL_COMPLETIONS_EVERY);
         }
         core.published_waits.due.store(u64::MAX, Ordering::SeqCst);

@@ -57,7 +57,8 @@ impl Pace {
         due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The wait was searched. `is_seen`: others search for it too; otherwise the pause stays short.
+    /// Sets the next search after one that began at this wait. `is_seen`: this client's entry names the
+    /// wait, so other clients can search too, and the pauses grow; otherwise they stay short.
     pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);

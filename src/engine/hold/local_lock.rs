@@ -316,7 +316,8 @@ impl LocalLock {
         self.state().queue.len()
     }
 
-    /// The head of the queue has had only failures since then; `None`: the store answers.
+    /// Notes the time since which the head of the queue has had only failures, and the last of them;
+    /// `None`: the store answers.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.is_empty() {

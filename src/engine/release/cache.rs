@@ -59,7 +59,8 @@ impl Engine {
         if let Some(service) = cache_thread.service.get() {
             return service.as_ref();
         }
-        // One thread starts the service. The model would not see a thread that waits in `get_or_init`.
+        // Only one thread starts the service. The others wait for this mutex, because the model checker
+        // would not see that they wait in `get_or_init`.
         let _alone = cache_thread.locks.lock();
         cache_thread.service.get_or_init(start).as_ref()
     }

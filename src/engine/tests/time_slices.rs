@@ -98,7 +98,7 @@ fn a_cached_hold_belongs_to_no_thread() {
 }
 
 #[test]
-fn a_different_call_releases_the_cached_hold_first() {
+fn a_call_with_another_lease_releases_the_cached_hold_first() {
     let turn = InSlice::begin();
     turn.drop_guard();
     let attempts = turn.attempts();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_build_markers_from_the_listed_parts() {
+    fn scripts_build_read_markers_from_the_listed_part() {
         for script in [include_str!("lua/rw_release.lua"), include_str!("lua/show.lua")] {
             assert!(script.contains(&format!("'{}'", Part::RwMarker.text())));
         }

@@ -185,7 +185,8 @@ impl<D: Rows> WaitQueues for RowStore<D> {
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
-        // An entry that stays is skipped once its client has not asked for a while.
+        // A failure does no harm: a client that stays in the wait queue is skipped once it has not asked
+        // for a while.
         drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));
     }
 }

@@ -360,7 +360,8 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// A session that ended holds nothing. Skips connections in use.
+    /// Forgets the sessions that have ended, since they hold nothing any more; returns whether there were
+    /// any. Skips connections in use.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;

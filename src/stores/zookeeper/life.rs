@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_leaders_late_answers_prove_no_ping() {
+    fn late_answers_of_a_paused_leader_do_not_extend_the_window() {
         let life = life();
         life.connected(at(0), at(0));
         // The leader answers at 2 s, then stands still until 20 s, and has not pinged since.

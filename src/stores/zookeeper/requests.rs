@@ -159,7 +159,7 @@ impl ZooKeeperStore {
 
     /// Parents are containers, as in Curator: the servers delete them some time after the last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
-        // Usually only the last is missing.
+        // Usually only the last folder of the path is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
             return Ok(());
         }

@@ -494,7 +494,8 @@ mod tests {
             // `timeout` takes a lock that a blocked write would hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // The server has read nothing: a blocking write would have ended the connection in the middle.
+        // Requests are still unsent, because the server has read nothing. A blocking write would have
+        // failed in the middle of a request, and ended the connection.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

@@ -60,7 +60,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // A round that began after the restore has confirmed the hold: the server counts again.
+            // This round has confirmed the hold. If it began after the restore, the server counts again.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });

@@ -298,7 +298,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.lock().push_back(Err(Failure::Refused(busy())));
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // All due restores are sent together, so the other holds would be restored too.
+    // A third hold is restored. All due restores are sent together, so if a restore of `lost` or `doubtful`
+    // were due, it would be sent too.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());

@@ -334,8 +334,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether this waiter asks despite a hold of this process: the hold does not say whether the store would
-    /// grant another, or the store has to know who waits.
+    /// Whether this waiter asks the store even while this process has a hold: because the store might grant
+    /// another hold beside it, or because the store has to know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces() || self.call.kind.is_shared()
     }

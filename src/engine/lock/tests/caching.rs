@@ -124,7 +124,7 @@ fn is_cached(one: &mut One, waiting: usize, now: Moment) -> bool {
 }
 
 #[test]
-fn a_time_slice_shrinks_with_the_queue() {
+fn a_time_slice_shrinks_as_the_queue_grows() {
     let of = |clients| {
         let mut one = One::new();
         one.begin(clients, at(0));

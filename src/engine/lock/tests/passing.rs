@@ -92,7 +92,8 @@ impl Client {
                 own.levels.add(Lease::Renewed);
             });
         }
-        // Forgets retired numbers under which no grant can come any more: such states count as one.
+        // Forgets the retired numbers under which no grant can arrive any more, so that states that differ
+        // only in these numbers count as one state.
         let (users, outbox, wires, answers) = (&self.users, &self.outbox, &self.wires, &self.answers);
         let requests = wires.iter().flatten().chain(answers.iter().map(|(request, _)| request));
         let grants: Vec<_> = requests.filter_map(Request::grants).collect();

@@ -394,7 +394,7 @@ impl World {
         }
     }
 
-    /// The hold that a thread counts on by its phase and window alone.
+    /// The hold that a thread may rely on, judged only by the hold's stage and window.
     pub(super) fn counts_on(&self, client: usize, thread: usize) -> Option<&HoldState<TestHold>> {
         let is_own = |own: &&HoldState<TestHold>| {
             own.is_of(thread as u64) && own.stage == Stage::Held && !own.is_over(NOW)
@@ -426,7 +426,7 @@ impl Client {
         self.watch_at = if is_in_this_world { self.watch_at.min(moment) } else { self.watch_at };
     }
 
-    /// Whether the timer, the watchdog or the keeper has something to do.
+    /// Whether the timer, the watchdog or the cache thread (here called the keeper) has something to do.
     fn is_time(&self) -> bool {
         let is_over = |own: &HoldState<TestHold>| own.is_live() && own.is_over(NOW);
         self.is_keeper_woken

@@ -576,8 +576,8 @@ impl SharedConnection {
     /// Stops reading: wakes a waiting thread to read on, and writes what is unsent.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on a thread that sends also writes; requests left before are written below. Pairs with
-        // `send`.
+        // From here on, each thread that adds a request also writes it. Requests that were left to this
+        // reader until now are written by `write_left` below. Pairs with `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();

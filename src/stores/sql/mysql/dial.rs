@@ -107,7 +107,8 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // The receiver still lives here, so this addition precedes the thread's subtraction.
+            // The thread subtracts only after its `send` has failed, so after `opened` is dropped. That is
+            // after this addition.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
             Err(late())
