@@ -192,12 +192,6 @@ impl Hosts {
         Hosts { allowed: Some(hosts), ..Hosts::default() }
     }
 
-    /// As [`Host::given`]; servers may name the host too.
-    #[cfg(any(test, feature = "mysql"))]
-    pub(crate) fn given(&self, name: &str, is_sure: bool) -> Host {
-        self.own(Host::given(name, is_sure))
-    }
-
     /// A host of the URL, which servers may name too.
     pub(crate) fn own(&self, host: Host) -> Host {
         if self.allowed.is_some() {
@@ -401,7 +395,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{bad}");
             hosts.check(&Host::given(bad, true)).unwrap();
         }
-        hosts.given("url.example", false);
+        hosts.own(Host::given("url.example", false));
         hosts.check(&Host::named("url.example")).unwrap();
         Hosts::default().check(&Host::named("anywhere")).unwrap();
         for bad in ["", "*.", "*", "host:1", "http://host", "u@host", "[::1]"] {

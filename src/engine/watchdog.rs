@@ -177,13 +177,13 @@ impl Round {
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
         self.pace.count(now);
-        let together = core.store.capabilities().cleaned_up_at_a_time;
+        let capabilities = core.store.capabilities();
+        let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
         let mut is_held_back = false;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             let mut room = CHUNK;
             // A clean-up that had to wait for its place in a batch is dropped once its lease has ended.
-            let outlasts_leases = core.store.capabilities().outlasts_leases;
             inbox
                 .cleanups
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
@@ -196,19 +196,26 @@ impl Round {
             };
             inbox.cleanups.extract_if(.., is_asked).collect()
         };
-        if asked.is_empty() {
-            let mut inbox = core.inbox.lock();
-            inbox.cleanups.shrink_if_sparse();
-            let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
-            let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-            return if is_held_back { next.max(CleanupPace::next(now)) } else { next };
+        if !asked.is_empty() {
+            self.ask_to_clean_up(&mut asked, next_renewal.since(now).max(lease / 6).min(command_timeout));
         }
+        let mut inbox = core.inbox.lock();
+        inbox.cleanups.append(&mut asked);
+        inbox.cleanups.shrink_if_sparse();
+        let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
+        let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
+        if is_held_back { next.max(CleanupPace::next(now)) } else { next }
+    }
+
+    /// Keeps those that must be sent again.
+    fn ask_to_clean_up(&self, asked: &mut Vec<Cleanup>, limit: Duration) {
+        let core = &self.core;
+        let Options { lease, command_timeout, .. } = core.options;
+        let outlasts_leases = core.store.capabilities().outlasts_leases;
         let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-        let limit = next_renewal.since(now).max(lease / 6).min(command_timeout);
-        let answers = core.store.clean_up(&claims, now.plus(limit));
+        let answers = core.store.clean_up(&claims, core.clock.after(limit));
         let now = core.clock.now();
         let mut answers = answers.into_iter();
-        let outlasts_leases = core.store.capabilities().outlasts_leases;
         asked.retain_mut(|cleanup| {
             let answer = answers.next();
             // A clean-up that the store refuses for good is given up.
@@ -234,7 +241,5 @@ impl Round {
             cleanup.next = now.plus(pause);
             is_to_be_answered || cleanup.next < cleanup.until
         });
-        core.inbox.lock().cleanups.append(&mut asked);
-        now
     }
 }

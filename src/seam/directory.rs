@@ -71,7 +71,7 @@ pub(crate) struct Wanted {
 pub(crate) struct Place {
     /// The servers that remain, the current one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// Where the current server's list continues; empty: at its beginning.
+    /// The place at which the current server's list continues; empty: its beginning.
     pub(crate) cursor: String,
 }
 

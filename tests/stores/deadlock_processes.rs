@@ -199,7 +199,7 @@ fn random_processes_report_exactly_their_deadlocks() {
     let (least, programs) = if seconds < 60 { (1, 20) } else { (4, 50) };
     let has_happened = |all: &Figures| all.due > 5 && all.on_ring > 5 && all.before_running > 0;
     let (mut all, mut rounds) = (Figures::default(), 0);
-    // What happens is left to chance, so a round may lack one of the sorts.
+    // Chance decides which sorts of waits a round has.
     while rounds < least || !has_happened(&all) && rounds < least + 4 {
         let Some(figures) = programs_side_by_side(programs, Duration::from_secs(seconds)) else { return };
         all.add(figures);

@@ -94,6 +94,7 @@ impl Members {
 pub(super) struct Transport {
     members: Arc<Members>,
     pool: Arc<Connections>,
+    is_for_renewals: bool,
     most: u32,
 }
 
@@ -107,18 +108,26 @@ struct Connections {
 struct ConnectionsState {
     idle: Vec<Connection>,
     taken: u32,
+    taken_by_renewals: u32,
     closed: bool,
+}
+
+impl ConnectionsState {
+    fn taken(&mut self, by_renewals: bool) -> &mut u32 {
+        if by_renewals { &mut self.taken_by_renewals } else { &mut self.taken }
+    }
 }
 
 impl Transport {
     pub(super) fn new(members: Arc<Members>, most: u32) -> Transport {
-        Transport { members, pool: Arc::default(), most }
+        Transport { members, pool: Arc::default(), is_for_renewals: false, most }
     }
 
-    /// A transport with the same connections, and a further place that no request takes.
-    pub(super) fn with_another_place(&self) -> Transport {
+    /// A transport with the same connections, and one place that no request takes. Renewals take no request's
+    /// place either, so that one that hangs holds up no request.
+    pub(super) fn for_renewals(&self) -> Transport {
         let (members, pool) = (Arc::clone(&self.members), Arc::clone(&self.pool));
-        Transport { members, pool, most: self.most.saturating_add(1) }
+        Transport { members, pool, is_for_renewals: true, most: 1 }
     }
 
     pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
@@ -218,9 +227,10 @@ impl Transport {
             if state.closed {
                 return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
             }
-            if state.taken < self.most {
-                state.taken += 1;
-                return Ok(MemberPlace { pool: &self.pool, give_back: None });
+            let taken = state.taken(self.is_for_renewals);
+            if *taken < self.most {
+                *taken += 1;
+                return Ok(MemberPlace { wire: self, give_back: None });
             }
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -240,19 +250,19 @@ impl Transport {
 }
 
 struct MemberPlace<'a> {
-    pool: &'a Connections,
+    wire: &'a Transport,
     give_back: Option<Connection>,
 }
 
 impl Drop for MemberPlace<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.state.lock();
-        state.taken -= 1;
+        let mut state = self.wire.pool.state.lock();
+        *state.taken(self.wire.is_for_renewals) -= 1;
         if let Some(connection) = self.give_back.take().filter(|_| !state.closed) {
             state.idle.push(connection);
         }
         // Several threads may wait, some of which have no place yet.
-        self.pool.freed.notify_all();
+        self.wire.pool.freed.notify_all();
     }
 }
 
@@ -413,10 +423,12 @@ mod tests {
     fn renewals_have_a_reserved_connection() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 1);
-        let renewals = wire.with_another_place();
-        let _taken = wire.place(Clock::System.now()).unwrap();
-        assert!(wire.place(Clock::System.now()).is_err());
-        assert!(renewals.place(Clock::System.now()).is_ok());
+        let renewals = wire.for_renewals();
+        for (one, other) in [(&wire, &renewals), (&renewals, &wire)] {
+            let _taken = one.place(Clock::System.now()).unwrap();
+            assert!(one.place(Clock::System.now()).is_err());
+            assert!(other.place(Clock::System.now()).is_ok());
+        }
     }
 
     #[test]

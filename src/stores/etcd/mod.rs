@@ -68,7 +68,7 @@ impl EtcdStore {
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {
-            renewals: wire.with_another_place(),
+            renewals: wire.for_renewals(),
             wire,
             leases: Leases::default(),
             sweeps: Sweeps::default(),

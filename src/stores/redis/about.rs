@@ -1,4 +1,4 @@
-//! What the server says about itself, whether it runs scripts, and the format number stored on it.
+//! The server's own words about itself, whether it runs scripts, and the format number stored on it.
 
 use redis::Value;
 

@@ -185,7 +185,7 @@ pub(super) fn is_passing(refusal: &Error) -> bool {
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// Where a cluster's member says that a slot is; attached to the error as its source.
+/// The place of a slot, as a cluster's member says; attached to the error as its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
     /// Only this key has moved already; the rest of its slot has not.

@@ -1,4 +1,4 @@
-//! What a waiter leaves behind: attempts in doubt, and its client's place in the store's wait queue.
+//! The traces that a waiter leaves: attempts in doubt, and its client's place in the store's wait queue.
 //!
 //! The wait queue has one place for each client, however many of its threads wait: only the head of the local
 //! queue asks, and joins the wait queue for all of them. A waiter in the wait queue sleeps until the store

@@ -1,4 +1,4 @@
-//! What clients know and do when a connection, a server or a whole pool fails.
+//! Clients' knowledge and actions when a connection, a server or a whole pool fails.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub(super) struct Dial {
 
 impl Dial {
     pub(super) fn new(host: &str, hosts: &Arc<Hosts>, connect_timeout: Duration) -> Dial {
-        let host = hosts.given(host.trim_start_matches('[').trim_end_matches(']'), true);
+        let host = hosts.own(Host::given(host.trim_start_matches('[').trim_end_matches(']'), true));
         Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
     }
 
