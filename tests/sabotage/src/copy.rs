@@ -10,7 +10,7 @@ use crate::Result;
 use crate::hooks::HOOKS;
 use crate::list::Mutation;
 
-/// The switch. Without the variable the copy is the library.
+/// The variable that names the mutation to switch on. Without it the copy behaves like the library.
 const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ pub(crate) fn is_on(number: usize) -> bool {
     is_on
 }
 
-/// Noted once: a test that fails without reaching the broken place has failed by itself.
+/// Records that a test reached the mutated place. A test that fails without reaching it failed for another reason.
 fn note_reached() {
     static REACHED: std::sync::Once = std::sync::Once::new();
     REACHED.call_once(|| {
@@ -38,7 +38,7 @@ fn note_reached() {
 
 "#;
 
-/// The same for scripts and statements, which only the library has.
+/// The switch for mutations of Lua scripts and SQL statements, which only the library contains.
 const TEXT_SWITCH: &str = r#"
 pub(crate) fn text(original: &str) -> String {
     match TEXTS.iter().find(|(number, file, ..)| *number == *ON && original.contains(file)) {
@@ -67,7 +67,7 @@ impl std::ops::Deref for Text {
 pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathBuf> {
     let mut broken: BTreeMap<&str, String> = BTreeMap::new();
     let mut texts = String::from("static TEXTS: &[(usize, &str, &str, &str)] = &[\n");
-    // The longest first: a shorter mutation may lie within it.
+    // Longer mutations go first, since the text of a shorter one may lie within theirs.
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
     sorted.sort_by_key(|one| std::cmp::Reverse(one.old.len()));
     for one in sorted {
@@ -126,7 +126,7 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
     Ok(folder.to_owned())
 }
 
-/// Removes the files that an earlier copy had: a module in two places does not compile.
+/// Removes files of an earlier copy that are gone from the sources. Otherwise a moved module exists twice.
 fn remove_others(folder: &Path, written: &BTreeSet<PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -139,7 +139,7 @@ fn remove_others(folder: &Path, written: &BTreeSet<PathBuf>) -> std::io::Result<
     Ok(())
 }
 
-/// Both texts, and which one is on.
+/// The Rust code that chooses between a mutation's two texts when it runs.
 fn switched(one: &Mutation) -> String {
     let Mutation { number, old, new, .. } = one;
     let is_statement = old.ends_with([';', '}']);
@@ -147,7 +147,7 @@ fn switched(one: &Mutation) -> String {
     if is_statement { both } else { format!("({both})") }
 }
 
-/// The files of the repository, uncommitted ones included, without this package.
+/// The repository's files, including uncommitted ones, without this package.
 fn listed(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

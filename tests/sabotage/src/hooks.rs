@@ -1,13 +1,13 @@
-//! The copy has these changes beside the mutations. `tests/meta/mutations.rs` reads this file too, since the
-//! gate makes no copy.
+//! Changes that the copy needs so that mutations can be switched. `tests/meta/mutations.rs` checks that their texts
+//! still exist, since the gate makes no copy.
 
-/// File, text, and replacement: the module that knows which mutation is on, and the places that read scripts
-/// and statements.
+/// Each change as file, text and replacement. They add the module that knows which mutation is on, and call it where
+/// the library reads its scripts and statements.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // One of two texts may leave a name unused.
+    // A name may be used by one of a mutation's two texts only.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
-    // The program `leasehold` has a switch of its own.
+    // The program `leasehold` is a crate of its own, so it needs the module too.
     (
         "cli/src/main.rs",
         "mod run;\n#[cfg(windows)]\n",

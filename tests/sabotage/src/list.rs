@@ -1,11 +1,13 @@
-//! The list of mutations, as it is written in `mutations/*.txt`.
+//! Reads the mutations from `mutations/*.txt`.
 //!
-//! `# PATH` names the file of the following mutations. A mutation is a paragraph: a description; `suite:`,
-//! with the test program (`lib` and `program` are the unit tests) and its tests, by names or parts of names;
-//! lines with `-`, a text that the file has exactly once; lines with `+`, its replacement. Of a first text
-//! with `«` and `»` only the part between is replaced. In Rust that is an expression, or statements that end
-//! with a semicolon or a brace. A line `equivalent:` says why no test can tell the two apart; then there is
-//! no suite.
+//! A line `# PATH` names the file that the following mutations change. Each mutation is a paragraph of these lines:
+//!
+//! - a description;
+//! - `suite:` with a test program (`lib` and `program` are unit tests) and names, or parts of names, of its tests;
+//!   or `equivalent:` with the reason why no test can tell the two texts apart;
+//! - lines with `-`: a text that the file contains exactly once. If it has `«` and `»`, only the part between them is
+//!   replaced. In Rust that part is an expression, or statements that end with a semicolon or a brace;
+//! - lines with `+`: the replacement.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +45,7 @@ impl Mutation {
         self.place.replace(['«', '»'], "")
     }
 
-    /// That text with a replacement for the old text.
+    /// The same text with `text` in place of the part that the mutation replaces.
     pub fn replaced_by(&self, text: &str) -> String {
         match self.place.split_once('«').zip(self.place.split_once('»')) {
             Some(((before, _), (_, behind))) => [before, text, behind].concat(),

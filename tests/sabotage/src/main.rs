@@ -1,12 +1,11 @@
 //! Breaks the library in one place after another, and runs the cheapest tests that must notice each.
 //!
-//! `mutations/*.txt` has the mutations. One copy of the sources has all of them and is built once; the
-//! environment variable `SABOTAGE` of a test program turns one on. Tests of the program `leasehold` do not
-//! clear that name. See docs/decisions/0033-sabotage-in-a-copy.md.
+//! `mutations/*.txt` lists the mutations. One copy of the sources contains all of them and is built once. The
+//! environment variable `SABOTAGE` of a test program switches one on. See docs/decisions/0033-sabotage-in-a-copy.md.
 //!
 //! Arguments: `[--resume] [--check | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
 //! mutation's file or description. `--resume` skips mutations that were caught. `--check` only checks
-//! that the copy compiles, `--build` builds its tests, and `--page` only counts.
+//! that the copy compiles, `--build` builds its tests, and `--page` only writes the page from earlier verdicts.
 //!
 //! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/figures/sabotage.md;
 //! `LEASEHOLD_SABOTAGE_JOBS` (2) is the number of mutations at a time.
@@ -90,12 +89,12 @@ fn work() -> Result<()> {
         println!("{:3} {verdict:?} in {seconds} s: {}: {}", mutation.number, mutation.file, mutation.what);
         record.note(mutation, verdict)
     });
-    // The page has the verdicts so far, whatever else failed.
+    // The page is written even if a mutation's run failed.
     page::write(&root(), &mutations, &record)?;
     judged.and(unbroken)
 }
 
-/// Does the work for each, a few at a time. One failure does not stop the others.
+/// Runs `work` for each mutation, a few at a time. A failure does not stop the others.
 fn side_by_side<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let jobs = std::env::var("LEASEHOLD_SABOTAGE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(2);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

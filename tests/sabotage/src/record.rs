@@ -1,4 +1,4 @@
-//! The verdicts, kept between runs. A mutation with another text or suite is a new one.
+//! Keeps the verdicts between runs. A mutation whose text or suite changed loses its verdict.
 
 use std::collections::BTreeMap;
 use std::fs;

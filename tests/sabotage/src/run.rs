@@ -1,4 +1,4 @@
-//! Builds the copy's test programs, and runs tests of them with a limit.
+//! Builds the copy's test programs, and runs their tests with a time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use crate::Result;
 use crate::list::{Mutation, Suite};
 use crate::record::Verdict;
 
-/// Each suite is the cheapest, so none is slow.
+/// The shortest time limit of a suite.
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Cargo in the copy, with the tests' features, so that dependencies are built once.
+/// Cargo in the copy, with the features of the gate's tests, so that both share built dependencies.
 fn cargo(package: &Path, target: &Path, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.args([command, "--workspace", "--all-features"]);
@@ -40,7 +40,7 @@ pub struct Programs {
     package: PathBuf,
     logs: PathBuf,
     by_name: BTreeMap<String, PathBuf>,
-    /// Each suite's time when nothing is broken.
+    /// How long each suite takes without a mutation.
     times: Mutex<BTreeMap<Suite, Duration>>,
 }
 
@@ -81,7 +81,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // The programs that other tests start are built too.
+                    // Tests also start programs of the workspace.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,
@@ -98,7 +98,7 @@ impl Programs {
         Ok(Programs { package: package.to_owned(), logs, by_name, times: Mutex::default() })
     }
 
-    /// The unbroken library must pass, or the suite would catch everything.
+    /// Checks that the suite passes without a mutation. One that always fails would seem to catch everything.
     pub fn judge_unbroken(&self, suite: &Suite) -> Result<()> {
         let log = self.logs.join(format!("unbroken-{}.log", suite.to_string().replace([' ', ':'], "-")));
         let log = if log.as_os_str().len() > 200 {
@@ -140,7 +140,7 @@ impl Programs {
         Ok((verdict, seconds))
     }
 
-    /// Whether the tests pass within the limit, after which they and their children end.
+    /// Whether the tests pass within the limit. After the limit this function ends them and their children.
     fn run(
         &self,
         suite: &Suite,
@@ -155,7 +155,7 @@ impl Programs {
         command.args(["--test-threads=8"]).args(&suite.tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        // One server of each kind is enough.
+        // One version of each server is enough here.
         if let Ok(servers) = std::env::var("LEASEHOLD_SERVERS") {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }
