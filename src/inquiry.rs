@@ -11,7 +11,7 @@ use crate::time::{Clock, Moment};
 
 /// Maximum number of questions at the same time, including those that hang.
 const MOST: usize = 4;
-/// An unanswered question is repeated after this.
+/// Time after which an unanswered question is asked again.
 const STUCK: Duration = Duration::from_secs(10);
 const MOST_KEPT: usize = 256;
 

@@ -62,10 +62,11 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources about the server at `address`. A new URL gives credentials only: the locks stay.
+    /// Asks the sources for the server at `address`. Only the credentials of a changed URL are used: the
+    /// client stays with the servers that have its locks.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
-        // Read before they are used, so that a change meanwhile counts as a change.
+        // Reads the files before their use, so that a change during the use is noticed later.
         let files = self.file_contents();
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
@@ -103,10 +104,11 @@ fn behind_label(word: &str) -> &str {
     before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
-/// A store's own form of its options, made anew for each connection.
+/// Options in a store's own form, which follows changes of the secrets.
 ///
-/// The sources are asked for each connection. After a refused login or handshake all sources are asked again,
-/// certificates too, and the connection is tried again if one has changed ([`MOST_TRIES`]).
+/// The sources of the secrets are asked for each connection. After a refused login or handshake all sources
+/// are asked again, certificates too; if a secret has changed, the connection is tried again
+/// ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -132,7 +134,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Returns the source, and the form of the options as they are, without a provider's part.
+    /// Returns the value, and the form of the options without a provider's credentials.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(std::mem::take(&mut *asked.lock()), ["host:1"], "opened together");
-        // The answer is out of date by the time of the login.
+        // The password changes between the provider's answer and the login.
         *answers.lock() = vec!["new"];
         assert_eq!(tried("new", ErrorKind::Unreachable).1, "old", "no server refused it");
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));

@@ -1,8 +1,8 @@
 //! Clocks, moments and leases; nothing else reads the time.
 //!
-//! Moments count nanoseconds of a clock that never steps and runs on while the machine is suspended
-//! (`system::nanos`): the server's TTL runs on too, and the hold must be seen to end. On Unix
-//! `std::time::Instant` stands still then; it serves only for callers' deadlines.
+//! Moments count nanoseconds of a clock that never steps and that runs while the machine is suspended
+//! (`system::nanos`). The server's TTL runs during that time too, so the hold must end here as well. On Unix
+//! `std::time::Instant` stops during a suspension; this crate uses it only for callers' deadlines.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -33,7 +33,7 @@ impl Moment {
         Moment(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// Time since `earlier`; zero if that is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -108,7 +108,7 @@ pub(crate) enum Lease {
     Renewed,
     /// Ends by itself after this time; not renewed.
     Fixed(Duration),
-    /// Renewed for this time at once, until other locks are acquired as well; then `Fixed`.
+    /// The explicit lease of a group: renewed until all locks of the group are acquired, then `Fixed`.
     Kept(Duration),
 }
 
