@@ -145,7 +145,7 @@ impl ClientBuilder {
     }
 }
 
-/// The environment, or a test's.
+/// The variables of the environment, or of a test.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
 }
@@ -181,7 +181,7 @@ impl Variables<'_> {
         }
     }
 
-    /// Two variables that need each other.
+    /// The values of two variables, of which neither may stand alone.
     fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
         match (self.text(one)?, self.text(other)?) {
             (Some(first), Some(second)) => Ok(Some((first, second))),
