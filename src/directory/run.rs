@@ -1,8 +1,8 @@
 //! Directory entries under derived ids that belong to no client: the record of a job's last run, and the
 //! thread that waits on behalf of another process's hold.
 //!
-//! As entries, these records need neither their own place in a store nor further rights. An entry's age
-//! follows from the time that remains to it. Lists of clients skip entries without `lease_ms`, such as these.
+//! Since these records are entries, they need neither another table or key nor further rights. Lists of
+//! clients skip entries without `lease_ms`, such as these.
 
 use std::time::Duration;
 
@@ -66,7 +66,6 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// `None`: not a record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
