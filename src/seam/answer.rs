@@ -111,8 +111,9 @@ pub(crate) struct Sink {
 
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
-    /// The store repeats the release, which was not carried out. Requests under the same owner meanwhile
-    /// arrive first, and the release would end their holds: none may count. Called before their answers.
+    /// Called when the release was not carried out and the store repeats it. A request under the same owner
+    /// may arrive before the repeated release, which would end its hold: such a grant must not count. Called
+    /// before the answer of any such request.
     fn overtaken(&self);
 }
 

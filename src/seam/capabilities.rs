@@ -117,7 +117,8 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// No other hold may use numbers below this: a late request may arrive, although all answers were `Ok`.
+    /// No later hold may use owner numbers below this. A late request under such a number may still arrive,
+    /// although all answers were `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
@@ -196,8 +197,9 @@ pub(crate) enum CachedCheck {
     Stays,
     /// Others want the lock. For a cached hold also: the store cannot see whether others want it.
     Wanted,
-    /// For a hold that [hears](Claim::hears): the store sees no other client, but nothing made waiters send a
-    /// recall up to now. Unless this is the first check, a recall was sent.
+    /// For a hold that [hears](Claim::hears): the store sees no other client, but the mark that makes waiters
+    /// send a recall was missing, and is now set. After the first check this means that a waiter sent a
+    /// recall and removed the mark.
     Unmarked,
     Lost,
 }
@@ -215,7 +217,6 @@ pub(crate) fn begin_attempt(
     }
 }
 
-/// As [`begin_attempt`].
 pub(crate) fn begin_release(
     store: &dyn Store,
     claim: &Claim,

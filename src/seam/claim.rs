@@ -40,8 +40,8 @@ pub(crate) struct Claim {
     /// Whether the client caches the hold until a recall, on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
-    /// Whether recalls tell the hold that others want the lock. Its owner number is not used again, so a late
-    /// request cannot make waiters send recalls to another hold.
+    /// Whether waiters send recalls to this hold, so that it learns of them. The hold's owner number is not
+    /// used again: otherwise a late request could make waiters send recalls to another hold.
     pub(crate) hears: bool,
     /// Whether the lock is known to have been granted. If not, a clean-up must also prevent a later grant.
     pub(crate) is_granted: bool,
@@ -76,7 +76,8 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep more of the hold than its owner's key. A group's release leaves the rest.
+    /// Whether the store may have more of the hold than its owner's key, which the release of a group would
+    /// leave behind.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
@@ -140,7 +141,7 @@ pub(crate) struct HoldNote {
 
 /// The end of a hold that lives no longer than something of the store's own, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// Signs of life move this moment on. Once it has passed, it stays.
+    /// The moment at which the hold ends. Signs of life move the moment on, until it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

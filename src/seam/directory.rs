@@ -30,8 +30,8 @@ pub(crate) trait Directory: Send + Sync {
     /// thread that reads it; where requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), but waits for the answer: afterwards the entry stands, whatever was
-    /// written before.
+    /// As [`write`](Self::write), but waits for the answer. No earlier write can replace the entry
+    /// afterwards.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -103,7 +103,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A server that is down says nothing about others' entries.
+            // A server that is down does not hide the entries on other servers.
             Err(_) => page.found.push(None),
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         ] {
             assert!(!is_match(pattern, text), "{pattern} {text}");
         }
-        // Would take for ever if each star were retried.
+        // This would take for ever if each star were retried.
         assert!(!is_match(&("a*".repeat(50) + "b"), &"a".repeat(10_000)));
     }
 

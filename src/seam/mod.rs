@@ -118,7 +118,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// sends none. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// The count of such messages, if a confirmed subscription stands.
+    /// The number of such messages so far; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
     /// Reads answers of releases that no thread waits for, and forgets expired ones; returns whether more

@@ -60,7 +60,7 @@ impl Channel {
         &self.channel
     }
 
-    /// Takes a message about a release or to a client in the queue.
+    /// Counts a message, about a release or to this client in the queue, and wakes listeners.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -88,8 +88,8 @@ impl Channel {
         self.wake();
     }
 
-    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter polls: a
-    /// release before the confirmation may not have been heard.
+    /// Notes that the subscription was confirmed, which ends a refusal, or that it ended. Every waiter then
+    /// polls, since a message of a release before the confirmation may have been missed.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -102,7 +102,6 @@ impl Channel {
         self.up.load(Ordering::SeqCst)
     }
 
-    /// The server refused the subscription: waiters choose another.
     pub(crate) fn set_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
         self.notify();
