@@ -52,7 +52,7 @@ pub enum Event<'a> {
         /// The number of requests that the call sent to the store.
         attempts: u32,
     },
-    /// The lock just acquired was passed on by a thread that released it, of this process or another.
+    /// The lock just acquired came from a thread that released it to this waiter, in this process or another.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -146,7 +146,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// How long the hold's renewal had been due; zero for a hold that is not renewed, or no further.
+        /// How long the hold's renewal had been due; zero if no renewal was due.
         overdue: Duration,
         /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
@@ -186,13 +186,13 @@ pub enum Event<'a> {
         /// How long the deadlock was known.
         lasted: Duration,
     },
-    /// Wake-ups do not come; waiters only poll.
+    /// The store's notifications do not arrive; until they do, waiters only poll.
     #[non_exhaustive]
     WakeupsDown {
         /// The reason.
         error: &'a Error,
     },
-    /// Wake-ups are back.
+    /// The store's notifications arrive again.
     WakeupsUp,
     /// A server whose replicas are to acknowledge each grant has no replica that is connected and up to date:
     /// from now on grants count without acknowledgement. Reported once, until a replica is back.
@@ -216,7 +216,7 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// The servers, or the program's use of its clients, weaken a promise; nothing fails because of it.
+    /// A setting of the servers, or the program's use of its clients, weakens a promise. No call fails.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.
@@ -311,7 +311,7 @@ pub enum LossReason {
 }
 
 impl LossReason {
-    /// How the hold ended, in a word. `is_abandoned`: its thread had ended.
+    /// How the hold ended, as spans and metrics name it. `is_abandoned`: the hold's thread had ended.
     pub(crate) fn end(self, is_abandoned: bool) -> &'static str {
         match self {
             LossReason::Expired if is_abandoned => "abandoned",
