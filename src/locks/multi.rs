@@ -147,7 +147,8 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // This question comes last: only the caller waits for the answer.
+        // Asks the store why the lock is not held only after all releases, since nothing else needs the
+        // answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }
@@ -196,7 +197,7 @@ impl MultiLock {
         self.locks.as_deref().map_err(|bad| bad.copy().during(action))
     }
 
-    /// The deadline by the clock of the lock's client, which may be a test's.
+    /// Converts the deadline to the clock of the lock's client, since a test's client may have its own clock.
     fn limit_for(&self, lock: &RedisLock, limit: WaitLimit) -> WaitLimit {
         match limit {
             WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,
@@ -227,12 +228,12 @@ impl MultiLock {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
-            // The first holds must not end before the last is acquired.
+            // The first lock must not expire before the last is acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
         let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
-        // However this ends, dropping the group releases its locks, the last first.
+        // On every early return the group is dropped, which releases its locks, the last first.
         let mut group = Group::default();
         let mut has_waited = false;
         loop {
@@ -262,7 +263,7 @@ impl MultiLock {
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == WaitLimit::Once);
                 let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
-                // `WaitLimit::Once` is always over: one attempt.
+                // The limit of a call that makes only one attempt is always over.
                 let is_over = limit.is_over(self.clock.now());
                 match added {
                     None => continue,
@@ -289,7 +290,7 @@ impl MultiLock {
     }
 }
 
-/// The first of these locks, up to one that needs a request of its own.
+/// The locks of one common request: those before the first lock that needs a request of its own.
 fn ahead<'a>(
     action: &'static str,
     locks: &'a [RedisLock],

@@ -137,7 +137,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     if register.seen()? > token {
         return Ok(false);
     }
-    // Fails here, before anything is written, if the owner cannot be kept.
+    // If the new file cannot have the old file's owner, this fails before anything is written.
     let mut draft = match TemporaryFile::instead_of(old.as_ref(), &path)
         .and_then(|draft| register.suit(old.as_ref()).map(|()| draft))
     {
@@ -147,7 +147,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
             return Err(error);
         }
     };
-    // The token comes first: whatever becomes of the content, no older token is accepted.
+    // Stores the token before the content: even after a crash in between no older token is accepted.
     register.set(token)?;
     // A new register is on the disk before the content.
     system::sync_folder(&path)?;
@@ -159,7 +159,6 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Resolves the links of the path's folder.
 fn in_folder(path: &Path) -> io::Result<PathBuf> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
     let name = path.file_name().ok_or_else(unusable)?;
@@ -190,7 +189,7 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file: readable by nobody else if it is to replace one, else by the process's umask.
+/// The mode of a new file. A replacement is at first readable by nobody else; another file follows the umask.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -231,8 +230,8 @@ impl TokenRegister {
             {
                 return Err(refused("the file at the register's path is no register of this file's owner"));
             }
-            file.lock()?; // ends with the file
-            // A register that was replaced meanwhile excludes nobody.
+            file.lock()?; // closing the file unlocks it
+            // If another file replaced this register meanwhile, its lock excludes nobody: try again.
             if system::is_at(&file, &path) {
                 return Ok(TokenRegister { file, path, is_new });
             }
@@ -242,7 +241,7 @@ impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
-        // Zero bytes: a crash preceded the first write.
+        // Zero bytes mean that a crash preceded the first write.
         match seen.trim_matches(['\0', ' ', '\n']) {
             "" => Ok(0),
             seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
@@ -322,7 +321,8 @@ mod system {
                 return Err(super::refused("the path is another user's link, which is not followed"));
             }
             let target = fs::read_link(&path)?;
-            // The link that was read is the one that was checked: one replaced and restored has another time.
+            // The link must not have been replaced between the reading of its owner and of its target. A link
+            // that was replaced and restored has another change time.
             let known = |link: &Metadata| (link.dev(), link.ino(), link.ctime(), link.ctime_nsec());
             if super::there(&path)?.as_ref().map(known) != Some(known(&link)) {
                 return Err(super::refused("the path was changed while it was resolved"));
@@ -371,7 +371,6 @@ mod system {
         file.set_permissions(Permissions::from_mode(mode(old.mode()) & 0o777))
     }
 
-    /// Returns once the names beside `path` are on the disk.
     pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
         File::open(path.parent().unwrap_or(path))?.sync_all()
     }
