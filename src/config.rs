@@ -28,7 +28,6 @@ pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 macro_rules! client_options {
     ($then:ident) => {
         $then! {
-            /// Options of clients on every store.
             Options {
                 lease: Duration = Duration::from_secs(30), "LEASEHOLD_LEASE" lease(time) "30s";
                 command_timeout: Duration = Duration::from_secs(3),
@@ -48,7 +47,6 @@ macro_rules! client_options {
                 /// The owners of other clients' holds under which this process works.
                 under: Vec<Owner> = Vec::new(), "LEASEHOLD_UNDER" under_hold(text) "8c…:7 1f…:3";
             }
-            /// Options for opening a store on a server of any kind.
             ServerOptions {
                 url: String = String::new();
                 username: Option<String> = None, "LEASEHOLD_USERNAME" username(text) "locks";
@@ -64,12 +62,9 @@ macro_rules! client_options {
                 pool_size: u32 = 8, "LEASEHOLD_POOL_SIZE" pool_size(number) "8";
                 unsubscribe_delay: Duration = Duration::from_secs(5),
                     "LEASEHOLD_UNSUBSCRIBE_DELAY" unsubscribe_delay(time) "5s";
-                /// How many replicas must have each grant.
                 replicas: ReplicaRule = ReplicaRule::ByUrl;
-                /// In how many append-only files each grant must be.
                 durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
-                /// The files from which the URL, or a list of servers, was read.
                 url_files: Vec<PathBuf> = Vec::new();
                 /// Provides user and password, in place of `password`.
                 credentials: Option<Provider> = None;
@@ -90,7 +85,6 @@ macro_rules! client_options {
                 node_timeout: Duration = Duration::from_millis(50),
                     "LEASEHOLD_NODE_TIMEOUT" node_timeout(time) "50ms";
             }
-            /// Options of databases only.
             TableOptions {
                 name: String = "leasehold_locks".to_owned(), "LEASEHOLD_TABLE" table(text) "jobs.locks";
                 create: bool = false, "LEASEHOLD_CREATE_SCHEMA" create_schema(switch) "yes";
@@ -264,12 +258,10 @@ fn unusable(what: &str, why: &str) -> Error {
     Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"))
 }
 
-/// A file's text without final line ends.
 pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
     read(file, |text| text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The lines of a file of URLs, without comments.
 pub(crate) fn read_urls(file: &PathBuf) -> std::result::Result<String, String> {
     let counts = |line: &&str| !line.is_empty() && !line.starts_with('#');
     read(file, |text| text.lines().map(str::trim).filter(counts).collect::<Vec<_>>().join("\n"))
@@ -418,7 +410,6 @@ impl Credentials {
         self
     }
 
-    /// User and password; `username` is the default.
     pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
         (self.username.or(username), Some(self.password))
     }
@@ -436,7 +427,6 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
     }

@@ -187,7 +187,6 @@ impl Error {
         error
     }
 
-    /// Adds the lock's name, unless the error already names a lock.
     pub(crate) fn on(mut self, name: &str) -> Error {
         if self.inner.lock.is_none() {
             self.inner.lock = Some(shortened(name));
@@ -223,7 +222,6 @@ impl Error {
         self
     }
 
-    /// A copy, since several requests may fail with one error.
     pub(crate) fn copy(&self) -> Error {
         Error { inner: self.inner.clone() }
     }

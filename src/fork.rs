@@ -53,7 +53,6 @@ pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the value behind `shared` from ever being dropped.
 #[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
 pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
     std::mem::forget(Arc::clone(shared));

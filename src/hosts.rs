@@ -51,7 +51,6 @@ impl Host {
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
     }
 
-    /// A host that a server's answer names.
     pub(crate) fn named(name: &str) -> Host {
         Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
     }

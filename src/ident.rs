@@ -31,7 +31,6 @@ impl LockName {
         LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
     }
 
-    /// `key` is `given` after mapping and prefix.
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
         if given.is_empty() || key.is_empty() {
             return Err(Error::invalid("lock", "the name is empty"));

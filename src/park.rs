@@ -128,7 +128,6 @@ impl Parker {
         }
     }
 
-    /// Makes the calling thread this service's. Called before its first request.
     pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {

@@ -121,7 +121,6 @@ pub(crate) struct Renewable<T> {
     fresh: Duration,
 }
 
-/// A value made of the secrets, and the secrets that it was made of.
 pub(crate) struct Made<T> {
     of: Arc<Secrets>,
     pub(crate) form: Arc<T>,
@@ -170,7 +169,6 @@ impl<T> Renewable<T> {
         self.made.lock().get(address).cloned()
     }
 
-    /// The form for a new connection to `address`.
     pub(crate) fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
         let address = if self.options.credentials.is_some() { address } else { "" };
         let last = self.last(address);

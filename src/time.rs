@@ -47,7 +47,6 @@ impl Moment {
     }
 }
 
-/// The system's clock, or one that a test moves.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Clock {
     #[default]
@@ -142,7 +141,6 @@ pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) ->
     Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })
 }
 
-/// Truncated to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -287,7 +285,6 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// Nanoseconds; saturates at the maximum.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -89,7 +89,6 @@ fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &Tl
     Ok(Arc::new(config))
 }
 
-/// The authorities in the PEM file `ca`, or the system's.
 fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     const WHAT: &str = "the CA certificates";
     let mut roots = RootCertStore::empty();
@@ -223,7 +222,6 @@ struct TlsSession {
 }
 
 impl TlsStream {
-    /// Handshakes over `wire`, which reads and writes `socket` within the time allowed.
     pub(crate) fn connect(
         host: &str,
         config: &Config,
