@@ -101,7 +101,8 @@ fn row(lock: &ListedLock) -> [String; 6] {
     .map(|text| plain(&text))
 }
 
-/// An expirable semaphore's count is not a hold, and its permits expire.
+/// Whether the lock has no expiry. An expirable semaphore does not count: its permits expire, its number does
+/// not.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
     lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }

@@ -1,4 +1,4 @@
-//! `doctor`: checks a set-up from end to end. Redis servers are also asked over connections of its own.
+//! `doctor`: checks a set-up from end to end, by the library and, on Redis, over connections of its own.
 
 mod other;
 mod redis;
@@ -13,11 +13,11 @@ use leasehold::{ClientBuilder, Error, ErrorKind, LockClient};
 
 use crate::args::{Common, DoctorArgs};
 use crate::clock::Moment;
+use crate::cycles;
 use crate::doctor::redis::Asked;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
 use crate::list::has_no_end;
-use crate::rings;
 use crate::run::times;
 use crate::say::{Ended, Exit, Say};
 use crate::secret;
@@ -44,7 +44,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
             (ErrorKind::InvalidInput, _) => return Err(explain(error, say)),
-            // An old server, a replica, or a server behind a proxy can still answer further questions.
+            // The next checks go on: an old server, a replica, or a server behind a proxy can answer them.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
@@ -167,8 +167,8 @@ fn deadlocks(client: &LockClient) -> Finding {
     match client.deadlocks() {
         Ok(found) if found.is_empty() => Finding::fine("deadlocks", NONE),
         Ok(found) => {
-            let words: Vec<String> = found.iter().map(rings::words).collect();
-            let found = rings::all_as_json(&found);
+            let words: Vec<String> = found.iter().map(cycles::words).collect();
+            let found = cycles::all_as_json(&found);
             Finding::fault("deadlocks", words.join("; and a "), ADVICE).with("deadlocks", found)
         }
         Err(error) => Finding::not_checked("deadlocks", store::text(&error)),

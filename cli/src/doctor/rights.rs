@@ -1,7 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! Since 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers each request
-//! is tried, on keys of this check, which it removes.
+//! Since Redis 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers this
+//! check tries each request, on keys of its own, which it removes.
 
 use redis::Value;
 
@@ -64,7 +64,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // A trial must not create a key that it can neither remove nor let expire.
+    // Without the right to delete keys, a trial must not create a key without an expiry.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));

@@ -130,7 +130,7 @@ fn messages_contain_no_method_name_or_error_number() {
     let bad = [("LEASEHOLD_URL", &*silent_url), ("LEASEHOLD_LEASE", "soon")];
     let (code, said) = outcome(leasehold(&["ls"]).envs(bad));
     assert!(code == 64 && said.starts_with("leasehold: LEASEHOLD_LEASE cannot be used"), "{said}");
-    drop(silent); // open until here
+    drop(silent); // the port was open until here
 }
 
 #[test]

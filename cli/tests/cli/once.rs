@@ -61,7 +61,7 @@ fn a_job_is_killed_at_its_maximum_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
-    // Dead before the lock ended, so before another run could begin.
+    // The command was dead before the lock ended, so no other run could have begun.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
 

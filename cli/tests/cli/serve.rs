@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // One list a second, one that had begun before, and one for the last part of a second.
+    // At most one list for each second, one that had begun before, and one for the last part of a second.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 

@@ -165,7 +165,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run -v one -- echo had''it\n", &["asking for one"])]);
-    eventually("it waits", || server.in_line("one") == 1);
+    eventually("it waits", || server.queue_length("one") == 1);
     shell.goes(&[("\x1a", &["Stopped"]), ("kill %1; fg\n", &["hadit"])]);
     shell.has_code(0);
 }

@@ -157,7 +157,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
     top.shows(&["a ", "other"]);
     top.shows(&["b ", "nightly"]);
-    top.types("sss"); // by name
+    top.types("sss"); // sorts by name
     top.shows(&["by name"]);
     top.types("jf");
     top.asks("nightly");
@@ -221,7 +221,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["job:0001"]);
     top.types("r");
     top.shows(&["by name, reversed"]);
-    top.types("ssssr"); // around once, and reversed back
+    top.types("ssssr"); // once through all orders, then reversed
     top.types("sss");
     top.shows(&["soonest end first"]);
     top.types("g");
