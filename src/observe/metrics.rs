@@ -39,7 +39,7 @@ described! {
     UNKNOWN_OUTCOMES describe_counter("leasehold_unknown_outcomes_total")
         "Acquires of which it was not known at first whether they were carried out.";
     RELEASE_FAILURES describe_counter("leasehold_release_failures_total") "Releases that failed.";
-    DEADLOCKS describe_counter("leasehold_deadlocks_total") "Rings of threads that wait for each other.";
+    DEADLOCKS describe_counter("leasehold_deadlocks_total") "Deadlocks: cycles of threads that wait for each other.";
     HOLDS describe_gauge("leasehold_holds") "Holds now.";
     WAITERS describe_gauge("leasehold_waiters") "Calls that sleep for a lock.";
     WINDOW describe_gauge("leasehold_window_remaining_min_seconds", Unit::Seconds)
