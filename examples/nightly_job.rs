@@ -1,8 +1,8 @@
 //! `run_once`: five processes have the same timer, and at each of ten ticks one of them does the job.
 //!
-//! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of
-//! its own. With `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a
-//! tick takes (500).
+//! `cargo run --example nightly_job` needs no server, and runs five threads, each with its own client, in
+//! place of processes. With `REDIS_URL=redis://127.0.0.1:6379` it starts five processes. An argument sets the
+//! time between two ticks in ms (default 500).
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::error::Error;
@@ -20,9 +20,10 @@ const TICKS: u32 = 10;
 /// Waits for each tick, as a timer would, and runs the job if no other process does. Returns how often this
 /// process ran it.
 fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
-    // `at_least` exceeds the difference between the timers, and is below the time between two ticks.
+    // `at_least` must be longer than the difference between the timers, and shorter than the time between two
+    // ticks.
     let at_least = tick * 3 / 4;
-    // After `at_most`, a process that died during the job counts as dead.
+    // If a process dies during the job, another process may run the job after `at_most`.
     let at_most = Duration::from_secs(60);
     let mut jobs = 0;
     for number in 0..TICKS {
