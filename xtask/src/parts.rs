@@ -301,7 +301,7 @@ pub fn histories(job: &Job<'_>) -> bool {
     of_part(&one_at_a_time, "histories", &[])
 }
 
-/// Each parser of outside input, with made-up input; one at a time, since they count allocations.
+/// Runs each parser of outside input with generated input; one at a time, since the tests count allocations.
 pub fn fuzz(job: &Job<'_>) -> bool {
     let flags = format!("{} --cfg leasehold_fuzz", job.variable("RUSTFLAGS").unwrap_or_default());
     let run = Run::cargo("test --locked --all-features --lib -- --show-output --test-threads=1 fuzz::");
