@@ -1,7 +1,6 @@
 //! A lease can be lost: how a guard reports it, and what to do then.
 //!
-//! `cargo run --example guard_and_lost_lease` needs no server: the store is in memory, and the program moves
-//! its clock.
+//! `cargo run --example guard_and_lost_lease` needs no server: the program moves its store's clock.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::time::Duration;

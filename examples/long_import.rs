@@ -33,8 +33,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     println!("{operator} imports, as {}", guard.owner());
     let lost = guard.lost();
     drop(started);
-    // The import hangs. The channel reports the end of the hold; a real import would call `guard.check()`
-    // before each batch.
+    // The import hangs. A real import would call `guard.check()` before each batch.
     if let Ok(loss) = lost.recv() {
         let too_long = loss.reason == LossReason::HeldTooLong;
         println!("{operator} is stopped; held too long: {too_long}");

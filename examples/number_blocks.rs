@@ -28,8 +28,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, like Redisson; this backoff is
-    // shorter.
+    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between attempts, as in Redisson. Here it sleeps less.
     let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
     let lock = client.lock_builder("example:numbers").spin(backoff).build();
     let counter = AtomicU32::new(1);

@@ -42,8 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let second = other.leader("example:scheduler")?;
     println!("the second leads: {}", second.term().is_some());
 
-    // The leader withdraws, as before a planned restart, so the second candidate need not wait until a lease
-    // ends.
+    // The leader withdraws, as before a planned restart, so that the second candidate leads at once.
     first.withdraw()?;
     let LeaderEvent::Elected { term: new } = second.events().recv()? else {
         return Err("not elected".into());

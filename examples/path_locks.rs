@@ -1,5 +1,4 @@
-//! Locks of a tree: a lock on a path excludes others from that path and from all paths below it, and from
-//! nothing else.
+//! Locks of a tree: a lock on a path excludes others from that path and from all paths below it.
 //!
 //! `cargo run --example path_locks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in
 //! Redis.
@@ -7,11 +6,9 @@
 
 use leasehold::{LockClient, MultiLock, Result};
 
-/// Read locks on all paths above and a write lock on the path itself, as one multi-lock. The path has no
-/// slash at either end.
+/// Read locks on all paths above and a write lock on the path itself. The path has no slash at its ends.
 ///
-/// In Java this is `getMultiLock` of the same `readLock()`s and `writeLock()`, beginning with the topmost
-/// path.
+/// In Java this is `getMultiLock` of the same locks, beginning with the topmost path.
 fn path_lock(client: &LockClient, path: &str) -> MultiLock {
     let named = |path: &str| client.get_read_write_lock(format!("example:tree:{path}"));
     let mut locks: Vec<_> =

@@ -28,8 +28,7 @@ const WORKERS: usize = 8;
 /// How long a request waits for the lock at most.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Reads the stock; returns nil if a newer fencing token was seen. KEYS: stock, fence, orders. ARGV: my
-/// token.
+/// Reads the stock; returns nil if a newer token was seen. KEYS: stock, fence, orders. ARGV: my token.
 const READ: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[2], ARGV[1]) return tonumber(redis.call('GET', KEYS[1]) or '0')";
 /// Writes the stock, with the same check and keys. ARGV: my token, the new stock.

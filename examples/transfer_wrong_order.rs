@@ -1,5 +1,4 @@
-//! The mistake that `transfer` avoids: two tellers lock two accounts, each in its own order, and wait for
-//! each other.
+//! The mistake that `transfer` avoids: two tellers lock two accounts in opposite orders, and deadlock.
 //!
 //! In the first part the clients report the deadlock. In the second part a client ends the youngest wait, and
 //! the teller makes the transfer again.
@@ -14,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
 
-/// Locks one account and then the other. At `meet` both tellers hold their first account, as happens by
-/// chance in a real program.
+/// Locks one account, then the other. At `meet` both tellers hold their first, as can happen by chance.
 fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
     let first = client.get_lock(format!("example:wrong:{from}")).acquire()?;
     meet.wait();
@@ -47,8 +45,7 @@ fn main() -> Result<()> {
         }
     };
 
-    // First part: any client can ask which threads wait for each other. Nothing ends the deadlock but the
-    // tellers' own time limit.
+    // First part: any client can report the deadlock, which ends only by the tellers' own time limit.
     let clients = [client(false)?, client(false)?];
     thread::scope(|scope| {
         let tellers = scope.spawn(|| both(&clients, Duration::from_secs(4)));
@@ -68,8 +65,7 @@ fn main() -> Result<()> {
         println!("given up: {}", given_up > 0);
     });
 
-    // Second part: the youngest wait ends with an error. Its teller releases the lock that it holds, and the
-    // other teller goes on.
+    // Second part: the youngest wait fails. Its teller releases its lock, and the other teller goes on.
     let clients = [client(true)?, client(true)?];
     let mut again = 0;
     for done in both(&clients, Duration::from_secs(30)) {

@@ -7,8 +7,7 @@ use crate::Result;
 use crate::talk::Trouble;
 use crate::topology::Topology;
 
-/// Sells numbered pieces with many processes and threads until none is left, once for each kind of lock, and
-/// counts wrong sales.
+/// Sells numbered pieces with many processes and threads, once for each kind of lock, and counts wrong sales.
 #[derive(Debug, Parser)]
 #[command(name = "stock")]
 pub(crate) struct Args {
@@ -54,8 +53,7 @@ impl Args {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
     }
 
-    /// The faults of this row, each of which has a run. With `--topology` a server of the locks is killed
-    /// too.
+    /// The faults of this row, each of which has a run; with `--topology` also the kill of a server.
     pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
         if self.topology.is_some() && row.is_leasehold() {
             &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]

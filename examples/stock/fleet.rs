@@ -1,5 +1,4 @@
-//! The parent's side: starts the workers of one row, kills or stops some of them, and always ends all of
-//! them.
+//! The parent's side: starts the workers of one row, kills or stops some of them, and always ends all.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -17,8 +16,7 @@ use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 use crate::topology::{Locks, Servers};
 use crate::{Result, WORKER};
 
-/// How long a worker is stopped at least: longer than its lease. It also stays stopped until another seller
-/// came in.
+/// How long a worker is stopped at least: longer than its lease, and until another seller came in.
 const PAUSE: Duration = Duration::from_millis(1_200);
 /// How often the parent checks progress, Ctrl-C, and whether a stopped worker may continue.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -44,8 +42,7 @@ pub(crate) struct Run {
     pub(crate) trouble: Trouble,
     pub(crate) counts: Counts,
     took: Duration,
-    /// Time without a sale: during a slow job, the lease of a killed or stopped holder, or the wait for the
-    /// stopped worker.
+    /// Time without a sale: a slow job, the lease of a killed or stopped holder, or the wait for that worker.
     standstill: Duration,
 }
 

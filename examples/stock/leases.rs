@@ -1,5 +1,4 @@
-//! Leasehold's two rows: a renewed lease, and a renewed lease whose fencing token Redis compares at each
-//! write.
+//! Leasehold's two rows: a renewed lease, and a renewed lease with a fencing token that Redis compares.
 
 use leasehold::{FencedLock, RedisLock};
 
@@ -40,8 +39,7 @@ impl Seller for Renewed {
     }
 }
 
-/// `client.get_fenced_lock(name)`: every grant has a larger token, and the shop stores the largest that it
-/// has seen.
+/// `client.get_fenced_lock(name)`: each grant has a larger token, and the shop stores the largest seen.
 pub(crate) struct Fenced {
     lock: FencedLock,
 }

@@ -167,8 +167,7 @@ impl Shop {
         Ok((free, Counts { visitors, orders, late, twice }))
     }
 
-    /// Removes all keys, including the fenced lock's counter and the wait queue in which killed workers
-    /// stood.
+    /// Removes all keys, including the fenced lock's counter and the wait queue of killed workers.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let lock = self.lock_name();
         let beside = ["redisson_lock_token", "leasehold_lock_queue", "leasehold_lock_next"];

@@ -1,5 +1,4 @@
-//! With `--topology`: the servers that keep the locks of leasehold's rows, and the run in which one of them
-//! is killed.
+//! With `--topology`: the servers that keep the locks of leasehold's rows, and the kill of one of them.
 //!
 //! The stock stays on the Redis of the URL, so that only the locks are affected.
 
@@ -157,8 +156,7 @@ impl Servers {
     /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // In a cluster only the primary of the counter's slot answers; elsewhere the master comes before its
-        // replicas.
+        // In a cluster only the primary of the counter's slot answers; elsewhere the master comes first.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -287,8 +285,7 @@ struct Server {
 /// Options by which the server writes each change to its file before it answers.
 const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
-/// A shell script that starts the server, prints its pid, waits for the end of its own input, and ends the
-/// server.
+/// A shell script that starts the server, prints its pid, and ends the server at the end of its own input.
 const LAUNCHER: &str = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait";
 
 impl Server {
@@ -357,8 +354,7 @@ impl Server {
         self.wait_until_up(START_LIMIT)
     }
 
-    /// Waits until the server answers. If another process has the port and its server answers, returns an
-    /// error.
+    /// Waits until the server answers; returns an error if another process's server answers on the port.
     fn wait_until_up(&mut self, limit: Duration) -> Result<()> {
         let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
         let ours = format!("process_id:{}\r\n", self.pid.as_raw_nonzero());
@@ -404,8 +400,7 @@ fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
         .arg(program)
         .arg(folder.join(CONFIG))
         .args(arguments)
-        // A process group of its own, so that Ctrl-C does not end the server before the demo has ended its
-        // workers.
+        // Its own process group: Ctrl-C must not end the server before the demo has ended its workers.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -15,8 +15,7 @@ use crate::rows::{Sale, seller};
 use crate::shop::Shop;
 use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 
-/// The lease in every row. It is short, so that the demo does not wait long for a dead holder; the library's
-/// default is 30 s.
+/// The lease in every row: short, so that the demo does not wait long for a dead holder. (Default: 30 s.)
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// How long a seller decides, as if it checked price, customer and payment.
 const THINK: Duration = Duration::from_millis(1);
@@ -43,8 +42,7 @@ pub(crate) struct Till<'a> {
 }
 
 pub(crate) fn run() -> ExitCode {
-    // The kernel kills this process when the parent ends, even while it is stopped and cannot read the end of
-    // its input.
+    // The kernel kills this process when the parent ends, even while this process is stopped.
     #[cfg(target_os = "linux")]
     if let Err(e) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
         eprintln!("stock worker: {e}");
@@ -60,8 +58,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn work() -> Result<()> {
-    // Ignores Ctrl-C, which the terminal sends to the workers too: the parent ends them, and prints the
-    // reason.
+    // Ignores Ctrl-C, which the terminal sends to the workers too: the parent ends them.
     ctrlc::set_handler(|| {})?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -206,8 +203,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between the write and the release. In the run with slow moments, this takes longer than the
-    /// lease once.
+    /// Called between the write and the release. In the run with slow moments it exceeds the lease once.
     pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
         if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
             std::thread::sleep(SLOW);
@@ -215,8 +211,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Called between read and write. In the runs with a kill or a stop, one worker asks for it at a quarter
-    /// of the stock.
+    /// Called between read and write. If the fault is a kill or stop, one worker asks for it here.
     pub(crate) fn be_struck(&mut self, piece: i64) -> Result<()> {
         let now = piece == self.floor.job.stock / 4;
         let fault = if self.meets(Trouble::Killed, "strike", now)? {
@@ -230,14 +225,12 @@ impl Till<'_> {
         say(&mut out, &Say::Tally(self.floor.tally()))?;
         say(&mut out, &Say::Strike(fault))?;
         drop(out);
-        // A killed worker does not get beyond this wait. A stopped worker gets the message when it runs
-        // again.
+        // A killed worker does not get beyond this wait. A stopped worker gets the message when it continues.
         self.floor.go_on.recv()?;
         Ok(())
     }
 
-    /// Whether the fault of this run happens to this seller: to the first one that claims the moment in
-    /// Redis.
+    /// Whether the run's fault happens to this seller: the first to claim the moment in Redis.
     fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
         let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
         Ok(now && about == trouble && self.shop.claim(moment)?)

@@ -17,8 +17,7 @@ pub fn far(url: &str, round_trip: Duration) -> Result<String> {
     let server = address(url)?;
     spawn(move || {
         for client in listener.incoming().flatten() {
-            // If the server cannot be reached, the client's connection is closed, and the peer counts an
-            // error.
+            // If the server cannot be reached, drops the client's connection, and the peer counts an error.
             drop(join(client, &server, round_trip / 2));
         }
     });
@@ -35,8 +34,7 @@ fn join(client: TcpStream, server: &str, delay: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Passes bytes on after a delay. Meanwhile reading continues, so the link delays but does not limit the
-/// rate.
+/// Passes bytes on after a delay, while it reads more: the link delays, but does not limit the rate.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (sender, under_way): (_, Receiver<(Instant, Vec<u8>)>) = channel();
     spawn(move || {

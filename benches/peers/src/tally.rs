@@ -88,8 +88,7 @@ pub struct Outcome {
     pub waits: Waits,
     /// CPU seconds of the process since `go`.
     pub cpu_s: f64,
-    /// `handoff`: when the thread began to wait, acquired the lock, and began to unlock, CLOCK_MONOTONIC in
-    /// ns.
+    /// `handoff`: when the thread began to wait, acquired, and began to unlock, CLOCK_MONOTONIC in ns.
     pub events: Vec<[u64; 3]>,
     /// `held`: holds that were lost by the end.
     pub lost: Option<u64>,

@@ -26,8 +26,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts a server. Without a server program prints that the test is skipped and returns `None`; in CI
-    /// fails.
+    /// Starts a server. If there is no server program, returns `None` with a message, and fails in CI.
     fn start() -> Option<Redis> {
         let listed = std::env::var("LEASEHOLD_TEST_SERVER").ok().filter(|path| !path.is_empty());
         let in_path = || {
@@ -44,8 +43,7 @@ impl Redis {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
-        // If another process takes the free port first, its server may answer there; then another port is
-        // tried.
+        // If another process takes the free port first, another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let mut server = Command::new(&program);

@@ -1,8 +1,6 @@
-//! Contenders on one store under one load, in a separate process, which prints the measurements as one JSON
-//! object.
+//! Contenders on one store under one load, in a separate process that prints its measurements as JSON.
 //!
-//! Each contender is a client with one thread, like a separate process: contenders share nothing but the
-//! store.
+//! Each contender is a client with one thread, like a separate process: only the store is shared.
 
 use std::collections::BTreeMap;
 use std::fs;

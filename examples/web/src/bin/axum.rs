@@ -17,8 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[derive(Clone)]
 struct Locks {
     client: LockClient,
-    /// Limits the requests that wait or work, since each blocks a thread of the runtime's pool, which others
-    /// need too.
+    /// Limits the requests that wait or work, since each blocks a thread of the runtime's pool.
     places: Arc<Semaphore>,
 }
 
@@ -27,8 +26,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
     let made = spawn_blocking(move || {
         let _place = place;
         let outcome = (|| {
-            // Not reentrant: the next request on this thread must not re-enter a lock that this one left
-            // held.
+            // Not reentrant: the next request on this thread must not re-enter a lock that was left held.
             let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();
