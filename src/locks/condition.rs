@@ -233,8 +233,7 @@ impl Condition {
         let engine = self.lock.engine();
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The condition may have been made from the plain lock of this name, the guard from the fenced
-            // lock.
+            // The condition may be of the plain lock of this name, and the guard of the fenced lock.
             let want = self.lock.want(action, lease, forever(), None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -245,8 +244,7 @@ impl Condition {
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
-                    // The first level moves the listeners to the new hold; for the other levels none are
-                    // left.
+                    // The first level moves the listeners to the new hold; the other levels find none.
                     engine.hand_listeners(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);

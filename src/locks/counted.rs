@@ -14,8 +14,7 @@ use crate::time::checked_lease;
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
-/// The store only counts, so the permits of a dead process do not come back. Those of an
-/// [`ExpirableSemaphore`] do.
+/// The store only counts: unlike an [`ExpirableSemaphore`]'s, the permits of a dead process do not come back.
 ///
 /// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
 /// calls change nothing. Without this call every acquisition, waiting or not, is an error of kind

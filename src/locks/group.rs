@@ -26,8 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // A hold with an explicit lease is renewed until `settle`, since the group may wait for its other
-        // locks.
+        // A hold with an explicit lease is renewed until `settle`, since other locks may take long.
         entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }

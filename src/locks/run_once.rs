@@ -77,8 +77,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Maximum number of tries after a split. A lock of Java's looks like a split for ever, since it has another
-/// owner on each server.
+/// Maximum number of tries after a split. Java's locks look split for ever: they have an owner per server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

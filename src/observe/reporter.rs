@@ -274,8 +274,7 @@ impl Reporter {
     }
 
     /// Drops callbacks that never run, on the callback thread: a callback may own the client, whose end waits
-    /// for the thread that reads replies. If too many wait, the callback thread may be stuck, and a new
-    /// thread drops all.
+    /// for the thread that reads replies. If too many wait, the thread may be stuck: a new thread drops all.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();

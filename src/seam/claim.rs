@@ -76,8 +76,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have more of the hold than its owner's key, which the release of a group would
-    /// leave behind.
+    /// Whether the store may have keys that the release of a group leaves, beside the owner's key.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

@@ -30,8 +30,7 @@ pub(crate) trait Directory: Send + Sync {
     /// thread that reads it; where requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), but waits for the answer. No earlier write can replace the entry
-    /// afterwards.
+    /// As [`write`](Self::write), but waits for the answer: no earlier write arrives after this one.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));

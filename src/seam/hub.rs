@@ -29,8 +29,7 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// `Ok`: the connection is to be replaced, or the hub was closed. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called when subscriptions changed or the hub was closed, on any thread, without the hub's mutex. Must
-    /// not wait.
+    /// Called after changes of subscriptions and on closing, on any thread, without the mutex. Never waits.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 

@@ -203,8 +203,7 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opens the file for its attributes only. Closing this handle ends no lock: a lock belongs to its own
-/// handle.
+/// Opens the file for its attributes only. Closing this handle ends no lock, which has another handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }
