@@ -32,12 +32,12 @@ fn main() -> Result<()> {
     let other = theirs.get_lock("example:report").try_acquire()?;
     println!("another client gets it: {}", other.is_some());
 
-    // Check before anything that cannot be undone. The check only reads the clock, without a round trip.
+    // Check before a step that cannot be undone. The check reads the clock and sends nothing.
     if let Err(e) = guard.check() {
         println!("check says: {e} (lost: {})", e.is_lost());
     }
 
-    // Or wait for the loss beside other work.
+    // Another way is to wait for the loss together with other channels.
     select! {
         recv(lost) -> loss => match loss {
             Ok(loss) => println!("told by channel: {:?}", loss.reason),

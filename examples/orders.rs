@@ -267,7 +267,7 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
 }
 
-// ---- the whole
+// ---- all databases
 
 /// The outcome on one database.
 pub(crate) struct Report {

@@ -305,8 +305,8 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// This error; or `before`, if the server answered that attempt and not this one, which its deadline may
-    /// have cut off.
+    /// Returns the error `before` of an earlier attempt, if the server answered that attempt, but not this
+    /// one.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }

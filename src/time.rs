@@ -230,7 +230,7 @@ impl ManualClock {
                 }
             }
             for (id, waker) in &state.wakers {
-                // A service that sleeps beyond this step would find nothing to do, or do it too early.
+                // Does not wake a service that sleeps beyond this step, and has nothing to do before.
                 let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
                 if !state.services.iter().any(sleeps_on) {
                     waker.wake();

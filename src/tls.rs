@@ -190,7 +190,7 @@ fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error)
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
         return error;
     }
-    // Reading a closed connection does not wait.
+    // Does not block, since the server has closed the connection.
     while matches!(tls.read_tls(&mut socket), Ok(1..)) {
         if let Err(refused) = tls.process_new_packets() {
             return io::Error::new(io::ErrorKind::InvalidData, refused);

@@ -424,8 +424,8 @@ pub(crate) struct TopArgs {
     /// A pattern for the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// The time between two polls: at least 100ms. A poll lists the store once, with as many requests as `ls`
-    /// prints.
+    /// The time between two polls: at least 100ms. A poll costs as many requests as `ls`, which prints their
+    /// number.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
 }

@@ -226,7 +226,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which removes its entries from the store. Does not wait for a silent store.
+/// Ends the client, which removes its entries from the store. Waits a second at most for a silent store.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }

@@ -355,7 +355,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // Characters that end the host, or the password, too early.
+        // In these URLs a character ends the host, or the password, too early.
         "{s}://S3CR3T#x@127.0.0.1:1{p}",
         "{s}://S3CR3T/x@127.0.0.1:1{p}",
         "{s}://S3CR3T?x@127.0.0.1:1{p}",

@@ -278,7 +278,6 @@ impl ClientInfo {
         let is_it = |one: &&LockUse| {
             one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // Of several waits, the longest.
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 

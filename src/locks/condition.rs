@@ -253,7 +253,8 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // The error tells the caller that the thread holds nothing, so this must be true.
+                    // Releases the levels acquired so far, since the error says that the thread holds
+                    // nothing.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }

@@ -213,7 +213,7 @@ impl HeldLevel {
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         if is_forked() {
-            return; // the callback thread is the parent's
+            return; // a forked child has no callback thread
         }
         self.hold().on_lost(Box::new(callback), &self.engine.reporter);
         self.engine.watch(self.hold());

@@ -253,7 +253,7 @@ impl Observer for Metrics {
             }
             Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
             Event::Lost { loss, kind, held, overdue, is_abandoned } => {
-                // A thread that ended is counted by `ABANDONED`.
+                // A hold whose thread had ended is counted by `ABANDONED` instead.
                 if !is_abandoned {
                     self.0.overdue.lock().note(overdue);
                 }

@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn a_failed_part_does_not_stop_its_lane() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
-        // Each of the first two waits for the other's file.
+        // Each of the first two parts waits for a file of the other, so they must run at the same time.
         let work_of = |part: &str| -> plan::Work {
             match part {
                 "unit" => |job| meets(job, "a", "b"),

@@ -90,7 +90,7 @@ const OF_THE_CLIENT: &str =
 /// The contracts whose requests other contracts send too; they are left out on a second server of a store.
 const OF_THE_ENGINE: &str = "deadlock* lifecycle* loss* multi*";
 
-/// Runs the contracts on some stores, except some.
+/// Runs the contracts on these stores, except those in `left_out`.
 fn contracts(job: &Job<'_>, stores: &[&str], left_out: &[&str]) -> bool {
     let mut arguments: Vec<String> = stores.iter().map(|store| (*store).to_owned()).collect();
     for contract in left_out.iter().flat_map(|list| list.split(' ')) {

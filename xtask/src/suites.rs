@@ -93,7 +93,8 @@ fn programs_in(messages: &str) -> Vec<Program> {
         let path = between(line, "\"executable\":\"", "\"")?;
         let (target, _) = line.split_once("\",\"src_path\"")?;
         let kind = between(line, "\"kind\":[\"", "\"")?;
-        // Only the unit tests of a program are tests; cargo also lists the program itself.
+        // Leaves out programs themselves: only their unit tests, which cargo puts into `deps`, are test
+        // programs.
         let is_test =
             kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
         let (_, name) = target.rsplit_once("\"name\":\"")?;

@@ -86,7 +86,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // If the store allows only a shorter lease, the window stays shorter after a renewal too.
+    // The window after the first renewal is the full one, even if the store allows a shorter lease than
+    // `asked`.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();

@@ -112,7 +112,7 @@ impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // The timer stops after its first signal if the signal has no handler.
+        // A handler for the signal, since without one the timer would stop after its first signal.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -291,7 +291,7 @@ impl Cgroup {
             return None;
         }
         if !cgroup.path.join("cgroup.kill").exists() {
-            cgroup.remove(); // Linux before 5.14
+            cgroup.remove(); // Linux before 5.14 cannot kill a group
             return None;
         }
         Some(cgroup)

@@ -57,12 +57,13 @@ pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
-    // Checked after the request: if the helper died earlier, this process has another parent.
+    // If the helper died before that request, this process has another parent, and the kernel will not kill
+    // it.
     if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
-        // Optional: without it the helper still finds descendants.
+        // May fail, since the helper can find descendants without the control group too.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
@@ -239,7 +240,7 @@ impl Helper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Repeated, because a process that was forking may have left a child.
+            // Kills again after a while, since a process that was forking may have left a child.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }

@@ -72,8 +72,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // The error was printed. Another attempt may reach the store, as candidates of the library
-                // do.
+                // The error was printed. Like a candidate of the library, this one tries to reach the store
+                // again.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };

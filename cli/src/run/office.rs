@@ -61,7 +61,7 @@ impl Office {
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
         fresh.want(); // so the first request does not wait
-        self.store.set(fresh).ok(); // set once a process
+        self.store.set(fresh).ok(); // cannot fail, since this runs once in a process
         Ok(())
     }
 

@@ -180,7 +180,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Earlier signals were meant for the command.
+        // Drops earlier signals, which were meant for the command.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {

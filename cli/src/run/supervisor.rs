@@ -97,7 +97,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
 fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
     let (sender, contended) = bounded(1);
     match task.on_contended {
-        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // fails if one is queued
+        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // one message is enough
         None => return Ok(never()),
     }
     Ok(contended)
@@ -299,7 +299,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // The command may have been stopped because it used the terminal too early.
+                    // Continues the command in case it was stopped because it used the terminal too early.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -427,7 +427,7 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Reported before the release, after which another run may lead.
+        // Publishes the end of the leadership before the release, after which another run may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {

@@ -127,7 +127,7 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // For some kinds the store shows no waiters, so the search runs now and then without one.
+        // Searches now and then even without a waiter, since the store does not show waiters of all kinds.
         self.polls += 1;
         let is_asked = waiting > 0 || found > 1 && self.polls.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { cycles::seen(&self.client) } else { Vec::new() };

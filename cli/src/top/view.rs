@@ -108,7 +108,7 @@ impl View {
                 }
             }
             Answer::Asked(seen) => {
-                // The user may have pressed another key meanwhile.
+                // Drops the answer if the user has pressed another key meanwhile.
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }

@@ -144,7 +144,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // After its key is deleted the server grants the lock at once, so the two may overlap.
+        // If the lock's key is deleted, the server grants the lock at once, so the two commands may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }

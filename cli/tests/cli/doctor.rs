@@ -179,14 +179,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // A key that the user could not delete is never created.
+    // Since this user may not delete keys, `doctor` creates none without an expiry.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // If DEL is refused, the keys expire.
+    // The keys that were created expire.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

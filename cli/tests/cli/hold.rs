@@ -375,7 +375,7 @@ fn each_kind_of_lock_can_be_held() {
 #[test]
 fn a_hold_that_cannot_create_its_socket_signals_nobody() {
     let server = Server::start();
-    // Longer than a socket's path may be.
+    // A folder whose path is longer than a socket's path may be.
     let deep = server.path(&"d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
     for shell in SHELLS {

@@ -86,7 +86,7 @@ fn a_setup_warning_is_printed_once() {
         command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
-    // A thread prints the warning at some moment of the run.
+    // Waits for the warning, which a thread prints at some moment of the run.
     let mut said = String::new();
     eventually("it is said", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;

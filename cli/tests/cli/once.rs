@@ -213,7 +213,8 @@ fn the_documented_crontab_hides_the_url() {
 /// Runs the line as cron does: an assignment sets the environment, any other line's command goes to a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // Replaces the user's command: prints what every user of the machine sees, and proves that it ran.
+    // This script replaces the user's command. It prints what every user of the machine sees, and creates a
+    // file.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

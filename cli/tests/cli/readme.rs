@@ -56,7 +56,7 @@ fn the_pages_examples_work_on_each_store() {
 fn examples(store: &Listed, section: &str) {
     let folder = tempfile::tempdir().unwrap();
     let ran = folder.path().join("ran");
-    // Programs of the user's own that the examples name.
+    // Stand-ins for the user's own programs that the examples call.
     for name in ["migrate", "shop", "deploy.sh", "scheduler", "report.sh"] {
         let script = folder.path().join(name);
         fs::write(&script, format!("#!/bin/sh\necho {name} >> {}\n", ran.display())).unwrap();

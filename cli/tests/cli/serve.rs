@@ -87,7 +87,7 @@ fn locks_beyond_ten_thousand_are_counted_but_not_listed() {
 fn metrics_are_grouped_and_in_prometheus_format() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
-    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no end either
+    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no expiry
     make_lock(&server, "plain");
     let mut run = server.begin(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]);
     eventually("it is held", || server.keys().contains(&"import:1".to_owned()));

@@ -117,7 +117,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows(&["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"]);
     let holder = run(&server, "nightly", &["import"]);
     let pid = holder.pid().to_string();
-    // A token is read one round after the round that found the lock.
+    // `top` reads a lock's token only in the poll after the one that found the lock.
     let mut first = 0;
     eventually("the token is shown", || {
         let line = top.shows(&["import", "fenced lock", "nightly ", &pid, "s ", "s ", "0"]);
@@ -142,7 +142,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // The program's last output may not have been read yet.
+    // Waits until the test has read the program's last output.
     eventually("what was on the terminal before is there again, and the cursor", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()

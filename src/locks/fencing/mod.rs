@@ -149,7 +149,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     };
     // Stores the token before the content: even after a crash in between no older token is accepted.
     register.set(token)?;
-    // A new register is on the disk before the content.
+    // Puts a new register's name on the disk before the content.
     system::sync_folder(&path)?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;
@@ -391,7 +391,7 @@ mod system {
 
     /// Follows no link at the path's end: Windows does not report the link's owner.
     pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
-        // A colon precedes the name of a stream within a file.
+        // Refuses a stream of a file, whose name follows a colon.
         match path.file_name() {
             Some(name) if name.to_string_lossy().contains(':') => super::in_folder(Path::new("..")),
             _ => super::in_folder(path),

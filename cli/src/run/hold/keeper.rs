@@ -48,7 +48,7 @@ fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        nix::unistd::close(number).ok(); // the list's own descriptor is closed by now
+        nix::unistd::close(number).ok(); // fails for the descriptor of the list, which is closed by now
     }
 }
 

@@ -49,7 +49,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             tell();
         }
         match orders.recv_timeout(if left.is_zero() { CHECK_EVERY } else { CHECK_EVERY.min(left) }) {
-            // The first order comes before the handle is printed.
+            // `NEVER` stands for no order yet; the first order comes before the handle is printed.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
