@@ -206,7 +206,7 @@ pub(crate) fn print_line(line: &str) {
     drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-/// Other programs' text, such as a lock's name, on one line and without control characters.
+/// Makes other programs' text, such as a lock's name, printable: one line, without control characters.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {

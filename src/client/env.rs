@@ -278,7 +278,7 @@ fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBu
     Ok(builder)
 }
 
-/// Names the variable, never its content.
+/// The error of an unusable variable, which names the variable but never its content.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }

@@ -14,7 +14,7 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Each control character and each backslash is [`escaped`].
+    /// Adds a text, with each control character and each backslash [`escaped`].
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
@@ -28,7 +28,7 @@ impl Lines {
         self.0.push('\n');
     }
 
-    /// For values without control characters.
+    /// Adds a value that has no control characters.
     pub(super) fn add(&mut self, name: &str, value: impl Display) {
         self.0.push_str(&format!("{name}={value}\n"));
     }
@@ -74,7 +74,7 @@ impl<'a> Fields<'a> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// `None` also for a backslash without a number.
+    /// The unescaped value; `None` also if a backslash has no number.
     pub(super) fn text(self, name: &str) -> Option<String> {
         let mut parts = self.raw(name)?.split('\\');
         let mut text = parts.next()?.to_owned();

@@ -146,7 +146,7 @@ pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
 
-/// Without path and arguments, which may be secret.
+/// The program's file name, without path and arguments, which may be secret.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())

@@ -297,7 +297,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each permit has its own id, and one request carries all ids.
+/// Maximum number of permits in one request, which carries an id for each.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {

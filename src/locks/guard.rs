@@ -1,4 +1,4 @@
-//! Holds as values: dropping one releases its level.
+//! Guards: values that release a level of a hold when they are dropped.
 
 use std::fmt;
 use std::marker::PhantomData;

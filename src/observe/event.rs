@@ -98,7 +98,7 @@ pub enum Event<'a> {
         op: &'static str,
         /// From sending the request until its answer was read, or no longer awaited.
         took: Duration,
-        /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
+        /// The failure, if any. If its outcome is unknown, the request may have been carried out.
         error: Option<&'a Error>,
     },
     /// A renewal failed, and is repeated. Reported at a hold's first failure, then at growing intervals.

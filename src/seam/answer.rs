@@ -13,11 +13,11 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// Clients in the queue, with this one; zero if this client was not in it, or the store does not say.
+        /// The length of the queue with this client; zero if it was not in it, or the store does not say.
         queued: u32,
     },
     Busy {
-        /// The rest of the holder's lease; `None`: it has no end.
+        /// What is left of the holder's lease; `None`: the lease has no end.
         retry_after: Option<Duration>,
     },
     /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
@@ -69,8 +69,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old one nothing. No waiter was
-    /// notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. No
+    /// waiter was notified.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,

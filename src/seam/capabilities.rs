@@ -98,7 +98,7 @@ pub(crate) trait Batches: Send + Sync {
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// One request can cover locks with the same number. `None`: this lock needs its own. No I/O.
+    /// Locks with the same number can be in one request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
     /// Asks once for locks of one [`group`](Self::group), each with count one. Grants all locks before the

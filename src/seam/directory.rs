@@ -48,7 +48,7 @@ pub(crate) trait Directory: Send + Sync {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
 
-    /// In the order of `clients`.
+    /// Reads entries, in the order of `clients`; `None` for a client without an entry.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;

@@ -40,7 +40,7 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers a request where repeating it would do harm. No request is repeated later.
+/// How long a store remembers requests that must not be carried out twice. None is repeated after that.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.

@@ -14,9 +14,9 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// The messages among them that say that this client is next.
+    /// The number of those messages that say that this client is next.
     turn_count: AtomicU64,
-    /// Messages that this client may be next soon; not counted above.
+    /// The number of messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
     up: AtomicBool,
     refused: AtomicBool,
@@ -153,7 +153,7 @@ impl Channels {
     }
 }
 
-/// A waiter's places at one or several channels, perhaps on several servers. Dropping it ends them.
+/// A waiter's registration at one or several channels, perhaps on several servers, until it is dropped.
 pub(crate) struct Subscription {
     places: Vec<ChannelPlace>,
     enough: usize,
@@ -166,8 +166,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning: a source that holds its own mutex here and in its sweep never
-    /// ends a channel just joined.
+    /// Counts the listener before it returns. If the caller holds the mutex of its channels, no sweep ends
+    /// the channel in between.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);

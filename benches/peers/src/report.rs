@@ -133,7 +133,7 @@ impl Report {
         Ok(())
     }
 
-    /// The machine, and the figures that the project set itself.
+    /// Writes the machine, and the figures that the project wants to reach.
     fn write_figures(&self, out: &mut String) -> std::fmt::Result {
         let Machine { cores, cpu, kernel, server, rustc, go, java, python, load } = &self.machine;
         writeln!(out, "## Machine\n")?;
@@ -186,7 +186,7 @@ impl Report {
         Ok(())
     }
 
-    /// The cycles and the longest wait of a few peers.
+    /// Writes the cycles and the longest wait of a few peers.
     fn write_overview(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "## Cycles/s (longest wait in ms)\n")?;
         writeln!(out, "| | {} |\n|---|{}", SHOWN.map(name).join(" | "), "---:|".repeat(SHOWN.len()))?;

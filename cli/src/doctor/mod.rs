@@ -121,7 +121,7 @@ fn on_redis(
     has_no_rights
 }
 
-/// Finds locks without an end: without an owner, or acquired without a lease by Redisson.
+/// Finds held locks without an expiry, as Redisson acquires them without a lease and watchdog.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";

@@ -201,7 +201,7 @@ struct Helper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// TERM was sent, so all that the command started must end too.
+    /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
     ended: Option<Report>,
 }
@@ -298,7 +298,8 @@ impl Helper<'_> {
         }
     }
 
-    /// No process renews the lock any more. A grace fits in the time that is left.
+    /// Called when the supervisor is gone, so that no process renews the lock. The time left includes the
+    /// grace.
     fn orphaned(&mut self) {
         if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
             self.terminate(Moment::now());

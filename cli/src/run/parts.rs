@@ -79,8 +79,8 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The helper's arguments. The process list shows them, so the command, which may contain a password, is sent
-/// over the socket instead.
+/// The keeper's arguments. The process list shows them, so the options of `hold`, which may contain a
+/// password, are sent over the socket instead.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
     /// The lock's name, for readers of the process list.

@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// Whether the answer is being computed, so that not the client is slow.
+    /// Whether this server is computing the answer: then it is not the client that is slow.
     waits_for_us: bool,
     is_cut: bool,
 }

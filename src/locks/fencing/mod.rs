@@ -206,7 +206,7 @@ struct TokenRegister {
 }
 
 impl TokenRegister {
-    /// `<name>.fence`, locked; created if missing.
+    /// Opens and locks the register `<name>.fence` beside the file, and creates it if missing.
     fn beside(file: &Path) -> io::Result<TokenRegister> {
         let mut path = OsString::from(file);
         path.push(".fence");
@@ -260,7 +260,7 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Removes a register beside a file that this user may not write.
+    /// Removes the register if it is new, since this user may not write its file.
     fn take_back(&self) {
         if self.is_new {
             // If the removal fails, a register without a token remains, which does no harm.
@@ -269,7 +269,7 @@ impl TokenRegister {
     }
 }
 
-/// Removed on drop unless renamed to its place.
+/// A file that is removed on drop, unless it was renamed to the final name.
 struct TemporaryFile {
     path: PathBuf,
     file: File,

@@ -12,7 +12,7 @@ use crate::run::family::{self, Member};
 
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// One process, not a later one with the same pid.
+/// Identifies one process, and no later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
