@@ -350,8 +350,8 @@ impl CountDownLatch {
         self.core.name()
     }
 
-    /// Sets the count up; `false`, with nothing changed, if the latch has not reached zero. Zero leaves the
-    /// latch open, without a key.
+    /// Sets the count. Returns `false` and changes nothing if the latch has not reached zero. A count of zero
+    /// leaves the latch open, without a key.
     ///
     /// # Errors
     /// The name is bad, the key holds something else, or the server could not be used.
@@ -428,7 +428,7 @@ macro_rules! counted {
                 self.core.name()
             }
 
-            /// Sets the number of permits up; `false`, with nothing changed, if it was set up before.
+            /// Sets the number of permits. Returns `false` and changes nothing if the number was set before.
             ///
             /// # Errors
             /// The name is bad, the key holds something else, or the server could not be used.

@@ -60,8 +60,8 @@ pub enum HoldState {
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-/// A drop waits, for about one command time-out at most, where it must connect first, and where the answer
-/// decides the next step: for an inner level, for a token lock, and when threads of this process wait
+/// A drop waits, for about one command time-out at most, in two cases: if it must connect first; and if the
+/// answer decides the next step, for an inner level, for a token lock, or when threads of this process wait
 /// although another process is next.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An

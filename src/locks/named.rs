@@ -401,10 +401,10 @@ impl From<&FencedLock> for RedisLock {
 /// # Guarantees
 /// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
 /// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
-/// write ends, the readers that waited go together, and then the next writer. Java's readers, and those of
-/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if
-/// it waits for another thread that wants to read, while a writer waits in between. A reader with an explicit
-/// lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
+/// write ends, the readers that waited go together, and then the next writer. Java's readers, and readers of
+/// older versions, do not take turns, and may go first. A re-entry never waits for a writer. A reader
+/// deadlocks if it waits for another thread that wants to read, while a writer waits in between. A reader
+/// with an explicit lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// On ZooKeeper all wait in order of arrival.
 ///
@@ -550,10 +550,10 @@ impl LockBuilder {
     ///
     /// A slice begins when the server grants a lock for which other clients queue. It lasts 2 ms, or 64 ms
     /// divided by the number of clients in the queue, if that is less; up to twice as long after a slice in
-    /// which this process got too little processor time. In a slice a dropped guard is not released in the
-    /// server if its hold was shorter than 0.5 ms and its thread lately came back within 0.2 ms; the thread
-    /// re-acquires without a request. The lock is released at the end of the slice, after 0.3 ms without a
-    /// return, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
+    /// which this process got too little processor time. In a slice a dropped guard sends no release if its
+    /// hold was shorter than 0.5 ms and its thread recently re-acquired within 0.2 ms; the thread then
+    /// re-acquires without a request. The client releases the lock at the end of the slice, after 0.3 ms
+    /// without use, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
     /// [`Guard::unlock`](crate::Guard::unlock) always release, unless the lock is [`cached`](Self::cached).
     ///
     /// With slices, contending threads acquire a lock many times as often. A client in the queue waits for

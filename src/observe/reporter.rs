@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(told, [true, false]);
         reporter.report(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
-        // All functions that report on another thread.
+        // Calls each function that reports on another thread.
         let (told, ask) = asks(&reporter);
         reporter.observe_news(move |_| ask());
         let (also, ask) = asks(&reporter);
@@ -432,7 +432,7 @@ mod tests {
         let (job, ask) = asks(&reporter);
         reporter.run_later(ask);
         assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
-        // Without a callback thread they report on the calling thread.
+        // Without a callback thread these functions report on the calling thread.
         reporter.close();
         let (told, ask) = asks(&reporter);
         reporter.run_later(ask);

@@ -138,7 +138,7 @@ pub(crate) struct HoldNote {
     pub(crate) place: Arc<Location>,
 }
 
-/// The end of a hold that lives no longer than something of the store's own, such as a session.
+/// The end of a hold that cannot outlive something else in the store, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
     /// The moment at which the hold ends. Signs of life move the moment on, until it has passed.
     fn until(&self) -> Moment;

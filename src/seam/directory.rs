@@ -170,7 +170,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
             let mut is_in = false;
             loop {
                 match set.get(at..).unwrap_or_default() {
-                    // A set without an end ends with the pattern.
+                    // A set that lacks its `]` ends with the pattern.
                     [] => break,
                     [b']', ..] => {
                         at += 1;

@@ -126,7 +126,7 @@ pub(crate) trait ChannelSource: Send + Sync {
 pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
 
 impl Channels {
-    /// `source` passes leaving listeners on to [`left`](Self::left).
+    /// Listens to a channel. The `source` must call [`left`](Self::left) when a listener leaves.
     pub(crate) fn listen(&self, name: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
         let mut channels = self.0.lock();

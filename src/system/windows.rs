@@ -76,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Races with `wait`. After a shutdown of writes alone the socket is still read.
+        // A shutdown of writes alone does not end waiting reads. Races with `wait`.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }

@@ -82,8 +82,8 @@ fn a_hidden_process_is_not_reported_as_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// As under a service manager that delegates a control group to a user, where other users' processes can be
-/// ended too.
+/// A service manager may delegate a control group to a user. Below it the user may end other users' processes
+/// too.
 #[test]
 fn a_delegated_cgroup_ends_another_users_process() {
     let server = Server::start();
