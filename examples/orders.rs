@@ -274,7 +274,8 @@ pub(crate) struct Report {
     /// For each combination of guards: the result of a race, of a pause, and of a resend.
     pub(crate) rows: Vec<(&'static str, [Became; 3])>,
     pub(crate) swept: u64,
-    /// At REPEATABLE READ and READ COMMITTED: search and insert; then only insert, with a unique key.
+    /// Search and insert at REPEATABLE READ and at READ COMMITTED; then, at the same levels, only an insert
+    /// into a table with a unique key.
     pub(crate) tutorials: Option<[Tutorial; 4]>,
 }
 

@@ -177,7 +177,7 @@ pub enum ClusterPubSub {
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both ways, for mixed fleets. Needs Redis 7 or Valkey.
+    /// Sharded and plain messages, for fleets with clients of both kinds. Needs Redis 7 or Valkey.
     Both,
 }
 

@@ -89,7 +89,7 @@ impl fmt::Debug for Host {
 pub(crate) struct Hosts {
     /// The hosts that servers may name; `None`: all.
     allowed: Option<Vec<String>>,
-    /// The URL's hosts, which servers may name too.
+    /// The hosts of the client's own URL, which servers may always name.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
     /// For each name, the address that accepted last, which is tried first: otherwise a silent address would
@@ -192,7 +192,7 @@ impl Hosts {
         Hosts { allowed: Some(hosts), ..Hosts::default() }
     }
 
-    /// Allows servers to name this host of the URL too.
+    /// Adds a host of the client's own URL to the hosts that servers may name.
     pub(crate) fn own(&self, host: Host) -> Host {
         if self.allowed.is_some() {
             self.own.lock().push(host.clone());

@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Windows destroys thread-locals in another order: the marker still exists there.
+    /// Not on Windows, which destroys thread-locals in another order, the marker last.
     #[cfg(unix)]
     #[test]
     fn a_thread_keeps_its_number_while_thread_locals_are_destroyed() {

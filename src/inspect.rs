@@ -51,7 +51,7 @@ pub struct Inspection {
     pub count: Option<i64>,
     /// The permits with leases; of more than a hundred, those that end first.
     pub permits: Vec<PermitInfo>,
-    /// The number of all permits that are out.
+    /// The number of permits that are held.
     pub permits_out: u64,
     /// Whether a waiting writer keeps out readers that let writers go first.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -228,9 +228,9 @@ impl Waiter {
 pub struct PermitInfo {
     /// The id by which the permit is released.
     pub id: String,
-    /// Whether the asking client has it.
+    /// Whether the client that inspects holds the permit.
     pub by_this_client: bool,
-    /// The time until the permit ends without renewal; `Duration::MAX` if it has no end.
+    /// The time until the permit ends unless renewed; `Duration::MAX` if it does not expire.
     pub remaining: Duration,
 }
 

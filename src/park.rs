@@ -183,7 +183,7 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
-    /// Ends the service's sleeps, which otherwise only a moved clock would end, since the client ends.
+    /// Ends all sleeps of the service, since the client ends, and nobody may move its manual clock again.
     pub(crate) fn end(&self) {
         self.asked.is_ending.store(true, Ordering::SeqCst);
         self.stand_still(false);

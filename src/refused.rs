@@ -11,7 +11,7 @@ pub(crate) const LASTS: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// End of the memory, as `Moment::nanos`; 0: nothing is remembered.
+    /// Until when the refusal counts, as `Moment::nanos`; 0: there is no refusal.
     until: AtomicU64,
 }
 

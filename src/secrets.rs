@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a provider's answer, and its failure, count for connections that are opened together.
+/// How long a provider's answer is reused for further connections, and how long its failure is.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
         assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
         assert_eq!(times(), 1);
-        // After a refusal one question comes at once, then others after pauses.
+        // The first question after a refusal is asked at once, and each further question after a pause.
         for _ in 0..100 {
             assert_eq!(tried("x", Authentication).0, Err(Authentication));
         }

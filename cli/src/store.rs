@@ -87,7 +87,7 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The variables' settings, read once, and the builder with them until a client takes it.
+/// The environment's settings, which are read once, and the builder, which the first client takes.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);

@@ -110,7 +110,7 @@ pub(crate) struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     fn start(args: &Args, url: &str, stop: &'a AtomicBool, task: Task, processes: u32) -> Result<Fleet<'a>> {
-        // Braces, so that all keys of a run are in one slot of a cluster.
+        // The braces put all keys of a run into one slot of a cluster.
         let prefix = format!("leasehold-demo:{{{}}}", uuid::Uuid::new_v4());
         let mut shop = Shop::open(url, &prefix)?;
         shop.fill(args.stock)?;

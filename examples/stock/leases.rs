@@ -6,7 +6,7 @@ use crate::Result;
 use crate::rows::{Sale, Seller};
 use crate::worker::Till;
 
-/// `client.get_lock(name)`: as safe as a lock without fencing can be.
+/// Leasehold's lock without a fencing token: a process that was stopped may still write too late.
 pub(crate) struct Renewed {
     lock: RedisLock,
 }

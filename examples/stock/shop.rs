@@ -110,7 +110,7 @@ impl Shop {
         self.sell(visit, 0).map(drop)
     }
 
-    // -- the same with a fence
+    // -- the same steps, which also check a fencing token
 
     /// `None`: a newer fencing token was seen.
     pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {

@@ -88,7 +88,7 @@ pub(crate) struct Tally {
     pub(crate) told_lost: u64,
 }
 
-/// Writes one message and its line end in one go.
+/// Writes one message, as a line of JSON.
 pub(crate) fn say(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

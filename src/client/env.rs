@@ -14,7 +14,7 @@ use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-/// Variables that may hold a secret: each may also name a file, as `NAME_FILE`.
+/// Variables that may hold a secret. For each, the variable `NAME_FILE` may name a file with the value.
 const SECRETS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_REDLOCK",

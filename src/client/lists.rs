@@ -319,7 +319,7 @@ impl Iterator for Clients {
             };
             let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
             let page = match (page, capabilities.listing) {
-                // Without a directory, only the locks say where their holders are.
+                // Without a directory, the clients are found by the holders of the listed locks.
                 (Err(error), Some(listing))
                     if *place == Place::default()
                         && matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission) =>

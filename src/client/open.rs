@@ -156,7 +156,7 @@ pub(super) fn open(
     }
 }
 
-/// Warns, because programs with different tables would both get the lock.
+/// Warns of further tables, because two programs with different tables could both get the same lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())
@@ -189,7 +189,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         "zookeeper" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // ZooKeeper's servers limit the session, and no hold outlives it.
+            // No hold outlives its session, whose time-out the servers limit.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }

@@ -121,7 +121,7 @@ pub struct LockUse {
     /// The id of the thread that waits, or that alone can release the hold.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
-    /// For a hold that any thread may release: the id of the thread that acquired it.
+    /// The id of the thread that acquired the hold, if any thread may release it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
     /// The record of the wait, if its thread has waited for a while and holds something.
@@ -215,7 +215,8 @@ impl ClientInfo {
             lines.mark("ends", one.ends);
             lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
             lines.known("by", one.by);
-            // Not `by`: a client of a version that does not know `taker` must see no deadlock here.
+            // Not in `by`, which older clients read as the only thread that can release: they would see a
+            // deadlock.
             lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);

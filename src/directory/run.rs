@@ -103,7 +103,7 @@ pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> Stri
     lines.into_text()
 }
 
-/// Reads the entry; `None` if it is not this owner's.
+/// Reads an entry; `None` if it belongs to a different owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());

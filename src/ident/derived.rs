@@ -56,10 +56,10 @@ parts! {
     LockNext = Before("leasehold_lock_next:"),
     /// The channels of a lock's wait queue: this, a colon and a client.
     LockWake = Before("leasehold_wake:"),
-    /// The result of a release of Redisson's.
+    /// The result of a release, as Redisson keeps it for a repeated request.
     UnlockLatch = Before("redisson_unlock_latch:"),
     RwChannel = Before("redisson_rwlock:"),
-    /// A read hold that is alive.
+    /// A key for each read hold, which expires with the hold's lease.
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The waiting writers of a read-write lock that go before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),

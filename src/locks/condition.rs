@@ -204,7 +204,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // The wait may have joined the queue, and would then take another waiter's notification.
+            // Leaves the condition's queue: this thread will not wait, and must take no notification.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -263,7 +263,7 @@ impl Condition {
             }
         }
         if let Some(entered) = regained {
-            engine.watch(&entered.hold); // the moved listeners need it
+            engine.watch(&entered.hold); // so that the timer tells the moved listeners of a loss
             guard.regain(entered);
         }
         Ok(())

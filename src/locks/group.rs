@@ -49,7 +49,7 @@ impl Group {
         missing
     }
 
-    /// Releases the first lost level and all after it; `true` if there was one.
+    /// Releases the first lost level and all levels after it; `true` if a level was lost.
     pub(crate) fn drop_lost(&mut self) -> bool {
         let lost = self.0.iter().position(|level| level.state() == HoldState::Lost);
         if let Some(lost) = lost {

@@ -417,7 +417,7 @@ impl Permit {
 }
 
 impl From<Permit> for OwnedGuard {
-    /// For code that stores guards of locks and of permits in one type.
+    /// Lets code store guards of locks and of permits in one type.
     fn from(permit: Permit) -> OwnedGuard {
         OwnedGuard { level: permit.level }
     }

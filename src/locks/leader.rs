@@ -95,13 +95,13 @@ struct LeaderShared {
     engine: Arc<Engine>,
     name: Arc<LockName>,
     stop: Interrupt,
-    /// The leadership, while this candidate has it.
+    /// The guard of the leadership, while this candidate leads.
     office: Mutex<Option<OwnedGuard>>,
 }
 
 enum LeaderCommand {
     ReportContended,
-    /// Ends this term, and no later one.
+    /// Ends the leadership, if its term is still this one.
     StepDown(FencingToken),
     Withdraw,
 }

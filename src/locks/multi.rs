@@ -222,7 +222,7 @@ impl MultiLock {
         Ok(self.take(action, options, false)?.map(Group::owned))
     }
 
-    /// Acquires all, in order, or none: free ones at the same time, busy ones in turn.
+    /// Acquires all locks or none: free locks at the same time, busy locks one after the other, in order.
     fn take(&self, action: &'static str, options: &AcquireOptions, by_thread: bool) -> Result<Option<Group>> {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
@@ -307,7 +307,7 @@ fn ahead<'a>(
     Ok(ahead)
 }
 
-/// The locks in the order in which all processes take them, if they can be taken together.
+/// Sorts locks into the order that all processes use; an error if they cannot be taken together.
 fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     const ACTION: &str = "get_multi_lock";
     if locks.is_empty() {

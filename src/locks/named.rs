@@ -254,7 +254,7 @@ impl RedisLock {
         if given.is_empty() {
             return Err(Error::invalid("condition", "the name is empty"));
         }
-        // With the length, no two pairs of lock and name have the same key.
+        // The length keeps keys apart: without it two pairs of lock and name could have the same key.
         let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
         self.engine.store.check_name(kind, &name)?;
         Ok(Arc::new(name))
@@ -379,7 +379,7 @@ impl Deref for FencedLock {
 }
 
 impl From<FencedLock> for RedisLock {
-    /// The lock of the name; grants by it still have tokens.
+    /// The same lock. Its grants still get fencing tokens.
     fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }

@@ -77,7 +77,7 @@ pub enum Event<'a> {
         waited: Duration,
         /// The number of requests that the call sent to the store.
         attempts: u32,
-        /// The reason.
+        /// Why the call gave up.
         reason: GaveUpReason<'a>,
     },
     /// The store confirmed renewals: one event for a request, with up to some hundred holds.
@@ -96,7 +96,7 @@ pub enum Event<'a> {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
         /// client the owner.
         op: &'static str,
-        /// From sending the request until its answer was read, or no longer awaited.
+        /// The time from sending the request until its answer was read, or the client stopped waiting.
         took: Duration,
         /// The failure, if any. If its outcome is unknown, the request may have been carried out.
         error: Option<&'a Error>,
@@ -110,7 +110,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder.
         owner: Owner,
-        /// The reason.
+        /// The error of the renewal.
         error: &'a Error,
         /// How long the hold is still certain.
         remaining: Duration,
@@ -122,7 +122,7 @@ pub enum Event<'a> {
         name: &'a str,
         /// The lock's kind.
         kind: &'static str,
-        /// The holder until then.
+        /// The owner that held the lock.
         owner: Owner,
         /// How long the lock was held.
         held: Duration,
@@ -134,7 +134,7 @@ pub enum Event<'a> {
     ReleaseFailed {
         /// The lock; empty for releases of a client that ended.
         name: &'a str,
-        /// The reason.
+        /// The error of the release.
         error: &'a Error,
     },
     /// A hold was lost.
@@ -168,7 +168,7 @@ pub enum Event<'a> {
         name: &'a str,
         /// The lock's kind.
         kind: &'static str,
-        /// The reason.
+        /// The error of the acquire.
         error: &'a Error,
     },
     /// Threads wait for each other in a cycle, one of them this client's. Reported once, until
@@ -189,7 +189,7 @@ pub enum Event<'a> {
     /// The store's notifications do not arrive; until they do, waiters only poll.
     #[non_exhaustive]
     WakeupsDown {
-        /// The reason.
+        /// The error that ended the notifications.
         error: &'a Error,
     },
     /// The store's notifications arrive again.
@@ -280,7 +280,7 @@ pub struct Loss {
     pub name: String,
     /// The holder.
     pub owner: Owner,
-    /// The reason.
+    /// Why the hold was lost.
     pub reason: LossReason,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Reporter {
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks of released holds: they never run, and the callback thread drops them.
+/// Callbacks of released holds, which never run. The callback thread only drops them.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
@@ -52,7 +52,7 @@ struct QueuedReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it, pairs of changes cancel out.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. If there are more, pairs of them are dropped.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -181,7 +181,7 @@ impl Reporter {
                 let notify = move || {
                     observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
-                // Without a thread only the end of the drops is reported.
+                // If no thread can be started, only `CallbacksCaughtUp` tells of the drops, when they end.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;

@@ -28,7 +28,7 @@ pub(crate) enum Attempt {
         /// Whether to watch releases: this client is first in the queue, which the holder does not notify.
         watches: bool,
     },
-    /// A count above one was wanted, but the owner holds nothing. Nothing changed.
+    /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
     Lost,
 }
 

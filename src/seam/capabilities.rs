@@ -18,7 +18,7 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
-    /// Releases elsewhere wake waiters here; otherwise waiters poll.
+    /// Whether releases by other clients wake this client's waiters; otherwise waiters poll.
     pub(crate) wakes: bool,
     /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
@@ -125,8 +125,8 @@ pub(crate) trait Majority: Send + Sync {
     /// restored it must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a refused waiter must not ask again, whatever messages arrive, because others want the
-    /// lock too. Does not hold off single tries.
+    /// For how long a refused waiter must not ask again, whatever messages arrive, because other clients want
+    /// the lock too. A call that makes only one attempt is not delayed.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
     /// Whether several owners have parts of a lock, so that none can hold it and all may have been refused.
@@ -134,7 +134,7 @@ pub(crate) trait Majority: Send + Sync {
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
-/// A caller that got too few servers pauses for a random part of this (Redlock).
+/// A Redlock caller that got too few servers pauses for a random time between these two.
 pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// A store whose holds end with something of its own, such as a session.
@@ -178,7 +178,7 @@ pub(crate) trait WaitQueues: Send + Sync {
 
 /// A store in which a lock's holder learns of waiters: they send a recall, or a check sees them.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Whether this store allows cached holds; otherwise holds only hear of others.
+    /// Whether this store allows cached holds. Otherwise it only tells holders of waiters.
     fn caches(&self) -> bool {
         true
     }

@@ -106,7 +106,7 @@ pub(crate) enum QueueMode {
     Yields,
     /// Leaves a reserved lock alone, and joins the queue.
     Waits,
-    /// As `Waits`; the client may be in the queue already.
+    /// As `Waits`, for a client that may already be in the queue.
     InWaitQueue,
     /// A message says that the client is next. If another has the lock, this client becomes first again.
     IsNext,
@@ -114,7 +114,7 @@ pub(crate) enum QueueMode {
 
 /// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// As [`AFTER_LEASE`], after the end of a reservation.
+/// As [`AFTER_LEASE`], but for a waiter's attempt after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 

@@ -49,7 +49,7 @@ impl Failure {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }
 
-    /// The failure of a request that only reads: nothing changed either way.
+    /// The failure of a request that only reads, and so changed nothing even if it was carried out.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_read_error())
     }

@@ -206,9 +206,9 @@ pub(crate) enum Counting {
     GiveBackAll(Vec<[u8; 16]>),
     /// Sets the lease of a permit from now on; returns 1, or 0 if the permit is not out.
     Lease([u8; 16], Duration),
-    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
+    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: the permit is not out.
     AskLease([u8; 16]),
-    /// Returns 1, or 0 if there is nothing.
+    /// Deletes all data of the name; returns 1, or 0 if there is none.
     Delete,
     /// Notifies the first waiter for a condition, or all; returns how many.
     Notify {

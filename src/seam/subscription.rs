@@ -218,7 +218,7 @@ pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }
 
-/// As [`count_of_several`], where all must be up; `None`: there are none.
+/// As [`count_of_several`]; `None` if `counts` is empty.
 pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
     (!counts.is_empty()).then(|| count_of_several(counts.into_iter()))
 }

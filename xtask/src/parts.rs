@@ -28,7 +28,7 @@ pub fn shell(job: &Job<'_>) -> bool {
             job.say(&format!("{script} is not executable"));
             good = false;
         }
-        // The linter is optional.
+        // Skips shellcheck if it is not installed.
         good &= path_of("shellcheck").is_none()
             || job.run(&Run::new("shellcheck").args(["--external-sources", &script])).good;
     }

@@ -154,7 +154,7 @@ pub fn part_build(job: &Job<'_>) -> bool {
     good
 }
 
-/// Modules of a program in no suite. Tests beside the modules belong to the suite without modules.
+/// The modules of a program that no suite names. Tests outside of modules are in a suite that names none.
 fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str> {
     let is_in = |module: &str| {
         suites.iter().filter(|suite| suite.program == program).any(|suite| {

@@ -281,7 +281,7 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 // Cannot fail, since the receiver outlives the scope.
                 drop(done.send(tally));
                 if own_clients {
-                    // A client stays until all threads are done: others may still wait.
+                    // No client ends before all threads are done, since other threads may still wait.
                     over.wait();
                 }
             })?;

@@ -32,7 +32,7 @@ pub enum Kind {
     Holder,
     /// All threads wait for one lock, then pass it on.
     Waiters,
-    /// As waiters, but each thread has a separate client, as if it were a process.
+    /// As `Waiters`, but each thread has its own client, as if the thread were a process.
     Crowd,
 }
 
@@ -93,7 +93,7 @@ impl Load {
 
 /// The number of permits of the semaphore under load.
 pub const PERMITS: u32 = 4;
-/// Of so many cycles on a read-write lock one writes, and the others read.
+/// One in this many cycles on a read-write lock writes; the other cycles read.
 pub const WRITES_EVERY: u64 = 10;
 /// How long `handoff` holds the lock: long enough for the other process to wait.
 pub const HOLD: Duration = Duration::from_millis(3);

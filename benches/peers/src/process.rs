@@ -16,7 +16,7 @@ pub struct Driver {
     lines: Receiver<String>,
 }
 
-/// Linux's numbers for a process; zeros elsewhere.
+/// A process's numbers of threads and memory. Only Linux shows them; on other systems all are zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub threads: f64,

@@ -56,7 +56,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// `None` where the system does not show it.
+    /// Returns `None` on systems that do not show the time of processors.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }

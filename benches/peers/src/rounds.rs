@@ -48,7 +48,7 @@ pub struct Options {
     /// The file for finished runs, one line each.
     #[arg(long)]
     runs: Option<PathBuf>,
-    /// Skips the runs in that file if they are of the same commit, settings and machine.
+    /// Skips the runs that `--runs` already has, if commit, settings and machine are the same.
     #[arg(long, requires = "runs", requires = "commit")]
     resume: bool,
     /// The commit that is measured.
@@ -99,7 +99,7 @@ pub struct Run {
     pub version: String,
     /// The failures.
     pub note: Option<String>,
-    /// `None` where the system does not show it.
+    /// `None` on systems that do not show the time of processors.
     pub disturbance: Option<Disturbance>,
 }
 

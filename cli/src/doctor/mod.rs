@@ -31,7 +31,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
-    // No directory entry, so that nothing stays in the store, not even for a lease.
+    // Writes no directory entry, since `doctor` must leave nothing in the store.
     let built = store::open(common, None, say, |builder| {
         args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
@@ -254,7 +254,7 @@ fn add_latency(
     report.add(lease_finding(lease, command_timeout, &latency));
 }
 
-/// Judges the lease: renewals are a third of it apart, and one of them may fail.
+/// Judges whether the lease is long enough: it is renewed every third of its time, and one renewal may fail.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";

@@ -193,8 +193,8 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
 /// `--at-least` is over.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // Only while the lock lasts longer than a request may take: a later release could free another owner's
-    // lock.
+    // Releases only a lock that lasts longer than a request may take. Otherwise the request could arrive when
+    // another owner has the lock.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)

@@ -26,7 +26,7 @@ fn ends(signal: i32) -> bool {
 
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
-    /// Puts signals that were read too early back into `signals`.
+    /// Puts a signal that was read too early back into `signals`.
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
@@ -213,7 +213,7 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // Without this, a hand-over from the background would stop this process.
+    // SIGTTOU would stop this process when it uses the terminal from the background.
     set.thread_block().ok();
 }
 

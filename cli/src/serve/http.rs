@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// Whether this server is computing the answer: then it is not the client that is slow.
+    /// Whether this server still computes the answer. Such a connection is never cut for a new client.
     waits_for_us: bool,
     is_cut: bool,
 }
@@ -236,7 +236,7 @@ struct InUse {
 }
 
 impl Connections {
-    /// If all places are taken, disconnects the slowest client.
+    /// Takes a place. If none is free, cuts the oldest connection that does not wait for this server.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();

@@ -18,7 +18,7 @@ fn rounds() -> usize {
 pub(crate) enum Child {
     Itself,
     IgnoresTerm,
-    /// In a session of its own, while the parent waits.
+    /// The command runs in its own session, while its parent waits.
     Setsid,
     Su,
     Script,

@@ -83,7 +83,7 @@ fn each_line_of_the_files_runs_its_command() {
                 word => word.to_owned(),
             };
             if line.words[1] == "serve" {
-                // Leaves out `$OPTIONS`, which is empty, since its file is optional.
+                // Leaves out `$OPTIONS`: the unit's optional file, which would set it, does not exist.
                 let words =
                     line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
                 let words: Vec<String> = words.collect();

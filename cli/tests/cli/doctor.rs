@@ -149,7 +149,7 @@ fn a_missing_right_is_named() {
     rights_on(&Server::start());
 }
 
-/// Without ACL DRYRUN, and without a right to ask in a script, the rights are tried, and no key is left.
+/// Redis 6.2 has no ACL DRYRUN, so `doctor` tries each command, and must leave no key.
 #[test]
 fn a_missing_right_is_named_on_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();

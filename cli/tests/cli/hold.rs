@@ -262,7 +262,7 @@ fn the_keeper_survives_signals_to_its_service() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // A lookout that has just started may die of the signal; then the keeper starts another.
+        // The signal may kill a lookout that has just started. The keeper then starts another lookout.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }

@@ -228,7 +228,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
     if (document.documentElement.scrollWidth > innerWidth) off.push('the page'); \
     return off.slice(0, 20); })()";
 
-/// `LEASEHOLD_PICTURES=FOLDER` saves a picture of each size: look at them after a change of the page.
+/// With `LEASEHOLD_PICTURES=FOLDER` the test saves pictures, for a person to look at after a change.
 #[test]
 fn the_page_fits_a_small_screen() {
     let Some(program) = browser::find() else { return };

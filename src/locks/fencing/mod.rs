@@ -248,7 +248,7 @@ impl TokenRegister {
         }
     }
 
-    /// Lets the same users write the register and the file.
+    /// Gives a new register the file's owner, group and permissions, so that the same users can write both.
     fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
         let old = old.filter(|_| self.is_new);
         old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
@@ -260,7 +260,7 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Removes the register if it is new, since this user may not write its file.
+    /// Removes a new register after its file turned out to be unwritable for this user.
     fn take_back(&self) {
         if self.is_new {
             // If the removal fails, a register without a token remains, which does no harm.
@@ -358,7 +358,7 @@ mod system {
         id(fs::symlink_metadata(path)).is_some_and(|there| id(file.metadata()) == Some(there))
     }
 
-    /// Gives the file the old one's owner, and a mode without set-user-id and set-group-id bits.
+    /// Gives `file` the owner and group of `old`, and its mode without the set-user-id and set-group-id bits.
     pub(super) fn suit(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
         let made = file.metadata()?;
         let owner = (made.uid() != old.uid()).then(|| old.uid());

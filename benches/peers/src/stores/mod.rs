@@ -92,7 +92,7 @@ struct Run {
     round: usize,
     metrics: Metrics,
     note: Option<String>,
-    /// `None` where the system does not show it.
+    /// `None` on systems that do not show the time of processors.
     disturbance: Option<Disturbance>,
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
     begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
-/// Closes inherited files: a pipe of the shell would stay open as long as this process.
+/// Closes inherited files, since an inherited pipe of the shell would stay open while this process runs.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
