@@ -143,13 +143,13 @@ impl LockClient {
     /// Up to the connect time-out (default 3 s), for all nodes together.
     ///
     /// # Errors
-    /// The list is empty, has a bad label, names a server twice or names a cluster; its number belongs to
-    /// another list; a node cannot keep locks; or no node can be reached. Kind
+    /// The list is empty, has a bad label, names a server twice or names a cluster; a node knows another list
+    /// with the same number; a node cannot keep locks; or no node can be reached. Kind
     /// [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
     ///
     /// # Guarantees
-    /// Those of one server, name by name. A node has no replica here: while it is away its names cannot be
-    /// locked, and the names of other nodes are not affected.
+    /// Each name has the guarantees of one server. A node has no replica here: while it is away its names
+    /// cannot be locked, and the names of other nodes are not affected.
     pub fn ring<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }

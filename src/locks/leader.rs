@@ -86,7 +86,7 @@ pub enum LeaderEvent {
     SteppedDown {
         /// The term that is over.
         term: FencingToken,
-        /// The reason, unless the candidate stepped down by itself.
+        /// Why the leadership was lost; `None` if the candidate stepped down by itself.
         lost: Option<LossReason>,
     },
 }

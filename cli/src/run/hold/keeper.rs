@@ -1,6 +1,6 @@
 //! The keeper of a shell's lock: acquires, renews, releases, and answers `release`.
 //!
-//! The keeper has its own session and none of the shell's open files, so that no substitution and no terminal
+//! The keeper has its own session and none of the shell's open files, so that neither `$(…)` nor a terminal
 //! waits for it. A signal to all processes of a service does not end the keeper: it ends after its shell.
 
 use std::ffi::OsString;
