@@ -13,7 +13,7 @@ fn main() {
     divan::main();
 }
 
-/// A client that holds `others` more locks: the size of the registry of holds.
+/// A client that already holds `others` locks, and one more lock, which is free.
 fn holding(others: usize) -> (LockClient, RedisLock) {
     let client = LockClient::in_memory();
     for number in 0..others {
@@ -23,7 +23,7 @@ fn holding(others: usize) -> (LockClient, RedisLock) {
     (client, lock)
 }
 
-/// The cycle of one thread, while the client holds the given numbers of other locks.
+/// One thread locks and unlocks, while its client holds as many other locks as `HELD` says.
 mod alone {
     use super::*;
 

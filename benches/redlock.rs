@@ -46,7 +46,7 @@ fn compare(what: &str, one: &RedisLock, five: &RedisLock, cycle: impl Fn(&RedisL
             let begun = now();
             (0..CYCLES).for_each(|_| cycle(lock));
             if round > 0 {
-                spans.push(begun.elapsed() / CYCLES); // the first warms up
+                spans.push(begun.elapsed() / CYCLES); // the first round only warms up
             }
         }
     }

@@ -52,7 +52,7 @@ fn main() {
             for (client, rates) in clients.iter().zip(&mut rates) {
                 let cycles = cycles(client, threads, locks);
                 if round > 0 {
-                    rates.push(cycles); // the first warms up
+                    rates.push(cycles); // the first round only warms up
                 }
             }
         }

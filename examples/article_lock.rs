@@ -1,8 +1,8 @@
 //! A lock shared with a program that does `SET name token NX PX …`, as articles describe it and redis-py
 //! does: a token lock.
 //!
-//! `cargo run --example article_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
-//! Redis: say `SET example:article mine NX PX 5000` to redis-cli meanwhile.
+//! `cargo run --example article_lock` needs no server. With `REDIS_URL=redis://127.0.0.1:6379` the lock is in
+//! Redis: enter `SET example:article mine NX PX 5000` in redis-cli before you start this program.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let lock = client.get_token_lock("example:article");
-    // Those libraries publish no releases, so this waiter polls every 50–100 ms.
+    // Such programs do not publish their releases, so this waiter polls every 50–100 ms.
     let Some(guard) = lock.try_acquire_for(Duration::from_secs(10))? else {
         println!("somebody keeps it");
         return client.shutdown();

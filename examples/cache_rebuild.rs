@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use leasehold::{LockClient, ReadWriteLock, Result};
 
-/// Readers read together. A reader that finds the cache stale rebuilds it alone, and reads its result before
-/// another thread can rebuild it again.
+/// Reads the cache, beside other readers. A reader that finds the cache stale rebuilds it alone, and reads
+/// the result before another thread can rebuild the cache again.
 fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
     {
         let _reading = lock.read().acquire()?;
@@ -19,7 +19,7 @@ fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
         if found >= wanted {
             return Ok(found);
         }
-    } // A reader cannot become the writer: two who tried would wait for each other.
+    } // Releases first: two readers that both waited to write would wait for each other.
     let writing = lock.write().acquire()?;
     // Another thread may have rebuilt the cache first.
     if cache.load(SeqCst) < wanted {
@@ -27,7 +27,7 @@ fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
         thread::sleep(Duration::from_millis(100));
         cache.store(wanted, SeqCst);
     }
-    // The downgrade admits readers but no writers.
+    // A downgrade: other readers may read now, but no writer can write before this read ends.
     let _reading = lock.read().acquire()?;
     drop(writing);
     Ok(cache.load(SeqCst))

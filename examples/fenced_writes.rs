@@ -1,7 +1,7 @@
-//! A holder is stopped for longer than its lease, goes on, and writes: the file refuses it.
+//! A holder is stopped for longer than its lease, continues, and writes; the fenced file refuses the write.
 //!
-//! No lock can keep such a holder from writing. A fence can, where the write happens. `cargo run --example
-//! fenced_writes` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
+//! No lock can keep such a holder from writing, but the resource can, by comparing fencing tokens. `cargo run
+//! --example fenced_writes` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! The first lock: take it, work, let go.
+//! The first lock: acquire it, work, release it.
 //!
 //! `cargo run --example first_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
 //! Redis, and a second terminal running the same waits for the first.
@@ -15,14 +15,14 @@ fn main() -> Result<()> {
     };
     let lock = client.get_lock("example:first");
 
-    // The Rust way: the guard is the hold, and dropping it releases.
+    // The Rust way: the guard stands for the hold, and dropping the guard releases the lock.
     println!("{} waits for {}", client.current_owner(), lock.name());
     let guard = lock.acquire()?;
     println!("{} has it for the next {:?}, and renewed from then on", guard.owner(), guard.remaining());
     std::thread::sleep(Duration::from_secs(2));
     drop(guard);
 
-    // The Java way: the thread is the owner, and has to call `unlock`.
+    // The Java way: the thread is the owner, and must call `unlock`.
     lock.lock()?;
     println!("locked: {}, by this thread: {}", lock.is_locked()?, lock.is_held_by_current_thread()?);
     lock.unlock()?;

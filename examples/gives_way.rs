@@ -23,7 +23,7 @@ fn rebuild(client: &LockClient, first: u32) -> Result<u32> {
     let guard = client.get_lock(NAME).acquire()?;
     let mut part = first;
     while part < PARTS && !guard.is_contended()? {
-        thread::sleep(Duration::from_millis(10)); // a part of the work; after each the data are sound
+        thread::sleep(Duration::from_millis(10)); // a part of the work, after which the data are consistent
         part += 1;
     }
     if let Err(error) = guard.unlock()

@@ -1,7 +1,6 @@
 //! A lease can be lost: how a guard reports it, and what to do then.
 //!
-//! `cargo run --example guard_and_lost_lease` needs no server: the store is in memory and its clock is moved
-//! by hand.
+//! `cargo run --example guard_and_lost_lease` needs no server: the program moves its store's clock.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::time::Duration;
@@ -15,7 +14,7 @@ fn main() -> Result<()> {
     let ours = LockClient::in_memory_with(&store);
     let theirs = LockClient::in_memory_with(&store);
 
-    // A lease given explicitly is never renewed. (`acquire()` would be, for as long as this process runs.)
+    // An explicit lease is never renewed. (The lease of `acquire()` is renewed while this process runs.)
     let options = AcquireOptions::new().lease(Duration::from_secs(10));
     let Some(guard) = ours.get_lock("example:report").acquire_with(&options)? else { return Ok(()) };
     println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
@@ -33,12 +32,12 @@ fn main() -> Result<()> {
     let other = theirs.get_lock("example:report").try_acquire()?;
     println!("another client gets it: {}", other.is_some());
 
-    // Check before anything that cannot be undone. The check only reads the clock, without a round trip.
+    // Check before a step that cannot be undone. The check reads the clock and sends nothing.
     if let Err(e) = guard.check() {
         println!("check says: {e} (lost: {})", e.is_lost());
     }
 
-    // Or wait for the loss beside other work.
+    // Another way is to wait for the loss together with other channels.
     select! {
         recv(lost) -> loss => match loss {
             Ok(loss) => println!("told by channel: {:?}", loss.reason),
@@ -47,13 +46,13 @@ fn main() -> Result<()> {
         default(Duration::from_secs(5)) => println!("no loss was reported"),
     }
 
-    // No message is sent here: the channel closes when the callback has run.
+    // The channel gets no message; it closes when the callback has run and is dropped.
     println!(
         "the callback has run: {}",
         heard.recv_timeout(Duration::from_secs(5)) == Err(RecvTimeoutError::Disconnected)
     );
 
-    // The release reports it too; the other client's hold is untouched.
+    // The release also reports the loss, and does not touch the other client's hold.
     match guard.unlock() {
         Ok(()) => println!("released"),
         Err(e) => println!("unlock says: {e}"),

@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     println!("a group of two sits down; seats left: {}", seats.available_permits()?);
     println!("another two may sit down: {}", seats.try_acquire(2)?.is_some());
     thread::scope(|scope| {
-        // A single user does not wait behind a group of two.
+        // A request for one permit does not wait behind a request for several.
         let waiting =
             scope.spawn(|| seats.try_acquire_for(3, Duration::from_secs(5)).map(|table| table.is_some()));
         println!("somebody alone may: {}", seats.try_acquire(1)?.is_some());

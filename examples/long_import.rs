@@ -1,9 +1,9 @@
-//! A long import that must not be started twice: the second operator is refused at once; the refusal says by
-//! whom, since when, and when that ends at the latest.
+//! A long import that must not be started twice. A second operator is refused at once, and learns who holds
+//! the lock, since when, and when the hold ends at the latest.
 //!
 //! `cargo run --example long_import` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
-//! Redis, and an operator in a second terminal is refused as well. Of a lock that Java holds it learns who
-//! has it and how long its lease still is; since when, Redisson does not keep.
+//! Redis, and an operator in a second terminal is refused as well. If a Java program holds the lock, the
+//! operator learns the holder and the remaining lease; Redisson does not store since when.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;
@@ -13,7 +13,7 @@ use leasehold::crossbeam_channel::{Sender, bounded};
 use leasehold::{LockClient, LossReason, MemoryStore, Result};
 
 const NAME: &str = "example:import";
-/// An import that takes longer hangs, whatever its watchdog says.
+/// An import that takes longer is assumed to hang, although its watchdog still renews.
 const MAX_HOLD: Duration = Duration::from_secs(3);
 
 fn connect(store: &MemoryStore) -> Result<LockClient> {
@@ -33,8 +33,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     println!("{operator} imports, as {}", guard.owner());
     let lost = guard.lost();
     drop(started);
-    // The import hangs. The channel reports the end of the hold; a real import would call `guard.check()`
-    // before each batch.
+    // The import hangs. A real import would call `guard.check()` before each batch.
     if let Ok(loss) = lost.recv() {
         let too_long = loss.reason == LossReason::HeldTooLong;
         println!("{operator} is stopped; held too long: {too_long}");
@@ -42,7 +41,7 @@ fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> R
     Ok(true)
 }
 
-/// Prints who holds the lock. The holder may be gone by now; then nothing is printed.
+/// Prints who holds the lock, or nothing if the lock is free by now.
 fn refused(client: &LockClient, operator: &str) -> Result<()> {
     let seen = client.inspect(NAME)?;
     let Some(holder) = seen.holders.first() else {
@@ -69,10 +68,10 @@ fn main() -> Result<()> {
     thread::scope(|scope| {
         let ada = thread::Builder::new().name("ada".into());
         let ada = ada.spawn_scoped(scope, || import(&first, "ada", Some(starting)));
-        // No message is sent here: the channel closes when the import has started, or was refused.
+        // The channel gets no message; it closes when the import has started or was refused.
         started.recv().ok();
         import(&second, "bob", None)?;
-        // The operator tries again when the import must be over, and need not kill anything.
+        // The operator need not kill the import: `max_hold` ends its hold, and this wait then succeeds.
         if second.get_lock(NAME).try_acquire_for(MAX_HOLD * 2)?.is_some() {
             println!("bob may now");
         }

@@ -4,7 +4,7 @@
 //! cargo run --example metrics --features metrics -- 9478      # a port; 0: any
 //! curl http://127.0.0.1:9478/metrics
 //! ```
-//! With REDIS_URL its locks are there, else in memory. It works until its input ends.
+//! With REDIS_URL the locks are in that Redis, otherwise in memory. The program ends with its input.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::io::Read;
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     Ok(client.shutdown()?)
 }
 
-/// Three workers share two pieces, so that some wait; now and then a worker only tries.
+/// A worker's loop. Three workers share two locks, so that some wait; now and then a worker calls `try_lock`.
 fn work(client: &LockClient, worker: u32, is_over: &AtomicBool) {
     for round in 0_u32.. {
         if is_over.load(Relaxed) {

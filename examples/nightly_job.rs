@@ -1,8 +1,8 @@
 //! `run_once`: five processes have the same timer, and at each of ten ticks one of them does the job.
 //!
-//! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of
-//! its own. With `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a
-//! tick takes (500).
+//! `cargo run --example nightly_job` needs no server, and runs five threads, each with its own client, in
+//! place of processes. With `REDIS_URL=redis://127.0.0.1:6379` it starts five processes. An argument sets the
+//! time between two ticks in ms (default 500).
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::error::Error;
@@ -17,17 +17,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const PROCESSES: u32 = 5;
 const TICKS: u32 = 10;
 
-/// Waits for each tick, as a timer would, and runs the job if no other process does. Returns how often this
-/// process ran it.
+/// Waits for each tick, and runs the job if no other process does. Returns how often this process ran it.
 fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
-    // `at_least` exceeds the difference between the timers, and is below the time between two ticks.
+    // `at_least` must exceed the difference between the timers, and be below the time between two ticks.
     let at_least = tick * 3 / 4;
-    // After `at_most`, a process that died during the job counts as dead.
+    // If a process dies during the job, another process may run the job after `at_most`.
     let at_most = Duration::from_secs(60);
     let mut jobs = 0;
     for number in 0..TICKS {
-        // The timers do not fire together: a short job may be over when a later timer fires, and must not run
-        // again.
+        // The timers do not fire together: a late timer must not run a short job again that is already over.
         let late = tick / 20 * ((process + number) % PROCESSES);
         let due = first + tick * number;
         thread::sleep((due + late).saturating_sub(SystemTime::now().duration_since(UNIX_EPOCH)?));
@@ -52,8 +50,7 @@ fn main() -> Result<()> {
     let mut next = || args.next().transpose();
     let tick_ms = next()?.unwrap_or(500);
     let tick = Duration::from_millis(tick_ms);
-    // The other arguments are those of a process started by this example: the time of the first tick, and the
-    // process's number.
+    // A process started by this example gets the time of the first tick, and its number.
     if let (Some(first_ms), Some(process)) = (next()?, next()?) {
         let client = LockClient::connect(&std::env::var("REDIS_URL")?)?;
         timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;

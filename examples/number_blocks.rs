@@ -1,9 +1,8 @@
-//! Workers fetch blocks of invoice numbers from a shared counter: a spin lock, for something that is over in
-//! a moment.
+//! Workers fetch blocks of invoice numbers from a shared counter: a spin lock, for very short work.
 //!
-//! It subscribes to nothing, so it costs no connection for wake-ups and works for users without that right.
-//! `cargo run --example number_blocks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is
-//! in Redis.
+//! A spin lock subscribes to nothing, so it needs neither a connection for wake-ups nor the right to
+//! subscribe. `cargo run --example number_blocks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379`
+//! the lock is in Redis.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::collections::BTreeSet;
@@ -29,8 +28,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, as Redisson's does; here it is
-    // quicker.
+    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between attempts, as in Redisson. Here it sleeps less.
     let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
     let lock = client.lock_builder("example:numbers").spin(backoff).build();
     let counter = AtomicU32::new(1);

@@ -1,8 +1,8 @@
-//! Leader election: one of several processes schedules; when it leaves, another takes over, and late orders
-//! of the old one are refused.
+//! Leader election: one of several processes is the scheduler. When the scheduler leaves, another process
+//! takes over, and late orders of the old scheduler are refused.
 //!
-//! Each candidate is a client of its own here. `cargo run --example one_scheduler` needs no server; with
-//! `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+//! Here each candidate is a client with an id of its own, as in a separate process. `cargo run --example
+//! one_scheduler` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::error::Error;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let second = other.leader("example:scheduler")?;
     println!("the second leads: {}", second.term().is_some());
 
-    // The leader withdraws, as at a planned restart: the second candidate need not wait for a lease to end.
+    // The leader withdraws, as before a planned restart, so that the second candidate leads at once.
     first.withdraw()?;
     let LeaderEvent::Elected { term: new } = second.events().recv()? else {
         return Err("not elected".into());

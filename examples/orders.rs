@@ -1,20 +1,20 @@
-//! An order that must be placed once, whatever happens: which of a unique key, a form's token, a lock and a
-//! fence prevents the second one, alone and together.
+//! An order that must be placed only once. The program shows which of a unique key, a form's token, a lock
+//! and a fence prevents the second order, alone and together.
 //!
-//! `cargo run --example orders --features postgres,mysql,sqlite` uses a SQLite file; `… --
-//! postgres://app@localhost/shop mysql://app@localhost/shop` those databases. Its tables begin with
-//! `orders_`.
+//! `cargo run --example orders --features postgres,mysql,sqlite` uses a SQLite file; with `--
+//! postgres://app@localhost/shop mysql://app@localhost/shop` it uses those databases. The names of its tables
+//! begin with `orders_`.
 //!
-//! Three accidents befall one purchase:
+//! One purchase meets three accidents:
 //!
 //! - *race*: a queue delivers its message twice, to two workers at once;
-//! - *pause*: a worker is stopped between looking and writing, for longer than its lease, and then goes on;
+//! - *pause*: a worker is stopped between its read and its write, for longer than its lease, and then continues;
 //! - *resend*: the answer is lost and the buyer clicks again, which makes a new request with a new order
 //!   number.
 //!
-//! The purpose of each guard: the *unique key* on the order number stops two rows for one request; the
-//! *token*, made with the form, stops two requests for one purchase; the *lock* stops two workers from both
-//! paying; the *fence* stops the one whose lock has ended meanwhile.
+//! The purpose of each guard: the *unique key* on the order number prevents two rows for one request; the
+//! *token*, which is made with the form, prevents two requests for one purchase; the *lock* prevents that two
+//! workers both pay; the *fence* stops a worker whose lock has ended meanwhile.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -41,10 +41,10 @@ const TABLES: [&str; 5] = [
 
 /// The purchase, by the token that was made with its form.
 const TOKEN: &str = "form-7f3a";
-/// How long a worker has the lock, which it does not renew; and one that a pause outlasts.
+/// The worker's lease, which is not renewed; and a lease that is shorter than the pause.
 const LEASE: Duration = Duration::from_secs(20);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
-/// How long a worker waits for another that a lock may keep from coming.
+/// How long a worker waits for the other worker, which the lock may keep out.
 const MEETING: Duration = Duration::from_millis(1_500);
 
 // ---- one shop, three databases
@@ -74,7 +74,7 @@ impl Database {
         }
     }
 
-    /// How many rows a statement changed, or why not.
+    /// The number of rows that a statement changed, or the database's error.
     fn run(&mut self, sql: &str) -> Result<u64, String> {
         match self {
             Database::Postgres(client) => client.execute(sql, &[]).map_err(|error| error.to_string()),
@@ -97,7 +97,7 @@ impl Database {
         }
     }
 
-    /// Empty tables, one form given out, and one that was given out two days ago.
+    /// Creates empty tables, one form of today, and one form of two days ago.
     fn set_up(&mut self) {
         for table in TABLES {
             let name = table.split(' ').nth(2).unwrap();
@@ -112,8 +112,7 @@ impl Database {
         self.run("INSERT INTO orders_fences VALUES ('42', 0)").unwrap();
     }
 
-    /// Forgets forms that nobody will send any more. One that is sent after all is refused like one that was
-    /// used.
+    /// Deletes the tokens of old forms. If such a form is sent after all, it is refused like a used form.
     fn sweep_tokens(&mut self, age: Duration) -> u64 {
         let oldest = SystemTime::UNIX_EPOCH.elapsed().unwrap() - age;
         self.run(&format!("DELETE FROM orders_tokens WHERE made < {}", oldest.as_secs())).unwrap()
@@ -122,7 +121,7 @@ impl Database {
 
 // ---- placing an order
 
-/// The shop's guards against doubles.
+/// The shop's guards against a second order.
 #[derive(Clone, Copy)]
 struct Guards {
     label: &'static str,
@@ -146,7 +145,7 @@ impl Guards {
         if self.key { "orders_unique" } else { "orders_plain" }
     }
 
-    /// One worker with one request; `pause` is what happens to it at the worst moment.
+    /// One worker handles one request; `pause` runs between its read and its write.
     fn place(self, url: &str, locks: &LockClient, number: &str, lease: Duration, pause: impl FnOnce()) {
         let mut shop = Database::open(url);
         let options = AcquireOptions::new().lease(lease);
@@ -154,15 +153,15 @@ impl Guards {
         let guard = lock.and_then(|lock| lock.acquire_with(&options).unwrap());
         if !self.is_placed(&mut shop, number) {
             shop.run(&format!("INSERT INTO orders_payments VALUES ('{number}')")).unwrap();
-            // A worker would check its guard here. It may just as well be stopped right after that.
+            // A real worker would check its guard here, but could be stopped just after the check.
             pause();
-            // An error is the second one being refused, whichever way the database says that.
+            // Every error means that the database refused a second order.
             if self.write(&mut shop, number, guard.as_ref()).is_err() {
                 drop(shop.run("ROLLBACK"));
             }
         }
         if let Some(guard) = guard {
-            drop(guard.unlock()); // an error: the lease ended first
+            drop(guard.unlock()); // fails if the lease has ended
         }
     }
 
@@ -172,7 +171,7 @@ impl Guards {
         is_used || shop.count(&format!("{} WHERE number = '{number}'", self.orders())) > 0
     }
 
-    /// Token, fence and order in one transaction: all or nothing.
+    /// Writes token, fence and order in one transaction, all or nothing.
     fn write(self, shop: &mut Database, number: &str, guard: Option<&Guard>) -> Result<(), String> {
         let one_row = |rows| if rows == 1 { Ok(()) } else { Err("no".to_owned()) };
         shop.run("BEGIN")?;
@@ -206,7 +205,7 @@ fn race(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     let meet = |tell: Sender<()>, other: Receiver<()>| {
         move || {
             tell.send(()).ok();
-            other.recv_timeout(MEETING).ok(); // the lock may keep the other out
+            other.recv_timeout(MEETING).ok(); // times out if the lock keeps the other worker out
         }
     };
     thread::scope(|scope| {
@@ -218,7 +217,7 @@ fn race(guards: Guards, url: &str, locks: &[LockClient; 2]) {
 fn pause(guards: Guards, url: &str, locks: &[LockClient; 2]) {
     thread::scope(|scope| {
         guards.place(url, &locks[0], "1001", SHORT_LEASE, || {
-            // The message is delivered again; the other worker is done before this one goes on.
+            // The message is delivered again, and another worker handles it completely during the pause.
             scope.spawn(|| guards.place(url, &locks[1], "1001", LEASE, || {})).join().unwrap();
         });
     });
@@ -231,15 +230,16 @@ fn resend(guards: Guards, url: &str, locks: &[LockClient; 2]) {
 
 // ---- what the tutorials say
 
-/// How two workers fare that each look for an order with `SELECT … FOR UPDATE`, find none, and insert it.
+/// The result of two workers that each search an order with `SELECT … FOR UPDATE`, find none, and insert it.
 #[derive(Debug, Default)]
 pub(crate) struct Tutorial {
     pub(crate) orders: i64,
-    /// The database's answer to one of them.
+    /// The database's error for one of the two.
     pub(crate) error: Option<String>,
 }
 
-/// `look`: as the tutorials do it; else the insert alone, where the number is unique.
+/// With `look`, the workers search first, as tutorials show it; without, they only insert into a table whose
+/// order numbers are unique.
 fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     let table = if look { "orders_tutorial" } else { "orders_unique" };
     let mut shop = Database::open(url);
@@ -267,20 +267,21 @@ fn tutorial(url: &str, level: &str, look: bool) -> Tutorial {
     Tutorial { orders: shop.count(table), error: errors.into_iter().flatten().next() }
 }
 
-// ---- the whole
+// ---- all databases
 
 /// The outcome on one database.
 pub(crate) struct Report {
-    /// By guards: what became of the purchase in a race, after a pause, after a resend.
+    /// For each combination of guards: the result of a race, of a pause, and of a resend.
     pub(crate) rows: Vec<(&'static str, [Became; 3])>,
     pub(crate) swept: u64,
-    /// At REPEATABLE READ and READ COMMITTED: looking and inserting; then inserting alone, by a unique key.
+    /// Search and insert at REPEATABLE READ and at READ COMMITTED; then, at the same levels, only an insert
+    /// into a table with a unique key.
     pub(crate) tutorials: Option<[Tutorial; 4]>,
 }
 
 pub(crate) fn run(url: &str) -> Report {
     let mut shop = Database::open(url);
-    // Two processes, as far as the lock is concerned.
+    // Two clients are two owners, as two processes would be.
     let client = || LockClient::builder().url(url).table("orders_locks").create_schema(true).build().unwrap();
     let locks = [client(), client()];
     let accidents: [fn(Guards, &str, &[LockClient; 2]); 3] = [race, pause, resend];

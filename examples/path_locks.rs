@@ -1,4 +1,4 @@
-//! Locks of a tree: whoever locks a path keeps others out of it and of all below it, and of nothing else.
+//! Locks of a tree: a lock on a path excludes others from that path and from all paths below it.
 //!
 //! `cargo run --example path_locks` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in
 //! Redis.
@@ -6,9 +6,9 @@
 
 use leasehold::{LockClient, MultiLock, Result};
 
-/// Reads on all paths above, and a write on the path itself, as one multi-lock. Names without a slash at either end.
+/// Read locks on all paths above and a write lock on the path itself. The path has no slash at its ends.
 ///
-/// In Java, `getMultiLock` of the same `readLock()`s and `writeLock()`, the path above first.
+/// In Java this is `getMultiLock` of the same locks, beginning with the topmost path.
 fn path_lock(client: &LockClient, path: &str) -> MultiLock {
     let named = |path: &str| client.get_read_write_lock(format!("example:tree:{path}"));
     let mut locks: Vec<_> =
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let connect = || url.as_deref().map_or_else(|| Ok(LockClient::in_memory()), LockClient::connect);
     let client = connect()?;
     let shelf = path_lock(&client, "library/east/shelf").acquire()?;
-    // Other threads, which stand for other programs.
+    // Asks on another thread, which is another owner, as another program would be.
     let is_free = |path: &str| -> Result<bool> {
         std::thread::scope(|scope| {
             let tries = scope.spawn(|| path_lock(&client, path).try_acquire().map(|guard| guard.is_some()));
@@ -32,8 +32,8 @@ fn main() -> Result<()> {
     for path in ["library/east/shelf/box", "library/east", "library", "library/east/desk", "library/west"] {
         println!("{path}: {}", if is_free(path)? { "free" } else { "locked" });
     }
-    shelf.check()?; // all parts are still ours: before each write
-    // The holder of a path may go deeper: a writer may read.
+    shelf.check()?; // before each write: an error if one of the locks is lost
+    // The holder of a path may also lock a path below it, since a writer may read.
     println!("and the box within: {}", path_lock(&client, "library/east/shelf/box").try_acquire()?.is_some());
     shelf.unlock()?;
     println!("afterwards library: {}", if is_free("library")? { "free" } else { "locked" });

@@ -1,7 +1,7 @@
-//! A downstream service that stands three calls at a time, however many processes call: a semaphore.
+//! At most three simultaneous calls of a downstream service, however many processes call it: a semaphore.
 //!
-//! Expirable, so that the permits of a process that dies come back by themselves. `cargo run --example
-//! rate_limit` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+//! The semaphore is expirable: the permits of a process that dies come back when their leases end. `cargo run
+//! --example rate_limit` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold::{ExpirableSemaphore, LockClient, Result};
 
 const AT_ONCE: u32 = 3;
-/// Longer than this a caller does not wait for its turn.
+/// How long a caller waits for a permit at most.
 const WAIT: Duration = Duration::from_millis(250);
 
 fn call(slots: &ExpirableSemaphore, under_way: &AtomicU32) -> Result<&'static str> {
@@ -20,7 +20,7 @@ fn call(slots: &ExpirableSemaphore, under_way: &AtomicU32) -> Result<&'static st
     thread::sleep(Duration::from_millis(100));
     under_way.fetch_sub(1, SeqCst);
     Ok("served")
-} // The permit goes back here, also in a panic.
+} // The permit is released here, also after a panic.
 
 fn main() -> Result<()> {
     let client = match std::env::var("REDIS_URL") {
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let slots = client.get_expirable_semaphore("example:downstream");
-    // The first process sets it up.
+    // The first process sets the number of permits; later calls change nothing.
     println!("set up here: {}", slots.try_set_permits(AT_ONCE)?);
 
     let under_way = AtomicU32::new(0);

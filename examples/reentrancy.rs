@@ -5,7 +5,7 @@
 
 use leasehold::{LockClient, RedisLock, Result};
 
-/// Locks on its own, and is also called by someone who already has the lock.
+/// Acquires the lock itself, although a caller may already hold it.
 fn deposit(account: &RedisLock, amount: u32) -> Result<()> {
     let _guard = account.acquire()?;
     println!("  deposit {amount}: held {} times by this thread", account.hold_count()?);
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     transfer(&account)?;
     println!("afterwards: locked {}", account.is_locked()?);
 
-    // Another thread is another owner, also with a clone of the same lock.
+    // Another thread is another owner, even with a clone of the same handle.
     let _guard = account.acquire()?;
     std::thread::scope(|scope| {
         scope.spawn(|| match account.try_lock() {

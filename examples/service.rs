@@ -1,4 +1,4 @@
-//! A small stock service, to be run twice and loaded.
+//! A small stock service. Start it twice, and put load on both.
 //!
 //! ```text
 //! export REDIS_URL=redis://127.0.0.1:6379
@@ -10,9 +10,9 @@
 //! ab -n 5000 -c 16 -m POST http://127.0.0.1:8081/buy              # and the same on 8082 at the same time
 //! wrk -t 2 -c 16 -d 10 -s post.lua http://127.0.0.1:8081/buy      # post.lua: wrk.method = "POST"
 //! ```
-//! JMeter: a thread group with two HTTP requests, `POST /buy` to port 8081 and to 8082. However it is loaded,
-//! stock and orders always add up to what was filled in. Ctrl-C finishes the requests under way and releases
-//! what is held.
+//! JMeter: a thread group with two HTTP requests, `POST /buy` to port 8081 and to 8082. Under any load, stock
+//! and orders always add up to the initial stock. Ctrl-C finishes the requests under way and releases all
+//! locks.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,14 +25,13 @@ use tiny_http::{Method, Request, Response, Server};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const WORKERS: usize = 8;
-/// Longer than this nobody wants to wait for an answer.
+/// How long a request waits for the lock at most.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Read and write, each refused (nil) once a newer fence has been here. KEYS: stock, fence, orders. ARGV: my
-/// fence.
+/// Reads the stock; returns nil if a newer token was seen. KEYS: stock, fence, orders. ARGV: my token.
 const READ: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[2], ARGV[1]) return tonumber(redis.call('GET', KEYS[1]) or '0')";
-/// ARGV also: the new stock.
+/// Writes the stock, with the same check and keys. ARGV: my token, the new stock.
 const WRITE: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[1], ARGV[2]) redis.call('RPUSH', KEYS[3], ARGV[1]) return tonumber(ARGV[2])";
 const KEYS: [&str; 3] = ["{shop}:stock", "{shop}:fence", "{shop}:orders"];
@@ -51,7 +50,7 @@ fn buy(lock: &FencedLock, redis: &mut Connection) -> Result<(u16, String)> {
         Some(_) => (409, r#"{"error":"sold out"}"#.into()),
         None => (503, r#"{"error":"came too late, nothing was sold"}"#.into()),
     };
-    // Dropping the guard releases; the sale is decided, so a release that fails does not concern the buyer.
+    // The dropped guard releases the lock. The sale is done, so a failed release is no error for the buyer.
     Ok(answer)
 }
 

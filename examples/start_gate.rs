@@ -1,4 +1,4 @@
-//! Nobody serves before everybody has loaded: a count-down latch.
+//! No worker serves before all workers have loaded their data: a count-down latch.
 //!
 //! `cargo run --example start_gate` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the latch is in
 //! Redis, and the workers could be processes.
@@ -14,7 +14,7 @@ const WORKERS: u32 = 3;
 fn worker(number: u32, loaded: &CountDownLatch) -> Result<()> {
     thread::sleep(Duration::from_millis(100) * number);
     println!("worker {number} has loaded; {} to go", loaded.count_down()?);
-    // With a time-out: a worker that died before it counted down would keep the gate shut.
+    // The wait has a limit, since a worker that died before its count-down would keep the gate shut.
     if loaded.wait_for(Duration::from_secs(5))? {
         println!("worker {number} serves");
     } else {
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         Err(_) => LockClient::in_memory(),
     };
     let loaded = client.get_count_down_latch("example:loaded");
-    // Set up before anybody waits: a latch that nobody has set up is open.
+    // Sets the latch up before any worker waits, since a latch that was never set up is open.
     loaded.try_set_count(WORKERS)?;
     thread::scope(|scope| {
         let workers: Vec<_> = (1..=WORKERS).map(|number| (number, loaded.clone())).collect();

@@ -1,8 +1,8 @@
-//! Customers at one desk, served in the order in which they came, whichever door they came in by: a fair
-//! lock.
+//! Customers come in by two doors, and one desk serves them in the order of arrival: a fair lock.
 //!
-//! Each door is a client of its own here; with Redis they may be processes, and Java's among them. `cargo run
-//! --example ticket_desk` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the queue is in Redis.
+//! Here each door is a client with an id of its own; with Redis the doors may be processes, also in Java.
+//! `cargo run --example ticket_desk` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the queue is in
+//! Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;
@@ -32,15 +32,15 @@ fn main() -> Result<()> {
             customers.push(scope.spawn(move || {
                 let _turn = lock.acquire()?;
                 println!("customer {number} is served");
-                looked.recv().ok(); // nobody sends: it goes on when the other end is gone
+                looked.recv().ok(); // waits until the sender is dropped
                 Ok::<(), leasehold::Error>(())
             }));
-            // The queue is where everybody can see it.
+            // Waits until the customer is in the queue, which every client can inspect.
             while front.inspect(desk)?.waiting <= number {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        // Somebody who only looks in does not go before those who wait.
+        // `try_lock` does not go before waiting customers.
         println!("they wait: {}", back.inspect(desk)?.waiting);
         drop(busy);
         println!("one who only looks in is served: {}", back.get_fair_lock(desk).try_lock()?);

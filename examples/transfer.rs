@@ -1,4 +1,4 @@
-//! Money goes from one account to another, in all directions at once: a multi-lock.
+//! Transfers between accounts, in all directions at the same time: a multi-lock.
 //!
 //! `cargo run --example transfer` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in
 //! Redis.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold::{FencingToken, LockClient, Result};
 
-/// The bank's record of an account: it refuses a token that is older than the last it has seen.
+/// The bank's record of an account, which refuses a token older than the newest that it has seen.
 #[derive(Default)]
 struct Account {
     cents: i64,
@@ -41,8 +41,9 @@ impl Bank {
     }
 }
 
-/// Each account has a lock of its own, so that transfers between others go on meanwhile. In whichever order
-/// the two are named: all take them in the same one, so no two transfers wait for each other.
+/// Each account has its own lock, so that transfers between other accounts go on meanwhile. The multi-lock
+/// acquires its locks in the same order in every process, however the program orders them, so no two
+/// transfers deadlock.
 fn transfer(
     client: &LockClient,
     bank: &Bank,
@@ -54,15 +55,15 @@ fn transfer(
     let Some(both) = client.get_multi_lock(locks).try_acquire_for(Duration::from_secs(10))? else {
         return Ok(false);
     };
-    // Read, think, write: a write in between would be overwritten.
+    // Read, think, write: without the lock this would overwrite a write by another thread in between.
     let (left, right) = (bank.read(from), bank.read(to));
     thread::sleep(Duration::from_millis(2));
-    both.check()?; // both still ours?
+    both.check()?; // an error if one of the two locks is lost
     let token = |name: &str| both.fencing_token_of(&format!("example:account:{name}"));
     let is_done = left >= cents
         && bank.write(from, left - cents, token(from))
         && bank.write(to, right + cents, token(to));
-    Ok(is_done) // the guard releases
+    Ok(is_done) // the dropped guard releases both locks
 }
 
 fn main() -> Result<()> {

@@ -1,8 +1,7 @@
-//! The mistake that `transfer` avoids: two tellers lock two accounts, each in its own order, and wait for
-//! each other.
+//! The mistake that `transfer` avoids: two tellers lock two accounts in opposite orders, and deadlock.
 //!
-//! The first part finds that and says so; in the second the client ends the youngest wait, and the transfer
-//! is made again.
+//! In the first part the clients report the deadlock. In the second part a client ends the youngest wait, and
+//! the teller makes the transfer again.
 //!
 //! `cargo run --example transfer_wrong_order` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the
 //! locks are in Redis.
@@ -14,19 +13,18 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
 
-/// Takes one account and then the other. `meet` has both tellers hold their first, which is what happens now
-/// and then.
+/// Locks one account, then the other. At `meet` both tellers hold their first, as can happen by chance.
 fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
     let first = client.get_lock(format!("example:wrong:{from}")).acquire()?;
     meet.wait();
-    // An error ends the function, and so releases the first.
+    // An error ends the function, which drops `first` and so releases it.
     let second = client.get_lock(format!("example:wrong:{to}")).try_acquire_for(wait)?;
     let is_done = second.is_some();
     drop((second, first));
     Ok(is_done)
 }
 
-/// Both tellers at once, each a program with a client of its own.
+/// Runs both tellers at once. Each has its own client, as in a separate program.
 fn both(clients: &[LockClient; 2], wait: Duration) -> [Result<bool>; 2] {
     let meet = Barrier::new(2);
     thread::scope(|scope| {
@@ -47,7 +45,7 @@ fn main() -> Result<()> {
         }
     };
 
-    // Told: whoever asks sees who holds what and waits for what. Nothing ends, but for the tellers' patience.
+    // First part: any client can report the deadlock, which ends only by the tellers' own time limit.
     let clients = [client(false)?, client(false)?];
     thread::scope(|scope| {
         let tellers = scope.spawn(|| both(&clients, Duration::from_secs(4)));
@@ -67,7 +65,7 @@ fn main() -> Result<()> {
         println!("given up: {}", given_up > 0);
     });
 
-    // Broken: the youngest wait ends with an error, its teller releases what it holds, and the other goes on.
+    // Second part: the youngest wait fails. Its teller releases its lock, and the other teller goes on.
     let clients = [client(true)?, client(true)?];
     let mut again = 0;
     for done in both(&clients, Duration::from_secs(30)) {
@@ -79,7 +77,7 @@ fn main() -> Result<()> {
     }
     println!("ended for a deadlock: {again}");
     for _ in 0..again {
-        // In one order for all, as a multi-lock takes them, there is no deadlock to be broken.
+        // A multi-lock acquires all locks in the same order in every process, so that no deadlock arises.
         let [one, _] = &clients;
         let accounts = ["Ada", "Ben"].map(|name| one.get_lock(format!("example:wrong:{name}")));
         one.get_multi_lock(accounts).acquire()?.unlock()?;

@@ -1,8 +1,8 @@
 //! A producer and two consumers with a queue of two places: conditions.
 //!
-//! A waiting thread gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the
-//! processes share. `cargo run --example work_queue` needs no server; with `REDIS_URL=redis://127.0.0.1:6379`
-//! lock and conditions are in Redis.
+//! A thread that waits for a condition releases the lock during the wait. The queue is a `VecDeque` here; in
+//! a real program it is data that the processes share. `cargo run --example work_queue` needs no server; with
+//! `REDIS_URL=redis://127.0.0.1:6379` lock and conditions are in Redis.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::collections::VecDeque;
@@ -26,13 +26,13 @@ impl Queue {
         look(&mut self.items.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `None` says to a consumer that there is no more.
+    /// Appends an item; `None` makes one consumer stop.
     fn put(&self, item: Option<u32>) -> Result<()> {
         let mut guard = self.lock.acquire()?;
-        // Again and again: another may have been quicker, and a wait may end for no reason.
+        // Waits in a loop: another thread may have been quicker, and a wait may end without a notification.
         self.not_full.wait_while(&mut guard, |_guard| self.items(|items| items.len() == PLACES))?;
         self.items(|items| items.push_back(item));
-        // Whichever of these fails, the guard does not keep the lock.
+        // If a step fails, the dropped guard releases the lock.
         self.not_empty.notify_one()?;
         Ok(())
     }

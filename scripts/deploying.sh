@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 #
-# The files of docs/deploying, judged by the programs whose files they are:
+# Checks the files of docs/deploying by the programs that read them:
 #
-#   systemd      systemd-analyze verify, over the units that this machine has; systemd-analyze security
-#   Kubernetes   the schemas of one version, which the package kubernetes-validate carries
-#   Compose      the reader of the package compose-spec
+#   systemd      systemd-analyze verify, beside the units of this machine; systemd-analyze security
+#   Kubernetes   the schemas in the package kubernetes-validate
+#   Compose      the parser of the package compose-spec
 #
-# A judge that is not there is skipped loudly; with CI=true that is a failure. The packages are fetched from PyPI, once, to
-# LEASEHOLD_SERVERS_DIR (scripts/servers.sh). Every judge is also given a file with a mistake, which it has to find.
+# A missing checker is skipped with a message; with CI=true that is a failure. The packages are fetched once from PyPI to
+# LEASEHOLD_SERVERS_DIR (scripts/servers.sh). Every checker also gets a file with a mistake, which it must find.
 
 # shellcheck disable=SC2317 # judges are called by their names
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 . scripts/servers.sh
-# The first version that has sidecars without being asked for them, and the last one that the package knows.
+# The first version with sidecars on by default, and the last version in the package.
 KUBERNETES_VERSIONS='1.29 1.37'
 PACKAGES='kubernetes-validate==1.37.0 compose-spec==0.2.1'
-# Out of 100. A service of systemd without any limits has 96.
+# The maximum exposure by systemd-analyze security, out of 100. A service without any limits has 96.
 MOST_EXPOSED=20
 FILES=docs/deploying
 SCRATCH=$(mktemp -d) || exit 2
@@ -33,7 +33,7 @@ skipped() {
     case ${CI:-} in '' | 0 | false) ;; *) bad=1 ;; esac
 }
 
-# A judge, a file, and an edit by sed after which the judge has to refuse it.
+# Checks a file, and then the file after an edit by sed, which the checker must refuse.
 judged() { # judge file edit
     local name=${2##*/}
     "$1" "$2" || failed "$2"
@@ -42,7 +42,8 @@ judged() { # judge file edit
     if "$1" "$SCRATCH/$name" >/dev/null 2>&1; then failed "$1 does not find a mistake in $2: $3"; fi
 }
 
-# The unit beside the system's own, with programs where it has them. Warnings count: a key that is not known is one.
+# Verifies the unit beside the system's units, with programs at the paths that the unit names. A warning is a failure, since an
+# unknown key is only a warning.
 verified() { # unit
     local root=$SCRATCH/root name=${1##*/} said
     if [ ! -d "$root" ]; then
@@ -91,7 +92,7 @@ composed() { # file
     "$PYTHON" -c 'import sys, compose_spec; compose_spec.PyCompose.from_yaml(open(sys.argv[1]).read()).validate()' "$1"
 }
 
-# The Python that has the packages.
+# Prints the Python that has the packages, and installs them if needed.
 ensure_packages() {
     local venv=$LEASEHOLD_SERVERS_DIR/deploying
     PYTHON=$venv/bin/python
@@ -108,7 +109,7 @@ ensure_packages() {
 if systemd-analyze --version >/dev/null 2>&1 && systemd_units >/dev/null; then
     systemd-analyze --version | head -n 1
     for unit in "$FILES"/systemd/*; do judged verified "$unit" 's/^Description=/Descripton=/'; done
-    # A timer has no limits of its own.
+    # Checks services only, since a timer has no limits.
     for unit in "$FILES"/systemd/*.service; do judged guarded "$unit" '/^Protect\|^Restrict\|^Private\|^SystemCall/d'; done
 else
     skipped "systemd-analyze, and with it the units of systemd"

@@ -2,11 +2,11 @@
 #
 #   scripts/fleet.sh PROGRAM
 #
-# The documented uses side by side on one Redis: candidates of an election, permits, `run`, `--max-hold`, jobs of `once`, Redisson with locks of its own and
-# in the queue of ours (where there are Java and Maven; else it says so), and the numbers of a service. A real Prometheus scrapes
-# them with docs/operating/prometheus.yml, and goes by docs/operating/alerts.yml, of which each time is a tenth of what it is. No alert may fire for
-# LEASEHOLD_CALM_SECONDS (90); then each of thirteen faults fires its own and no other. Two alerts stay without a fault here (tests/meta/fleet.rs has it):
-# LeaseholdHoldIsLong, and LeaseholdThreadsWaitForEachOther. Takes some fifteen minutes. Needs redis-server and prometheus; without one it says SKIPPED.
+# Runs the documented uses at the same time on one Redis: candidates of an election, permits, `run`, `--max-hold`, jobs of `once`, Redisson with its own locks
+# and in the wait queue of this crate's locks (if there are Java and Maven; otherwise prints that), and the metrics of a service. A real Prometheus scrapes them
+# with docs/operating/prometheus.yml and docs/operating/alerts.yml, in which each time is divided by ten. No alert may fire for LEASEHOLD_CALM_SECONDS (90); then
+# each of thirteen faults must fire its own alert and no other. Two alerts have no fault here, but in tests/meta/fleet.rs: LeaseholdHoldIsLong and
+# LeaseholdThreadsWaitForEachOther. Takes about fifteen minutes. Needs redis-server and prometheus; prints SKIPPED without them.
 
 # shellcheck disable=SC2317 # called at the end
 set -uo pipefail
@@ -51,7 +51,7 @@ firing() {
     curl -s "http://127.0.0.1:$port_of_prometheus/api/v1/alerts" |
         python3 -c 'import json, sys; print(*sorted({one["labels"]["alertname"] for one in json.load(sys.stdin)["data"]["alerts"] if one["state"] == "firing"}))'
 }
-# For so many seconds at most, until these alerts fire: none but them may, before and then.
+# Waits until these alerts fire, for so many seconds at most. No other alert may fire meanwhile.
 fires() { # what seconds alerts
     local found='' begun=$SECONDS
     while ((SECONDS < begun + $2)); do
@@ -74,7 +74,7 @@ redis_says() { # command…
     cat <&3 >>"$work/out.log"
     exec 3>&-
 }
-# Has the service show another value of a series.
+# Changes the value of a series in the service's metrics.
 number() { # series value
     sed "s/^\($1\) .*/\1 $2/" "$work/service/metrics" >"$work/next" && mv "$work/next" "$work/service/metrics"
 }
@@ -105,7 +105,7 @@ for _ in {1..8}; do start "$program" run --permits 4 seats -- sleep "$long"; don
 for _ in {1..8}; do start "$program" run import -- sleep 1000; done
 start "$program" run --max-hold 4h deploy -- sleep "$long"
 start "$program" once long --at-least 1m --at-most 4h -- sleep "$long"
-# Redisson beside, in a JVM: the agent of tests/interop reads requests, one a line, and answers in the log.
+# Sends a request to Redisson in a JVM: the agent of tests/interop reads one request a line, and answers in the log.
 redisson() { # number thread verb argument…
     local line="$1	$2	java	${*:3:1}"
     for word in "${@:4}"; do line+="	$word"; done
@@ -145,7 +145,7 @@ start "$prometheus" --config.file="$work/prometheus.yml" --storage.tsdb.path="$w
 
 fires "no fault" "$lasts" ''
 curl -s "http://127.0.0.1:$port_of_serve/metrics" | "$promtool" check metrics || failed "names or units are not as Prometheus has them"
-# The service's: a number that changes once, or goes on growing.
+# The faults of the service: a number changes once, or keeps growing.
 while read -r how series value alert; do
     number "$series" "$value"
     [ "$how" = once ] || { while sleep 2; do number "$series" $((++value)); done & }
@@ -163,7 +163,7 @@ once leasehold_abandoned_total 1 LeaseholdThreadsEndWithoutRelease
 once leasehold_deadlocks_total 1 LeaseholdDeadlock
 grows leasehold_release_failures_total 1 LeaseholdReleasesFail
 END
-# The store's.
+# The faults of the store.
 owner=0a0a0a0a-0000-4000-8000-000000000000
 redis_says "HSET forever $owner:1 1"
 fires "a lock without an end" 120 LeaseholdLockWithoutEnd
@@ -173,7 +173,7 @@ redis_says "HSET crowd:one $owner:1 1" "EXPIRE crowd:one 600" "RPUSH redisson_lo
 fires "a crowd waits" 180 LeaseholdManyWait
 redis_says "DEL crowd:one redisson_lock_queue:{crowd:one}"
 calm
-# The record of a run lasts for 40 days from its end.
+# Makes the record of a job's run look so many hours old, by its expiry: a record lasts for 40 days from the run's end.
 ran() { # hours ago
     redis_says "EVAL \"for _, key in ipairs(redis.call('KEYS', 'leasehold_client:*')) do local text = redis.call('GET', key)
         if text and text:find('job=nightly', 1, true) then redis.call('EXPIRE', key, 40 * 86400 - $1 * 3600) end end\" 0"

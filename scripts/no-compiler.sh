@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stands for a C compiler where Rust is only checked: each file that it is to make is empty, and nothing links them.
+# Replaces a C compiler during `cargo check`: each output file is empty, since nothing links the files.
 out=
 while [ $# -gt 0 ]; do
     [ "$1" != -o ] || out=${2:-}

@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2154 # the variables of ./release
-# The part `pack` of ./release. Two runs on the same commit are to write the same bytes: `./release again` compares them.
+# The part `pack` of ./release. Two runs on the same commit must write the same bytes.
 
 repository() { sed -n 's/^repository = "\(.*\)"/\1/p' "$home/cli/Cargo.toml"; }
 
-# An archive whose entries have one order, one date and no owner.
+# Makes an archive whose entries are sorted and have one date and no owner, so that its bytes are always the same.
 packed() { # folder entry
     LC_ALL=C tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --mode=u+w,go-w \
         --format=ustar -cf - -C "$1" "$2"
 }
 
-# All that is the same on every machine, in $work/stage. The program itself writes its page and completions.
+# Puts the files that are equal for all targets into $work/stage. The program itself writes its man pages and completions.
 pack_what_all_have() {
     local stage=$work/stage native program
     native=$(uname -m)-unknown-linux-musl
@@ -23,19 +23,19 @@ pack_what_all_have() {
     "$program" completions fish >"$stage/completions/leasehold.fish"
     cp "$home/LICENSE-MIT" "$home/LICENSE-APACHE" "$stage"
     pack_changelog >"$stage/changelog"
-    # The text of each dependency's licence, where its author ships one.
+    # The licence text of each dependency that includes one.
     (cd "$home/cli" && "$tools/cargo/bin/cargo-bundle-licenses" bundle-licenses --format yaml --output "$stage/THIRD-PARTY-LICENSES") \
         >"$work/licences.log" 2>&1 || fail "the licences: see $work/licences.log"
     pack_sbom "$stage/leasehold.cdx.json"
 }
 
-# In Debian's form; the changes themselves are in the repository.
+# Writes a changelog in Debian's format that refers to the one in the repository.
 pack_changelog() {
     printf 'leasehold (%s-1) unstable; urgency=medium\n\n  * See %s/blob/v%s/CHANGELOG.md\n\n -- %s  %s\n' "$version" "$(repository)" \
         "$version" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' "$home/cli/Cargo.toml")" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
-# cargo cyclonedx writes a file beside each manifest of the workspace: those go again.
+# cargo cyclonedx writes a file beside each manifest of the workspace. This keeps the program's file and removes the others.
 pack_sbom() { # file
     local name=leasehold-release member
     (cd "$home" && "$tools/cargo/bin/cargo-cyclonedx" cyclonedx --quiet --manifest-path cli/Cargo.toml --format json \
@@ -44,7 +44,7 @@ pack_sbom() { # file
     for member in "$home" "$home/xtask"; do
         rm -f "$member/$name.json"
     done
-    # The path of this folder is in the names of its own packages.
+    # The names of this workspace's packages contain the path of this folder, which this replaces.
     sed -i "s|$home|/leasehold|g" "$1"
 }
 
@@ -68,26 +68,26 @@ pack_rpm() { # target
         --output "$files/leasehold-$version-1.$(rpm_of "$1").rpm")
 }
 
-# An image of nothing but the program and its licences, in an archive for each target. Podman and containerd read its index.json, which has to have
-# one image, and Docker its manifest.json: the name is in both.
+# Makes an image with only the program and its licences, in an archive for each target. Podman and containerd read its index.json, which must have
+# one image; Docker reads its manifest.json. Both files have the image's name.
 pack_image() {
     local target architecture folder=$work/image layout=$work/oci date
     date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
     rm -rf "$layout"
     for target in $targets; do
-        architecture=$(debian_of "$target") # OCI has the same words
+        architecture=$(debian_of "$target") # OCI uses the same names
         rm -rf "$folder"
         mkdir -p "$folder/usr/bin" "$folder/usr/share/doc/leasehold"
         cp "$(program_of "$target")" "$folder/usr/bin/leasehold"
         cp "$work/stage/"*LICENSE* "$folder/usr/share/doc/leasehold"
         packed "$folder" usr >"$work/layer.tar"
         "$tools/regctl" image create "ocidir://$layout:$architecture" --platform "linux/$architecture" --created "$date" >/dev/null
-        # A number, since nothing in the image tells which user a name is. Kubernetes asks for one with runAsNonRoot.
+        # The user is a number, since the image has no file with users' names. Kubernetes needs a number for runAsNonRoot.
         "$tools/regctl" image mod "ocidir://$layout:$architecture" --replace --layer-add "tar=$work/layer.tar" --user 65532:65532 --env "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
             --config-entrypoint '["/usr/bin/leasehold"]' --label "org.opencontainers.image.version=$version" \
             --label "org.opencontainers.image.source=$(repository)" --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
             --config-time "set=$date" >/dev/null
-        # The time at which it was written there is the only thing that differs from one run to the next.
+        # Replaces the time of writing, which alone would differ between two runs.
         sed -i "s/\"org.opencontainers.image.created\":\"[^\"]*\"/\"org.opencontainers.image.created\":\"$date\"/g" "$layout/index.json"
         "$tools/regctl" image export "ocidir://$layout:$architecture" "$(image_of "$architecture")" --name "docker.io/library/leasehold:$version"
     done
@@ -97,7 +97,7 @@ image_of() { echo "$files/leasehold-$version-image-$1.tar"; } # architecture
 
 hash_of() { sha256sum "$1" | cut -d' ' -f1; }
 
-# On Linux the formula takes the program as it is; on macOS, for which nothing is built here, it builds the tag.
+# Writes the Homebrew formula. On Linux it installs the built program; on macOS, for which nothing is built here, it builds the tag.
 pack_formula() {
     local from target commit
     from=$(repository)/releases/download/v$version
@@ -151,7 +151,7 @@ END
     } >"$files/leasehold.rb"
 }
 
-# Says who made the sums, by the SSH key of a maintainer; docs/installing.md says how that is looked at.
+# Signs the checksums with a maintainer's SSH key; docs/installing.md says how to verify the signature.
 release_sign() {
     rm -f "$files/SHA256SUMS.sig"
     ssh-keygen -Y sign -q -n leasehold-release -f "${LEASEHOLD_RELEASE_KEY:?the file of a key}" "$files/SHA256SUMS" || fail "not signed"

@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2015,SC2016,SC2031,SC2154 # words for other programs; the variables of ./release; a test ends by `fail`
-# The part `test` of ./release: each file of a release is installed, used and removed in a root folder of its own.
+# The part `test` of ./release: installs, uses and removes each file of a release in a separate root folder.
 
 # shellcheck source=scripts/servers.sh
 . "$home/scripts/servers.sh"
 
-roots=$home/target/release-roots # what takes long to make, and what is thrown away
+roots=$home/target/release-roots # root folders: a cached Debian, and temporary ones
 
-# The programs that it needs beside Rust, and the package of Debian that has it.
+# The programs that the test needs beside Rust, and Debian's packages with them.
 TEST_NEEDS='debootstrap:debootstrap qemu-aarch64-static:qemu-user-static rpm:rpm lintian:lintian umoci:umoci skopeo:skopeo podman:podman
     busybox:busybox-static nsenter:util-linux groff:groff'
 
@@ -20,14 +20,14 @@ test_needs() {
 
 # --- roots -----------------------------------------------------------------------------------------------------
 
-# A Debian of nothing but what each Debian has. Made once.
+# Copies a minimal Debian, which is made once, to a folder.
 fresh_debian() { # folder
     local made=$roots/debian suite mirror
     if ! [ -e "$made/made" ]; then
         rm -rf "$made"
         mkdir -p "$made"
         suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-        # The same mirror that this machine has its own packages from.
+        # Uses the mirror that this machine uses for its own packages.
         mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" | head -n 1)
         say "making a fresh Debian, once"
         debootstrap --variant=minbase "$suite" "$made/root" "$mirror" >"$roots/debootstrap.log" 2>&1 ||
@@ -38,7 +38,7 @@ fresh_debian() { # folder
     cp -a "$made/root" "$1"
 }
 
-# Nothing but busybox, as on the smallest of systems.
+# Makes a root folder with only busybox.
 bare_root() { # folder
     rm -rf "$1"
     mkdir -p "$1/bin" "$1/usr/bin" "$1/proc" "$1/dev" "$1/tmp"
@@ -48,7 +48,7 @@ bare_root() { # folder
     mknod -m 666 "$1/dev/null" c 1 3
 }
 
-# Runs a command in a root, in process and mount namespaces of its own; all that it leaves behind ends with it.
+# Runs a command in a root folder, in separate process and mount namespaces; processes that it leaves behind end with it.
 in_root() { # root command…
     local root=$1
     shift
@@ -61,7 +61,7 @@ names_in() { (cd "$1" && find . -path ./proc -prune -o -print | LC_ALL=C sort); 
 
 # --- use -------------------------------------------------------------------------------------------------------
 
-# A script of the five examples of docs/command-line.md, as the page has them; what is to be somebody's own writes a line.
+# Writes a script with the five examples of docs/command-line.md. Programs of the user's that the examples call only write a line.
 examples() { # lacks-fair
     local page section crontab blocks
     page=$home/docs/command-line.md
@@ -87,7 +87,7 @@ cd / && rm -r /tmp/examples
 END
 }
 
-# In a root, on each store. SQLite has no queue, so there the page says to leave --fair out.
+# Runs the examples in a root folder, on each store. On SQLite leaves out --fair, as the page says, since SQLite has no queue.
 use_in() { # root
     local root=$1 url lacks
     for url in "sqlite:///tmp/locks.db" "$redis"; do
@@ -95,7 +95,7 @@ use_in() { # root
         examples "$lacks" >"$root/tmp/examples.sh"
         "${runs[@]}" "$root" env "LEASEHOLD_URL=$url" sh /tmp/examples.sh >"$roots/examples.log" 2>&1 ||
             fail "the examples failed in $root on ${url%%:*}: $(tail -n 20 "$roots/examples.log")"
-        # Their locks in the store are no part of the system.
+        # Removes the examples' files and locks, which the later comparison must not find.
         rm -f "$root/tmp/examples.sh" "$root"/tmp/locks.db*
         flush
     done
@@ -130,12 +130,12 @@ start_redis() {
     fail "the server did not start: see $roots/redis.log"
 }
 
-# From a package beside an untouched system to a command that runs with the lock held, in milliseconds.
+# Prints the time in milliseconds from the installation on an untouched system to a command that runs under a lock.
 first_lock() { # root url install…
     local root=$1 url=$2 begun held
     shift 2
     begun=$(date +%s%N)
-    # The time of the file, since the root's own date may know no parts of a second.
+    # Reads the time from a file that the command touches, since `date` in the root folder may show only whole seconds.
     in_root "$root" sh -c "$* && leasehold --url $url run first -- touch /tmp/held" >"$roots/first.log" 2>&1 ||
         fail "no first lock: $(cat "$roots/first.log")"
     held=$(date -r "$root/tmp/held" +%s%N)
@@ -145,12 +145,12 @@ first_lock() { # root url install…
     echo $(((held - begun) / 1000000))
 }
 
-# --- what is tried ---------------------------------------------------------------------------------------------
+# --- tests -----------------------------------------------------------------------------------------------------
 
 test_files() {
     (cd "$files" && sha256sum --quiet --check SHA256SUMS) || fail "checksums differ"
     local target name url key=$roots/key
-    # Signed by somebody's key and looked at as the page says; with another word in it, it is no more what was signed.
+    # Signs with a new key and verifies as the page says. After a change of the file the verification must fail.
     rm -f "$key" "$key.pub"
     ssh-keygen -q -t ed25519 -N '' -f "$key"
     LEASEHOLD_RELEASE_KEY=$key release_sign
@@ -164,14 +164,14 @@ test_files() {
     for name in $("$(program_of "$(uname -m)-unknown-linux-musl")" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
         [ "$name" = help ] || [ -s "$work/stage/man/leasehold-$name.1" ] || fail "there is no man page of $name"
     done
-    # Each crate that is in the program has its licence, and is in the list.
+    # Each crate in the program must be in the licences and in the SBOM.
     while read -r name; do
         grep -q "package_name: $name\$" "$files/THIRD-PARTY-LICENSES" || fail "no licence of $name"
         grep -q "\"name\": \"$name\"" "$files/leasehold-$version.cdx.json" || fail "$name is not in the SBOM"
     done < <(cd "$home" && cargo tree --locked --package leasehold-cli --edges normal --prefix none --target x86_64-unknown-linux-musl \
         --format '{p}' | cut -d' ' -f1 | grep -v '^leasehold' | sort -u)
     for target in $targets; do
-        # The address that cargo binstall makes of cli/Cargo.toml ends in a file that is published.
+        # The URL that cargo binstall computes from cli/Cargo.toml must end in the name of a published file.
         url=$(sed -n 's/^pkg-url = "\(.*\)"/\1/p' "$home/cli/Cargo.toml" |
             sed "s/{ version }/$version/g; s/{ target }/$target/; s/{ archive-format }/tar.gz/")
         [ -e "$files/${url##*/}" ] || fail "cargo binstall would look for ${url##*/}"
@@ -188,7 +188,7 @@ test_files() {
 test_debian() {
     local root=$roots/now package left took
     package=$files/leasehold_$version-1_amd64.deb
-    # A static program is meant here, no bug of Debian's is closed, and the text of the Apache licence is in the package.
+    # Suppresses three findings that are intended: a static program, no closed bug of Debian's, the licence's text in the package.
     lintian --fail-on error --suppress-tags \
         statically-linked-binary,initial-upload-closes-no-bugs,copyright-not-using-common-license-for-apache2 "$package" >&2 ||
         fail "lintian has something against the package"
@@ -203,7 +203,7 @@ test_debian() {
         test -s /usr/share/doc/leasehold/copyright && test -s /usr/lib/systemd/system/leasehold-serve.service &&
         test -s /usr/share/doc/leasehold/operating/prometheus.yml' || fail ".deb: man page, completions or licence are missing"
     in_root "$root" dpkg --purge leasehold >/dev/null 2>&1
-    # The package manager's own records of what it did.
+    # Ignores the package manager's own records.
     left=$(names_in "$root" | diff "$roots/before" - | grep '^[<>]' | grep -v ' \./var/lib/dpkg/\|\./var/log/dpkg.log' || true)
     [ -z "$left" ] || fail ".deb left behind: $left"
     took=$(first_lock "$root" "$redis" dpkg --install /tmp/leasehold.deb)
@@ -217,7 +217,7 @@ test_rpm() {
         fail ".rpm: the package says something else of itself"
     ! rpm --query --requires --package "$package" | grep -v '^rpmlib(' || fail ".rpm: it requires something"
     bare_root "$root"
-    # Folders that a system has before; rpm removes none that it does not know.
+    # Creates folders that a real system has: rpm removes only folders that belong to packages.
     mkdir -p "$root"/usr/lib/systemd/system "$root"/usr/share/{doc,man/man1,licenses,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d} "$root/var/lib/rpm"
     rpm --root "$root" --dbpath /var/lib/rpm --initdb
     names_in "$root" >"$roots/before"
@@ -241,7 +241,7 @@ test_archive() {
     say "ok: archive, a root with busybox alone: first lock held (SQLite) after $took ms; five examples"
 }
 
-# Processes of the machine whose parent is this one.
+# Lists the children of a process.
 children_of() { ps -o pid=,stat=,args= --ppid "$1" || true; }
 
 test_image() {
@@ -254,12 +254,12 @@ test_image() {
     umoci unpack --image "$layout:$version" "$bundle" >&2
     root=$bundle/rootfs
     [ "$(cd "$root" && find . -type f | sort | head -n 1)" = ./usr/bin/leasehold ] || fail "the image has something else first"
-    # The files that a runtime mounts, and a shell for the command.
+    # Adds the files that a container runtime would mount, and a shell for the command.
     mkdir -p "$root/proc" "$root/tmp" "$root/bin" "$root/dev"
     mknod -m 666 "$root/dev/null" c 1 3
     chmod 1777 "$root/tmp"
     cp "$(command -v busybox)" "$root/bin/busybox"
-    # Orphans below the command, and one that came into the namespace from outside, of which only the first process is the parent.
+    # Starts orphans below the command, and one orphan from outside the namespace, whose parent is only the first process.
     # shellcheck disable=SC2016 # for the inner shells
     unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$0/proc" && exec chroot --userspec=65532:65532 "$0" "$@"' "$root" \
         /usr/bin/leasehold --url "$redis" run reaper -- \
@@ -279,7 +279,7 @@ test_image() {
     say "ok: image: loaded and copied from by podman for $targets; unpacked and run as the first process of a namespace, user 65532; orphans are reaped"
 }
 
-# An archive by Podman, as docs/installing.md has it, and by the file that `docker load` goes by.
+# Loads an archive with Podman, as docs/installing.md shows, and checks the file that `docker load` reads.
 loads() { # architecture
     local archive store=$roots/podman found
     archive=$(image_of "$1")
@@ -303,7 +303,7 @@ podman_in() { # store command…
     podman --root "$store/root" --runroot "$store/run" --storage-driver vfs "$@"
 }
 
-# Orphans sleep for a moment; the command itself does so for long, and the helper has the words of both.
+# Whether no orphan is left. Orphans are short sleeps; the command is a long sleep, and the helper's arguments contain both.
 no_sleeper_below() { # process
     local list
     list=$(children_of "$1"; children_of "$(ps -o pid= --ppid "$1" | head -n 1 | tr -d ' ')")
@@ -318,7 +318,7 @@ until_it() { # condition…
     return 1
 }
 
-# The program for aarch64 by an emulator, which the system starts for it: in a user namespace, so that nothing else does.
+# Runs the program for aarch64 by an emulator, which the kernel starts. The setting is in a user namespace, so that only this test uses it.
 in_emulated_root() { # root command…
     local root=$1
     shift
@@ -328,7 +328,8 @@ in_emulated_root() { # root command…
             echo "$1" >/proc/sys/fs/binfmt_misc/register && mount -t proc proc "$0/proc" && shift && exec chroot "$0" "$@"' \
         "$root" "$emulated" env -i PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"
 }
-# How a program for Linux on aarch64 begins. Behind it comes the emulator, and F: it is opened now, and need not be in the root.
+# The first bytes of a program for Linux on aarch64, as binfmt_misc wants them. The emulator's path and the flag F follow; with F the
+# kernel opens the emulator now, so that it need not be in the root folder.
 AARCH64=':aarch64:M::\x7f\x45\x4c\x46\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'
 
 test_emulated() {

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 #
-# Runs tests again and again, on a machine that is kept busy: a test that fails now and then fails here.
+# Repeats tests on a busy machine, to find tests that fail now and then.
 #
 #   scripts/repeat.sh [--load N] [--times N] [--threads N] TESTBINARY PATTERN…
 #
-#   --load N     so many loops that do nothing else compete for the processors (0)
-#   --times N    so often the tests are run (20)
-#   --threads N  so many of them at the same time (as many as there are processors)
+#   --load N     runs N busy loops beside the tests (0)
+#   --times N    repeats the tests N times (20)
+#   --threads N  runs N tests at the same time (as many as there are processors)
 #   TESTBINARY   the name of a folder in tests/, such as faults; lib for the unit tests; or the path of a built program
-#   PATTERN…     as for cargo test: each test is run whose name contains one of them
+#   PATTERN…     runs the tests whose names contain one of the patterns, as cargo test does
 #
-# Prints how often each test passed and failed. What failing runs wrote is in target/check/repeat-TESTBINARY-RUN.log. The
-# exit status is 1 when a test failed, and 2 when no test was run. The same variables are read as by ./check; a run that
-# has not ended after LEASEHOLD_LIMIT seconds (600) is ended, and has failed.
+# Prints how often each test passed and failed. The output of failed runs is in target/check/repeat-TESTBINARY-RUN.log. The
+# exit status is 1 if a test failed, and 2 if no test ran. Reads the same variables as ./check; a run is ended after
+# LEASEHOLD_LIMIT seconds (600), and has then failed.
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -25,7 +25,7 @@ usage() {
     exit 2
 }
 
-# A loop looks for its parent now and then: it does not outlive one that was killed.
+# A loop checks now and then whether its parent lives, so that it ends even if the parent was killed.
 start_loops() { # how many
     local loop turn
     for ((loop = 0; loop < $1; loop++)); do
@@ -41,7 +41,7 @@ end_loops() {
     LOOPS=()
 }
 
-# The program that cargo builds of a test's name.
+# Builds a test program by its name, and prints its path.
 built() { # test binary
     local which=(--test "$1")
     [ "$1" != lib ] || which=(--lib)
@@ -82,7 +82,7 @@ start_loops "$load"
 failures=0
 for ((run = 1; run <= times; run++)); do
     log=$LOGS/repeat-$name-$run.log
-    # The tests' own words go to another file: in one they come between the name of a test and its verdict.
+    # The tests' own output goes to another file; in the same file it would come between a test's name and its result.
     ${limit[@]+"${limit[@]}"} "$program" ${threads:+"--test-threads=$threads"} "$@" >"$log" 2>"$log.words" </dev/null
     status=$?
     sed -n 's/^test \(.*\) \.\.\. \(ok\|FAILED\)$/\2 \1/p' "$log" >>"$all"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# rustdoc as docs.rs runs it: with features that are not stable, of which `--cfg docsrs` uses one. Cargo takes it by RUSTDOC.
-# Before it renders the public pages, it looks at the links of private items, which is all that `--check` does.
+# Runs rustdoc as docs.rs does, with unstable features, one of which `--cfg docsrs` uses. Cargo uses this script by RUSTDOC.
+# First checks the links of private items, then renders the public pages; with `--check` does only the first.
 export RUSTC_BOOTSTRAP=1
 case " $* " in
     *' --crate-name leasehold '*) rustdoc "$@" --document-private-items -Z unstable-options --check || exit ;;

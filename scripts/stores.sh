@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 #
-# Starts the stores that ./bench stores measures, each a private server on a free port of 127.0.0.1, with its data below
-# one folder. Sourced; all names begin with stores_.
+# Starts the stores that ./bench stores measures, each as a private server on a free port of 127.0.0.1, with its data below
+# one folder. This file is sourced; all names begin with stores_.
 #
 #   stores_start NAME FOLDER   sets STORES_URL, STORES_PID (empty: no server) and STORES_ABOUT (its version and settings)
-#   stores_stop                ends what stores_start began, by process id
+#   stores_stop                ends the servers that stores_start started, by process id
 #
-# A store is one line of the table and, if it needs a server of its own kind, one function.
+# A store is one line of the table and, if its kind of server is new, one function.
 
-# name | what is started, and how
+# name | the function that starts the store, and its arguments
 STORES='
 memory|stores_start_memory
 redis|stores_start_redis no everysec
@@ -26,12 +26,12 @@ mariadb-row|stores_start_mariadb rows_in_transactions
 sqlite|stores_start_sqlite
 '
 
-# Signal and process id of each server.
+# The signal that ends each server, and its process id.
 STORES_STARTED=()
 STORES_URL=
 STORES_PID=
 STORES_ABOUT=
-# Forms of one database share a server.
+# The ways to keep locks in one database share a server, whose URL and process id are here.
 STORES_POSTGRES=()
 STORES_MARIADB=()
 
@@ -59,7 +59,7 @@ stores_stop() {
     STORES_STARTED=() STORES_POSTGRES=() STORES_MARIADB=()
 }
 
-# A port on which nobody listens, most likely. Servers are tried on some until one stays.
+# Prints a random port, which is probably free. A server is tried on several ports until it runs.
 stores_port() { echo $((20000 + RANDOM % 10000)); }
 
 # Waits until a command succeeds or the server has ended.
@@ -73,7 +73,7 @@ stores_wait() { # command…
     return 1
 }
 
-# The answer to a POST.
+# Prints the answer to a POST request.
 stores_post() { # port path body
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
     printf 'POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' "$2" "${#3}" "$3" >&3
@@ -81,8 +81,8 @@ stores_post() { # port path body
     exec 3<&-
 }
 
-# Each server is asked for something that only the one which was started here can say: another may have had the port first.
-# Those of the databases are known by their logs.
+# Whether the server on this port is the started one, by an answer that only this server can give: another server may have taken
+# the port first. Database servers are recognised by their logs.
 stores_etcd_is() { # port name
     case $(stores_post "$1" /v3/kv/range '{"key":"YQ=="}') in *' 200 '*) ;; *) return 1 ;; esac
     case $(stores_post "$1" /v3/cluster/member/list '{}') in *"\"name\":\"$2\""*) return 0 ;; *) return 1 ;; esac
@@ -128,7 +128,7 @@ stores_start_redis() { # append-only fsync folder
     return 1
 }
 
-# The same, for contenders that take fair locks.
+# As stores_start_redis, for contenders that acquire fair locks.
 stores_start_redis_fair() { # folder
     stores_start_redis no everysec "$1" || return 1
     STORES_ABOUT="$STORES_ABOUT; \`get_fair_lock\`"
@@ -154,7 +154,7 @@ stores_start_zookeeper() { # folder
     return 1
 }
 
-# What a ZooKeeper answers to a word of four letters.
+# Prints ZooKeeper's answer to a four-letter command.
 stores_ask_zookeeper() { # port word
     exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
     printf %s "$2" >&3
@@ -185,11 +185,11 @@ stores_start_etcd() { # folder
     return 1
 }
 
-# --- databases: as they come, but for room for many connections
+# --- databases, with default settings except for the number of connections
 
 STORES_MOST_CONNECTIONS=2000
 
-# How locks are kept, in words.
+# Describes how this form keeps locks.
 stores_form() { # form
     case $1 in
         rows) echo 'rows with leases' ;;
@@ -199,7 +199,7 @@ stores_form() { # form
     esac
 }
 
-# For servers that refuse to run as root: sets STORES_AS to what goes before a command, and gives away the folder.
+# For servers that refuse to run as root: sets STORES_AS to the words before a command, and gives the folder to that user.
 stores_as() { # folder user…
     local folder=$1 user
     shift
@@ -229,7 +229,7 @@ stores_start_postgres() { # form folder
                 >"$2/log" 2>&1 &
             STORES_PID=$!
             if stores_wait grep -q 'ready to accept connections' "$2/log"; then
-                # What is asked to end waits for its clients; this ends it at once, and in order.
+                # SIGINT shuts the server down at once; after SIGTERM it would wait for its clients.
                 stores_started "postgres://bench@127.0.0.1:$port/postgres" '' INT
                 STORES_POSTGRES=("$STORES_URL" "$STORES_PID")
                 break

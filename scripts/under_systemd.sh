@@ -2,10 +2,9 @@
 #
 #   scripts/under_systemd.sh PROGRAM
 #
-# The units of docs/deploying under systemd itself, with all their limits: a systemd in namespaces of its own, where it is process
-# 1, has a network, /etc, /usr and /var that nobody else sees, and a Redis. Needs Linux, root, systemd, curl and redis-server; without
-# one of them it says SKIPPED. It takes some 15 seconds. The control groups that this systemd makes lie below those of the caller, and go
-# with it.
+# Runs the units of docs/deploying with all their limits under a separate systemd. It runs in its own namespaces, as process 1, with a
+# private network, private /etc, /usr and /var, and a Redis. Needs Linux, root, systemd, curl and redis-server; prints SKIPPED if one of
+# them is missing. Takes about 15 seconds. The control groups of this systemd are below the caller's, and end with it.
 
 # shellcheck disable=SC2317 # called at the end
 set -uo pipefail
@@ -25,7 +24,7 @@ if [ "${1:-}" = inside ]; then
     install -m 755 "$work/leasehold" /usr/bin/leasehold || exit
     (umask 077 && echo redis://127.0.0.1:6379 >/etc/leasehold/url) || exit
     echo 'OPTIONS=--job nightly-report' >/etc/leasehold/serve
-    # The scheduler finds out for itself that it may not see these.
+    # The scheduler tries to read these files, which its unit must forbid.
     cat >/usr/local/bin/scheduler <<'END'
 #!/bin/sh
 echo "leads as $(id -un) with term $LEASEHOLD_FENCE"
@@ -40,7 +39,7 @@ echo "reports as $(id -un) for $LEASEHOLD_NAME"
 END
     chmod 755 /usr/local/bin/scheduler /usr/local/bin/report
     for unit in scheduler report leasehold-serve; do
-        # Without the rest of a system, which the defaults ask for.
+        # Removes default dependencies, on units that this small system lacks.
         sed -e 's/^\[Unit\]/&\nDefaultDependencies=no/' -e '/^\[Install\]/,$d' "docs/deploying/systemd/$unit.service" >/run/systemd/system/$unit.service
         printf '\n[Service]\nStandardOutput=append:%s\nStandardError=append:%s\n' "$work/$unit.out" "$work/$unit.out" >>/run/systemd/system/$unit.service
     done
@@ -53,7 +52,7 @@ END
     cat >/run/systemd/system/test.service <<END
 [Unit]
 DefaultDependencies=no
-# Named here, the units stay known after their end.
+# systemd keeps the state of these units after their end, because this unit names them.
 After=redis.service scheduler.service report.service leasehold-serve.service
 [Service]
 Type=oneshot
@@ -63,7 +62,7 @@ StandardOutput=append:$work/test.out
 StandardError=append:$work/test.out
 END
     printf '[Unit]\nDefaultDependencies=no\nWants=redis.service test.service\n' >/run/systemd/system/all.target
-    # Credentials are mounted by a process of systemd's, for all others.
+    # Mounts must be shared, since a process of systemd mounts credentials for all others.
     mount --make-rshared / && export container=lxc
     exec "$4" --system --unit=all.target --log-target=console --show-status=no
 fi
@@ -136,7 +135,7 @@ groups() { find /sys/fs/cgroup -type d \( -name init.scope -o -name system.slice
 before=$(groups)
 outer=
 clean() {
-    # Its process 1 takes no other signal, and all of its namespace ends with it.
+    # Only KILL ends the first process of a namespace, and all other processes of the namespace end with it.
     [ -z "$outer" ] || kill -KILL "$outer" 2>/dev/null
     wait 2>/dev/null
     comm -13 <(echo "$before") <(groups) | while read -r group; do

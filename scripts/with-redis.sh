@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 #
-#   scripts/with-redis.sh COMMAND…   runs a command for whose tests three servers of Redis are there: LEASEHOLD_TEST_REDIS has
-#                                    their URLs (tests/support/server.rs). They end with it.
+#   scripts/with-redis.sh COMMAND…   runs a command while three Redis servers run, whose URLs are in LEASEHOLD_TEST_REDIS
+#                                    (tests/support/server.rs). The servers end with the command.
 #
-# For a test program that cannot start a server by itself, as one under wine.
+# For a test program that cannot start a server itself, such as one under wine.
 set -euo pipefail
 
 program=${LEASEHOLD_TEST_SERVER:-redis-server}
@@ -18,7 +18,7 @@ finish() {
 trap finish EXIT
 
 urls=()
-# Another process may take the port first: then the server ends, and another port is tried.
+# If another process takes the port first, the server ends, and another port is tried.
 for number in 1 2 3; do
     until [ "${#urls[@]}" -eq "$number" ]; do
         port=$((20000 + RANDOM % 12000))

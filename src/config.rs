@@ -14,21 +14,20 @@ use crate::ident::Owner;
 use crate::inquiry::{Cause, Told};
 use crate::time::{checked_lease, checked_span};
 
-/// Shortest lease that the watchdog can renew, at each third of it.
+/// Shortest lease that is renewed: the watchdog needs time to renew after each third of a lease.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
 /// Shortest wait that is checked for deadlocks: each check costs requests.
 const MIN_DEADLOCK_AGE: Duration = Duration::from_millis(10);
 
-/// Maps a lock's given name to the store's.
+/// Maps a lock's name, as the program gives it, to its key in the store.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// The options of a client: field, type and default; then environment variable, builder method, the function
-/// that reads the variable, and an example. `$then` gets the table.
+/// A row for each option of a client: field, type and default; then, where there is one, the environment
+/// variable, the builder method, the parser of the variable, and an example. The macro `$then` gets the rows.
 macro_rules! client_options {
     ($then:ident) => {
         $then! {
-            /// Options that every store is used with.
             Options {
                 lease: Duration = Duration::from_secs(30), "LEASEHOLD_LEASE" lease(time) "30s";
                 command_timeout: Duration = Duration::from_secs(3),
@@ -37,18 +36,17 @@ macro_rules! client_options {
                     "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
                 key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
                 map_names: Option<NameMapper> = None;
-                /// The place of the locks, as the client's servers name it.
+                /// The servers' URLs without credentials: multi-locks order equal keys by this text.
                 place: String = String::new();
-                /// The kind of store, for people.
+                /// The kind of store, as [`Health`](crate::Health) names it.
                 store: &'static str = "";
                 directory: bool = true, "LEASEHOLD_DIRECTORY" directory(switch) "no";
                 label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
                 detect_deadlocks_after: Duration = Duration::from_secs(1);
                 break_deadlocks: bool = false;
-                /// The holds of other clients for which this process works.
+                /// The owners of other clients' holds under which this process works.
                 under: Vec<Owner> = Vec::new(), "LEASEHOLD_UNDER" under_hold(text) "8c…:7 1f…:3";
             }
-            /// Options to open a store on a server, of whatever kind.
             ServerOptions {
                 url: String = String::new();
                 username: Option<String> = None, "LEASEHOLD_USERNAME" username(text) "locks";
@@ -64,12 +62,9 @@ macro_rules! client_options {
                 pool_size: u32 = 8, "LEASEHOLD_POOL_SIZE" pool_size(number) "8";
                 unsubscribe_delay: Duration = Duration::from_secs(5),
                     "LEASEHOLD_UNSUBSCRIBE_DELAY" unsubscribe_delay(time) "5s";
-                /// How many replicas must have each grant.
                 replicas: ReplicaRule = ReplicaRule::ByUrl;
-                /// In how many append-only files each grant must be.
                 durable: Option<Durable> = None;
                 tls: TlsOptions = TlsOptions::default();
-                /// The files of the URL or of lists of servers.
                 url_files: Vec<PathBuf> = Vec::new();
                 /// Provides user and password, in place of `password`.
                 credentials: Option<Provider> = None;
@@ -80,17 +75,16 @@ macro_rules! client_options {
                 /// The allowed hosts and the state of host look-ups, shared by all connections of the client.
                 hosts: Arc<Hosts> = Arc::default(),
                     "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
-                /// Whether the client may write notes beside the locks: only with a directory entry.
+                /// Whether the client may write more than its locks, such as the format number.
                 notes: bool = true;
             }
-            /// The servers that keep a lock together, and the time-out of each.
+            /// The servers of a Redlock, and the time-out of a request to one of them.
             #[derive(Debug)]
             RedlockOptions {
                 nodes: Vec<RedlockNode> = Vec::new();
                 node_timeout: Duration = Duration::from_millis(50),
                     "LEASEHOLD_NODE_TIMEOUT" node_timeout(time) "50ms";
             }
-            /// Options of databases only.
             TableOptions {
                 name: String = "leasehold_locks".to_owned(), "LEASEHOLD_TABLE" table(text) "jobs.locks";
                 create: bool = false, "LEASEHOLD_CREATE_SCHEMA" create_schema(switch) "yes";
@@ -102,7 +96,7 @@ macro_rules! client_options {
 }
 pub(crate) use client_options;
 
-/// Methods of a builder that set one field: `= FIELD: VALUE`.
+/// Makes builder methods that set one field each, given as `= FIELD: VALUE`.
 macro_rules! setters {
     ($(
         $(#[$about:meta])*
@@ -183,7 +177,7 @@ pub enum ClusterPubSub {
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both ways, for mixed fleets. Needs Redis 7 or Valkey.
+    /// Sharded and plain messages, for fleets with clients of both kinds. Needs Redis 7 or Valkey.
     Both,
 }
 
@@ -226,7 +220,7 @@ impl ServerOptions {
     }
 }
 
-/// Trusted authorities and the client certificate, PEM files.
+/// The PEM files with the trusted authorities and the client certificate.
 #[derive(Clone, Default)]
 pub(crate) struct TlsOptions {
     /// The authorities to trust instead of the system's.
@@ -236,7 +230,7 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Whether a URL uses TLS: if its scheme is `secure`.
+    /// Whether a URL with this scheme uses TLS. If not, refuses TLS options.
     #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn is_wanted_by(&self, scheme: &str, secure: &str) -> Result<bool> {
         let is_wanted = scheme.eq_ignore_ascii_case(secure);
@@ -249,7 +243,7 @@ impl TlsOptions {
         Ok(is_wanted)
     }
 
-    /// Refuses TLS options that would have no effect; `why` says why.
+    /// Refuses TLS options, which would have no effect; `why` is the reason in the error.
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {
             TlsOptions { ca: None, identity: None } => return Ok(()),
@@ -264,12 +258,10 @@ fn unusable(what: &str, why: &str) -> Error {
     Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"))
 }
 
-/// A file's text without final line ends.
 pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
     read(file, |text| text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The lines of a file of URLs, without comments.
 pub(crate) fn read_urls(file: &PathBuf) -> std::result::Result<String, String> {
     let counts = |line: &&str| !line.is_empty() && !line.starts_with('#');
     read(file, |text| text.lines().map(str::trim).filter(counts).collect::<Vec<_>>().join("\n"))
@@ -345,7 +337,7 @@ impl RedlockOptions {
     }
 }
 
-/// Accepts a plain identifier, with or without a schema, since the name becomes part of the statements.
+/// Accepts only a plain identifier, with or without a schema: the name becomes part of SQL statements.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn check_table(table: &str) -> Result<()> {
     const MOST: usize = 48;
@@ -410,15 +402,14 @@ impl Credentials {
 
     /// The time after which the server ends connections with these credentials. Defaults to never.
     ///
-    /// On Redis the client replaces each connection before that: a fifth of the time, at least 30 s and at
-    /// most half of it, and up to an eighth earlier, so that a fleet does not reconnect at once. The old
-    /// connection serves until the new one stands. Other stores ignore this.
+    /// On Redis the client replaces each connection before that time: earlier by a fifth of it, but by 30 s
+    /// at least and by half of it at most; and by a random part more, so that a fleet does not reconnect at
+    /// once. The old connection serves until the new connection is ready. Other stores ignore this option.
     pub fn valid_for(mut self, time: Duration) -> Credentials {
         self.valid_for = Some(time);
         self
     }
 
-    /// User and password; `username` is the default.
     pub(crate) fn over(self, username: Option<String>) -> (Option<String>, Option<String>) {
         (self.username.or(username), Some(self.password))
     }
@@ -436,13 +427,12 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
     }
 }
 
-/// Called with the server's address.
+/// A provider of credentials, called with the server's address.
 pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;
 
 pub(crate) fn provider<E: Into<Box<dyn StdError + Send + Sync>>>(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::inspect::{Location, own, span};
 
-/// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
-/// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
+/// Threads that wait for each other in a cycle: each waits for a lock that the next thread holds, and the
+/// last for a lock that the first holds. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
 /// [`Event::Deadlock`](crate::Event::Deadlock). The text names the threads, their holds and their waits.
 ///
 /// # Examples
@@ -56,8 +56,8 @@ pub struct DeadlockStep {
     pub kind: String,
     /// How long the thread has waited.
     pub waiting_for: Duration,
-    /// Whether the thread has waited for the shortest time: its wait ends where clients [break
-    /// deadlocks](crate::ClientBuilder::break_deadlocks).
+    /// Whether this wait is the shortest of the cycle. A client that [breaks
+    /// deadlocks](crate::ClientBuilder::break_deadlocks) ends this wait.
     pub is_youngest: bool,
 }
 

@@ -79,7 +79,7 @@ pub enum ErrorKind {
     /// The call would wait for its own thread, or for another task that this thread runs (feature `tokio`);
     /// or an observer called its client within a call of the same thread.
     WouldDeadlock,
-    /// The key has something that is not this kind of lock.
+    /// The key holds something other than this kind of lock.
     WrongType,
     /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first.
     NotSetUp,
@@ -99,8 +99,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
-    /// The server is loading, busy with a script, failing over or short of replicas. A lock that another
-    /// owner holds is no error, but `None` or `false`.
+    /// The server is loading, busy with a script, failing over or short of replicas. (A call that finds the
+    /// lock held by another owner returns `None` or `false`, not this error.)
     Busy,
     /// The wait was the youngest of a deadlock, and the client [breaks
     /// deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds and begin again. Or
@@ -114,16 +114,16 @@ pub enum ErrorKind {
     IncompatibleFormat,
     /// The answer broke the protocol.
     Protocol,
-    /// The list of the ring's nodes changed, and this client has an older one; see
+    /// The list of the ring's nodes changed, and this client has an older list; see
     /// [`LockClient::change_ring`](crate::LockClient::change_ring).
     StaleRing,
-    /// The server refused with an error of no other kind.
+    /// The server refused the request with an error that no other kind covers.
     Refused,
     /// The client was shut down.
     ShutDown,
     /// The process was forked after it had made a client: in the child no client works, not even a new one.
     Forked,
-    /// The system could not give a thread or another resource.
+    /// The system could not start a thread, or lacked another resource.
     Resource,
 }
 
@@ -167,7 +167,7 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, action, detail)
     }
 
-    /// Refuses an option, before anything is connected.
+    /// The error of building a client with an impossible option.
     pub(crate) fn unless(is_possible: bool, words: impl FnOnce() -> String) -> Result<()> {
         if is_possible { Ok(()) } else { Err(Error::invalid("connect", words())) }
     }
@@ -187,7 +187,6 @@ impl Error {
         error
     }
 
-    /// Names the lock unless one is named.
     pub(crate) fn on(mut self, name: &str) -> Error {
         if self.inner.lock.is_none() {
             self.inner.lock = Some(shortened(name));
@@ -211,7 +210,7 @@ impl Error {
         self
     }
 
-    /// Marks that whatever happened changes nothing, or is undone elsewhere.
+    /// Marks that the request changed nothing, or that other code undoes its change.
     pub(crate) fn with_known_outcome(mut self) -> Error {
         self.inner.outcome_unknown = false;
         self
@@ -223,7 +222,6 @@ impl Error {
         self
     }
 
-    /// A copy for each of several requests that failed together.
     pub(crate) fn copy(&self) -> Error {
         Error { inner: self.inner.clone() }
     }
@@ -277,8 +275,8 @@ impl Error {
         self.inner.kind == ErrorKind::Interrupted
     }
 
-    /// Whether the [`action`](Error::action) alone may succeed later without a change by the caller. Code
-    /// that did something before the action would repeat that too.
+    /// Whether the [`action`](Error::action) may succeed later without a change by the caller. The answer is
+    /// about this action only: a retry of a larger function also repeats what the function did before.
     ///
     /// `false` if [`work_ran`](Error::work_ran), and therefore for every error of a release: a retry would
     /// run the work again, and the client goes on releasing by itself.
@@ -307,8 +305,8 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// This error, or that of an earlier attempt which the server answered: the last attempt may only have
-    /// been cut off by its deadline.
+    /// Returns the error `before` of an earlier attempt, if the server answered that attempt, but not this
+    /// one.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }
@@ -323,7 +321,7 @@ impl Error {
     }
 }
 
-/// Keeps texts readable with names of 64 KiB.
+/// Cuts a name, of up to 64 KiB, so that an error's text stays readable.
 fn shortened(name: &str) -> String {
     const MOST: usize = 200;
     if name.chars().count() <= MOST {
@@ -351,7 +349,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// With kind and cause, as printed for a `main` that returns the error.
+/// Includes kind and cause, since Rust prints this form when `main` returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self} ({:?})", self.inner.kind)?;

@@ -32,8 +32,9 @@ pub(crate) fn enter_process() -> Result<()> {
 /// Whether this process is a forked child of the process that made all existing clients. No such client may
 /// be used: threads that do not exist here may hold its mutexes, and the parent uses its sockets.
 ///
-/// The process id decides, at the cost of one system call. Usually only the id 1 occurs twice in a family of
-/// processes; for it the namespace, which costs some microseconds, is compared too.
+/// The process id decides, at the cost of one system call. A child has its parent's id only in a PID
+/// namespace of its own, usually as 1: for this id the namespaces are compared too, which costs some
+/// microseconds.
 pub(crate) fn is_forked() -> bool {
     let first = FIRST.load(Ordering::Relaxed);
     first != 0 && (first != process::id() || first == FIRST_OF_NAMESPACE && is_elsewhere())
@@ -52,7 +53,6 @@ pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the value behind `shared` from ever being dropped.
 #[expect(clippy::mem_forget, reason = "the point: see Engine's Drop")]
 pub(crate) fn leak<T: ?Sized>(shared: &Arc<T>) {
     std::mem::forget(Arc::clone(shared));

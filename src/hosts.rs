@@ -27,7 +27,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::system::{self, Socket};
 use crate::time::{Clock, Moment, random_between};
 
-/// How long an answer is reused, for connections that are opened together.
+/// How long an address, and a failed look-up, are reused for connections that are opened together.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::ZERO);
 /// How long each of several addresses is tried before the next one, as RFC 8305 advises; and the factor by
 /// which this grows from round to round.
@@ -37,10 +37,10 @@ const MOST_KEPT: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Host {
     name: Arc<str>,
-    /// A server named this host; the URL did not.
+    /// Whether a server named this host, not the URL.
     is_foreign: bool,
-    /// Messages may show this host. If a URL lacks its host, a password may stand in the host's place, so an
-    /// unsure text is shown only once it proves to have an address.
+    /// Whether messages may show this host. In a mistyped URL this text may be a password, so an unsure text
+    /// is shown only after a look-up has found its address.
     is_shown: Arc<AtomicBool>,
 }
 
@@ -51,7 +51,6 @@ impl Host {
         Host { name: name.into(), is_foreign: false, is_shown: Arc::new(AtomicBool::new(is_sure)) }
     }
 
-    /// A host that a server's answer names.
     pub(crate) fn named(name: &str) -> Host {
         Host { name: name.into(), is_foreign: true, is_shown: Arc::new(AtomicBool::new(true)) }
     }
@@ -90,7 +89,7 @@ impl fmt::Debug for Host {
 pub(crate) struct Hosts {
     /// The hosts that servers may name; `None`: all.
     allowed: Option<Vec<String>>,
-    /// The URL's hosts, which servers may name too.
+    /// The hosts of the client's own URL, which servers may always name.
     own: Mutex<Vec<Host>>,
     look_ups: Arc<Inquiry<Vec<SocketAddr>>>,
     /// For each name, the address that accepted last, which is tried first: otherwise a silent address would
@@ -127,9 +126,9 @@ impl Rounds {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetime {
-    /// The longest time from connecting on, less up to a tenth, so that a fleet does not reconnect at once.
-    /// By then a name or proxy may lead elsewhere, or a password be revoked; a server taken out of use keeps
-    /// its connections until then.
+    /// Maximum age of a connection, less a random part of up to a tenth, so that a fleet does not reconnect
+    /// at once. Only a new connection follows a name or proxy that leads to another server, and meets a
+    /// revoked password.
     pub(crate) age: Duration,
     /// The longest time without a request. Routers and load balancers silently forget connections that idle
     /// for four minutes or more, and the next request would time out.
@@ -153,10 +152,11 @@ impl Lifetime {
     }
 }
 
-/// Longest link that extends a lock's reservation; `lua/wait_queue.lua` has the same bound.
+/// Maximum class of a link, by which a lock's reservation is extended; `lua/wait_queue.lua` has the same
+/// bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// Class of a link: how often 10 ms must double to cover two round trips and 8 ms for threads.
+/// Class of a network link: how often 10 ms must double to cover two round trips and 8 ms to run a thread.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)
@@ -192,7 +192,7 @@ impl Hosts {
         Hosts { allowed: Some(hosts), ..Hosts::default() }
     }
 
-    /// A host of the URL, which servers may name too.
+    /// Adds a host of the client's own URL to the hosts that servers may name.
     pub(crate) fn own(&self, host: Host) -> Host {
         if self.allowed.is_some() {
             self.own.lock().push(host.clone());
@@ -244,7 +244,7 @@ impl Hosts {
                         socket.set_nodelay(true)?;
                         return system::socket(socket);
                     }
-                    // An answer says more than the silence of another address.
+                    // A refusal explains more than another address's time-out.
                     Err(error) => match &failure {
                         Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
                         _ => failure = Some(error),

@@ -26,12 +26,11 @@ pub(crate) struct LockName {
 
 impl LockName {
     fn of(given: Arc<str>, key: String) -> LockName {
-        // Anybody may choose names: the random state prevents chosen collisions.
+        // Strangers may choose names; the random state keeps them from choosing names that collide.
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
     }
 
-    /// `key` is `given` after mapping and prefix.
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
         if given.is_empty() || key.is_empty() {
             return Err(Error::invalid("lock", "the name is empty"));
@@ -68,7 +67,7 @@ impl LockName {
         self.hash
     }
 
-    /// A name of the crate's own, which no lock can have.
+    /// A name for the crate's own use, which no lock can have.
     pub(crate) fn reserved(key: String) -> LockName {
         LockName::of(Arc::from(&*key), key)
     }
@@ -91,7 +90,7 @@ impl ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
     }
 
-    /// The id in version 4: releases notify no queue.
+    /// The id in version 4, which tells others that this client's releases notify no wait queue.
     pub(crate) fn unlined(self) -> ClientId {
         self.of_version(4)
     }
@@ -184,8 +183,8 @@ impl Owner {
         id
     }
 
-    /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
-    /// text is another program's: never shown, and never ended as a hold (see `owners.lua`).
+    /// Whether the text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Any
+    /// other text is another program's, which this crate never shows nor ends as a hold (see `owners.lua`).
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);
@@ -195,7 +194,7 @@ impl Owner {
         })
     }
 
-    /// The client's id, before the colon; version 4 instead of 8 without the right to the wait queue.
+    /// The client's id, before the colon; of version 4 instead of 8 if it has no right to the wait queue.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
@@ -259,14 +258,15 @@ pub(crate) const NOBODY: u64 = 0;
 pub(crate) struct ThreadMarker {
     id: u64,
     number: AtomicU64,
-    /// For people; read once.
+    /// The thread's name, for messages; read once.
     name: Box<str>,
 }
 
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = unbound_number();
-        // `ID` has no destructor: it exists until the thread's very end, and the thread keeps its holds.
+        // `ID` has no destructor, so it outlives `MARK`: a later marker of this thread has the same id, and
+        // therefore the thread's holds.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -289,7 +289,6 @@ impl ThreadMarker {
         MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMarker::new()))
     }
 
-    /// Never reused.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -316,7 +315,7 @@ pub(crate) fn thread_name() -> Box<str> {
     thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// An owner number, never used again in this process: of a thread, or of an owner that is not one.
+/// A new owner number, for a thread or for an owner that is no thread.
 pub(crate) fn unbound_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(NOBODY + 1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -340,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Windows destroys thread-locals in another order: the marker still exists there.
+    /// Not on Windows, which destroys thread-locals in another order, the marker last.
     #[cfg(unix)]
     #[test]
     fn a_thread_keeps_its_number_while_thread_locals_are_destroyed() {

@@ -11,7 +11,7 @@ use crate::time::{Clock, Moment};
 
 /// Maximum number of questions at the same time, including those that hang.
 const MOST: usize = 4;
-/// An unanswered question is repeated after this.
+/// Time after which an unanswered question is asked again.
 const STUCK: Duration = Duration::from_secs(10);
 const MOST_KEPT: usize = 256;
 
@@ -19,7 +19,7 @@ pub(crate) type Cause = Arc<dyn StdError + Send + Sync>;
 pub(crate) type Told<V> = Result<V, Cause>;
 type Ask<V> = Box<dyn Fn(&str) -> Told<V> + Send + Sync>;
 
-/// Asks one question at a time, about different keys.
+/// Asks a slow function about keys, on threads of its own: for each key, one question at a time.
 pub(crate) struct Inquiry<V> {
     thread: &'static str,
     ask: Ask<V>,

@@ -7,8 +7,8 @@ use crate::ident::{ClientId, FencingToken, thread_name};
 use crate::system;
 
 /// The store's view of a name, from [`LockClient::inspect`](crate::LockClient::inspect). A field that the
-/// store does not know is `None` or empty. The text, for operators, is a line about the object, and one for
-/// each holder, permit and waiter.
+/// store does not know is `None` or empty. `Display` writes a line about the object, and a line for each
+/// holder, permit and waiter.
 ///
 /// # Examples
 /// ```
@@ -31,25 +31,27 @@ pub struct Inspection {
     pub kind: ObjectKind,
     /// The holders: one, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
-    /// The time until the object ends without renewal: `None` without an object, `Duration::MAX` without end.
+    /// The time until the object ends unless renewed: `None` if there is no object, `Duration::MAX` if it has no
+    /// end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
     /// The first hundred waiters of a fair lock, or clients in the wait queue of a plain or fenced lock, in
-    /// order. For other objects, the waiters in the directory, up to a third of a lease ago, longest wait
-    /// first.
+    /// order. For other objects, the waiters that the directory listed up to a third of a lease ago, longest
+    /// wait first.
     pub waiters: Vec<Waiter>,
     /// The number of all waiters.
     pub waiting: u64,
     /// Whether there may be more waiters, since not all directory entries were read.
     pub waiting_at_least: bool,
-    /// The number of clients that listen for a release, until a few seconds after a wait; not for fair locks.
+    /// The number of clients that listen for a release, which a client does until a few seconds after its
+    /// wait. `None` for fair locks.
     pub listeners: Option<u64>,
     /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
-    /// The hundred permits with leases that end first.
+    /// The permits with leases; of more than a hundred, those that end first.
     pub permits: Vec<PermitInfo>,
-    /// The number of all permits that are out.
+    /// The number of permits that are held.
     pub permits_out: u64,
     /// Whether a waiting writer keeps out readers that let writers go first.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -62,8 +64,8 @@ pub struct Inspection {
 /// The kind of object that a name stands for.
 ///
 /// Some kinds look alike in the store. A fair lock without waiters is shown as a plain lock. A lock counts as
-/// fenced if a token was ever granted for its name. A number is a semaphore or a latch, which are told apart
-/// by permits that are out, by listeners, and by a count that is not above zero.
+/// fenced if a token was ever granted for its name. A number is a semaphore or a latch; permits that are out,
+/// listeners, or a count of zero or less decide which.
 ///
 /// # Examples
 /// ```
@@ -153,7 +155,8 @@ pub struct Holder {
     pub mode: Option<Mode>,
     /// Whether the asking client is the owner.
     pub by_this_client: bool,
-    /// The time until the hold ends without renewal; zero for a dead reader, `None` if the store has no time.
+    /// The time until the hold ends unless renewed; zero for a dead reader, `None` if the store keeps no
+    /// time.
     pub remaining: Option<Duration>,
     /// How long the owner has held the lock. This crate's holders report this each third of their lease, and
     /// at once with [`max_hold`](crate::LockBuilder::max_hold); Redisson's holders never do.
@@ -161,9 +164,9 @@ pub struct Holder {
     /// The time until the hold ends whatever its client does: by `max_hold`, or by an explicit lease, which
     /// its client reports each third of its own lease.
     pub ends_within: Option<Duration>,
-    /// Whether the lock is an election's, so that waiters are candidates, as
-    /// [`LockClient::leader`](crate::LockClient::leader) and
-    /// [`LockBuilder::election`](crate::LockBuilder::election) report it.
+    /// Whether the holder leads and the waiters are candidates, because the holder uses
+    /// [`LockClient::leader`](crate::LockClient::leader) or
+    /// [`LockBuilder::election`](crate::LockBuilder::election).
     pub is_leader: bool,
     /// The holder's location, if known. Redisson's holders do not report a location, and nothing on the
     /// server leads from their id to a connection.
@@ -199,7 +202,7 @@ pub struct Waiter {
     /// How long the waiter has waited: in a queue by the server's clock, otherwise as its client reported up
     /// to a third of its lease ago.
     pub waiting_for: Option<Duration>,
-    /// The waiter's location, if known; of several threads of a client the longest waiter.
+    /// The waiter's location, if known. If several threads of a client wait, that of the longest waiter.
     pub location: Option<Location>,
 }
 
@@ -225,9 +228,9 @@ impl Waiter {
 pub struct PermitInfo {
     /// The id by which the permit is released.
     pub id: String,
-    /// Whether the asking client has it.
+    /// Whether the client that inspects holds the permit.
     pub by_this_client: bool,
-    /// The time until the permit ends without renewal; `Duration::MAX` if it has no end.
+    /// The time until the permit ends unless renewed; `Duration::MAX` if it does not expire.
     pub remaining: Duration,
 }
 
@@ -278,7 +281,7 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
-    /// Marks this client's entries.
+    /// Sets `by_this_client` of the holders, waiters and permits that belong to `client`.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
         let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
         let id = client.to_string();
@@ -457,7 +460,7 @@ pub struct Health {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Wakeups {
-    /// As far as is known: a store subscribes with its first waiter, and nothing has failed since.
+    /// Nothing has failed so far. (A store subscribes only when its first waiter needs it.)
     Working,
     /// The subscription failed and is being renewed; until then waiters only poll.
     Down,

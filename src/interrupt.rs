@@ -10,7 +10,7 @@ use crate::sync::{Mutex, Waker};
 /// Ends waits from another thread: each wait that has the token returns an error that
 /// [`is_interrupted`](crate::Error::is_interrupted).
 ///
-/// Cheap to clone; clones are one token. A token stays interrupted: make another for later waits.
+/// A clone is the same token. A token stays interrupted: make a new one for later waits.
 ///
 /// # Examples
 /// ```
@@ -79,7 +79,7 @@ impl Interrupt {
         self.shared.is_set.load(Ordering::SeqCst)
     }
 
-    /// For a forked child; see `Engine`'s `Drop`.
+    /// Called in a forked child, which must not drop what it inherited: see `Engine`'s `Drop`.
     pub(crate) fn leak(&self) {
         crate::fork::leak(&self.shared);
     }

@@ -24,7 +24,7 @@
 //!         guard.check()?; // an error if the lock is lost: then nothing is written
 //!         // … write …
 //!         Ok(())
-//!     })?; // released; an error that says `work_ran()` came after the work
+//!     })?; // releases; `work_ran()` of an error says whether the work had run
 //!     match sold {
 //!         Some(outcome) => outcome,
 //!         None => Ok(println!("busy: another thread sells it")), // no error
@@ -68,7 +68,7 @@
 //! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::get_semaphore`], [`get_expirable_semaphore`](LockClient::get_expirable_semaphore) |
 //! | [`CountDownLatch`], [`Condition`] | waiting for what others do | [`LockClient::get_count_down_latch`], [`RedisLock::condition`] |
 //! | [`Leader`] | one process that is in charge; see [`LockClient::run_once`] for one run of a job | [`LockClient::leader`] |
-//! | [`HoldState`], [`Loss`], [`Observer`], [`Event`], [`Stats`] | how a hold stands, why it was lost, what happens to all of them, in numbers | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`], [`LockClient::stats`], [`LockClient::contended`] |
+//! | [`HoldState`], [`Loss`], [`Observer`], [`Event`], [`Stats`] | the state of a hold, the reason of a loss, reports of what happens to all holds, counts | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`], [`LockClient::stats`], [`LockClient::contended`] |
 //! | [`Interrupt`] | ending a wait from another thread | [`Interrupt::new`] |
 //! | [`Inspection`] | who holds a name, who waits, and for how long | [`LockClient::inspect`] |
 //! | [`Locks`], [`Clients`], [`ClientInfo`] | which locks are held, and by which hosts, processes and threads | [`LockClient::list`], [`LockClient::clients`] |
@@ -77,8 +77,8 @@
 //!
 //! # Features
 //!
-//! Only `redis` is on by default. [`LockClient::connect`] lists the URLs of each store, and says which
-//! feature a URL needs that is off.
+//! Only `redis` is on by default. [`LockClient::connect`] lists the URLs of each store; its error names the
+//! feature that a URL needs and that is off.
 //!
 //! | Feature | Brings |
 //! |---|---|
@@ -92,7 +92,7 @@
 //! | `tracing` | spans of waits and holds, and log lines |
 //! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
 //! | `serde` | `Serialize` for [`Inspection`], [`ListedLock`], [`ClientInfo`], [`Stats`], [`Deadlock`] and [`Health`] |
-//! | `tokio` | a hold of a thread belongs to the task that took it too: another task on the thread does not re-enter it |
+//! | `tokio` | a hold also belongs to the async task that acquired it: another task on the same thread does not re-enter it |
 //!
 //! # Log levels
 //!
@@ -101,17 +101,17 @@
 //! | Level | Says |
 //! |---|---|
 //! | `error` | a hold was lost |
-//! | `warn` | a renewal or a release failed and is repeated, wake-ups do not come, a server is not set up as the promises need it |
-//! | `info` | wake-ups or callbacks are back |
-//! | `debug` | a call or a request failed, which the caller learns as well; the spans |
+//! | `warn` | a renewal or a release failed and is repeated, notifications do not arrive, a server is not set up as the promises need it |
+//! | `info` | notifications arrive again, or callbacks keep up again |
+//! | `debug` | a call or a request failed, and the caller gets the error too; the spans |
 //! | `trace` | each wait, grant, release, renewal and request |
 //!
 //! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the
-//! grant to the release or the loss. Both belong to the span in which the lock was asked for, and neither is
-//! entered. Their fields are `lock.name`, `lock.kind`, `lock.owner` and `lock.fence`; `lock.acquire` also has
-//! `lock.outcome` and `lock.attempts`, `lock.hold` has `lock.end`. A failure has its [`ErrorKind`] as
-//! `error.type`, the name of OpenTelemetry's conventions, which have none for locks. The lines `lock.at_risk`
-//! and `lock.lost` are written within the hold's span.
+//! grant to the release or the loss. The parent of both is the caller's span, and neither is entered. Their
+//! fields are `lock.name`, `lock.kind`, `lock.owner` and `lock.fence`; `lock.acquire` also has `lock.outcome`
+//! and `lock.attempts`, `lock.hold` has `lock.end`. After a failure the field `error.type`, as in
+//! OpenTelemetry's conventions, is the [`ErrorKind`]. The lines `lock.at_risk` and `lock.lost` are written
+//! within the hold's span.
 //!
 //! # Limits
 //!
@@ -208,7 +208,7 @@ pub use observe::metrics::Metrics;
 pub use observe::stats::{Contended, Stats};
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
-// Explicit, since rustdoc does not see the feature: the folder is built for any database.
+// rustdoc cannot infer this feature, since the module is built for any database.
 #[cfg(feature = "mysql")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub use stores::sql::mysql::in_transaction as mysql;
@@ -218,7 +218,7 @@ pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
 pub use topologies::ring::plan::{Ring, RingNode};
 
-/// For the program `leasehold` alone: may change in any version.
+/// Only the program `leasehold` may use this module, which may change in any version.
 #[doc(hidden)]
 pub mod program {
     pub use crate::client::settings::{HOST_NAME, NANOS, SPAN, Settings};

@@ -14,13 +14,13 @@ use crate::time::{Clock, Moment};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The waker was used, perhaps for a reason that is gone: check again.
+    /// The waker was signalled, perhaps for a reason that no longer holds, so the caller checks again.
     Signal,
     Time,
     Interrupted,
 }
 
-/// A thread's place to sleep. An earlier wake-up is not lost; two before the thread looks count as one.
+/// Puts a thread to sleep. A wake-up before the sleep ends the sleep at once; several such count as one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,
@@ -33,9 +33,9 @@ pub(crate) struct Parker {
 #[derive(Debug, Default)]
 struct ServiceState {
     bounds_ended: AtomicBool,
-    /// A test makes the thread stand still.
+    /// Whether a test has paused the thread.
     stands_still: AtomicBool,
-    /// The service's client ends: a manual clock may never reach the moment that the thread waits for.
+    /// Whether the client is ending. A sleep then ends at once: a manual clock may never reach its end.
     is_ending: AtomicBool,
 }
 
@@ -44,7 +44,8 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass. The caller moves a manual clock; a service waits until others have moved it.
+/// Lets `span` pass. A service waits until others have moved a manual clock that far; any other thread moves
+/// the clock itself.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -63,7 +64,7 @@ pub(crate) fn take_time(clock: &Clock, span: Duration) {
         }
     }
     manual.service(id, None);
-    waker.wake(); // the signals taken here were the service's
+    waker.wake(); // the service has not yet acted on the signals taken here
 }
 
 impl Parker {
@@ -123,11 +124,10 @@ impl Parker {
             has_slept = true;
         }
         if has_slept {
-            self.waker.wake(); // the signal may have been for anything: check
+            self.waker.wake(); // the signal may have had another cause: the service checks
         }
     }
 
-    /// Makes the calling thread this service's. Called before its first request.
     pub(crate) fn is_mine(&self) {
         if let Some(id) = self.registered {
             SERVICE.with(|service| {
@@ -148,7 +148,7 @@ impl Parker {
         let interrupting = interrupt.map(|interrupt| interrupt.wakes(&self.waker));
         let limit = match &self.clock {
             Clock::System => (until != Moment::NEVER).then(|| until.since(now)),
-            // Moving the clock signals; the time is checked afterwards.
+            // No time-out: a moved clock sends a signal, and the time is checked after the sleep.
             Clock::Manual(_) => None,
         };
         let is_signal = self.waker.sleep(limit);
@@ -183,7 +183,7 @@ pub(crate) struct ServiceWaker {
 }
 
 impl ServiceWaker {
-    /// Ends waits that only a moved clock would end: the service is about to end.
+    /// Ends all sleeps of the service, since the client ends, and nobody may move its manual clock again.
     pub(crate) fn end(&self) {
         self.asked.is_ending.store(true, Ordering::SeqCst);
         self.stand_still(false);

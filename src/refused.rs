@@ -1,6 +1,5 @@
-//! A refusal that is remembered for a while.
-//!
-//! A refused request is tried again, since rights, tables and proxies change while a client runs.
+//! Remembers for a while that a server refused a request. Afterwards the request is tried again, since
+//! rights, tables and proxies change while a client runs.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ pub(crate) const LASTS: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    /// End of the memory, as `Moment::nanos`; 0: nothing is remembered.
+    /// Until when the refusal counts, as `Moment::nanos`; 0: there is no refusal.
     until: AtomicU64,
 }
 
@@ -31,7 +30,7 @@ impl Refused {
         self.until.store(0, Ordering::Relaxed);
     }
 
-    /// `now` is called only if there is something to remember.
+    /// Whether the refusal still counts. Calls `now` only if there was a refusal.
     pub(crate) fn stands(&self, now: impl FnOnce() -> Moment) -> bool {
         let until = self.until.load(Ordering::Relaxed);
         until != 0 && now().nanos() < until

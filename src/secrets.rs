@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a provider's answer, and its failure, count for connections that are opened together.
+/// How long a provider's answer is reused for further connections, and how long its failure is.
 const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -62,10 +62,11 @@ impl ServerOptions {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
 
-    /// Asks the sources about the server at `address`. A new URL gives credentials only: the locks stay.
+    /// Asks the sources for the server at `address`. Only the credentials of a changed URL are used: the
+    /// client stays with the servers that have its locks.
     fn secrets(&self, address: &str) -> Told<Secrets> {
         let asked = Clock::System.now();
-        // Read before they are used, so that a change meanwhile counts as a change.
+        // Reads the files before their use, so that a change during the use is noticed later.
         let files = self.file_contents();
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
@@ -103,10 +104,11 @@ fn behind_label(word: &str) -> &str {
     before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
-/// A store's own form of its options, made anew for each connection.
+/// Options in a store's own form, which follows changes of the secrets.
 ///
-/// The sources are asked for each connection. After a refused login or handshake all sources are asked again,
-/// certificates too, and the connection is tried again if one has changed ([`MOST_TRIES`]).
+/// The sources of the secrets are asked for each connection. After a refused login or handshake all sources
+/// are asked again, certificates too; if a secret has changed, the connection is tried again
+/// ([`MOST_TRIES`]).
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
@@ -119,7 +121,6 @@ pub(crate) struct Renewable<T> {
     fresh: Duration,
 }
 
-/// A value made of the secrets, and the secrets that it was made of.
 pub(crate) struct Made<T> {
     of: Arc<Secrets>,
     pub(crate) form: Arc<T>,
@@ -132,7 +133,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Returns the source, and the form of the options as they are, without a provider's part.
+    /// Returns the value, and the form of the options without a provider's credentials.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,
@@ -168,7 +169,6 @@ impl<T> Renewable<T> {
         self.made.lock().get(address).cloned()
     }
 
-    /// The form for a new connection to `address`.
     pub(crate) fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
         let address = if self.options.credentials.is_some() { address } else { "" };
         let last = self.last(address);
@@ -331,13 +331,13 @@ mod tests {
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(tried("old", Authentication), (Ok(()), "old".to_owned()));
         assert_eq!(std::mem::take(&mut *asked.lock()), ["host:1"], "opened together");
-        // The answer is out of date by the time of the login.
+        // The password changes between the provider's answer and the login.
         *answers.lock() = vec!["new"];
         assert_eq!(tried("new", ErrorKind::Unreachable).1, "old", "no server refused it");
         assert_eq!(tried("new", Authentication), (Ok(()), "old new".to_owned()));
         assert_eq!(tried("new", Authentication), (Ok(()), "new".to_owned()));
         assert_eq!(times(), 1);
-        // After a refusal one question comes at once, then others after pauses.
+        // The first question after a refusal is asked at once, and each further question after a pause.
         for _ in 0..100 {
             assert_eq!(tried("x", Authentication).0, Err(Authentication));
         }

@@ -1,4 +1,4 @@
-//! Collections that free memory after a crowd.
+//! Collections that free memory once most of their entries are gone.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use crate::time::Moment;
 /// Collections below this many entries keep their memory.
 const MIN_CAPACITY: usize = 4096;
 
-/// A map that frees memory once most of a crowd's entries are gone.
+/// A map that frees memory once most of its entries are gone.
 ///
-/// A [`HashMap`]'s capacity leaves out the slots of removed entries, which may be nearly all of them, so
-/// this counts the most entries that it has had.
+/// A [`HashMap`]'s capacity leaves out the slots of removed entries, which may be nearly all slots. Therefore
+/// this type counts the most entries that it has had.
 #[derive(Debug)]
 pub(crate) struct CrowdMap<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
@@ -71,8 +71,8 @@ impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
 }
 
 pub(crate) trait Shrink {
-    /// Frees memory of which less than an eighth is used; call it after a removal. So many entries must come
-    /// or go between two reallocations that a removal costs next to nothing.
+    /// Frees memory if less than an eighth of it is used; call this after a removal. Many entries come or go
+    /// between two reallocations, so the cost of a removal stays small on average.
     fn shrink_if_sparse(&mut self);
 }
 

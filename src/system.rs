@@ -1,4 +1,4 @@
-//! The operating system, under the same names on Unix and Windows. Only its two files know which it is.
+//! The operating system, under the same names on Unix and Windows. Only this module's files depend on it.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -6,9 +6,9 @@
 //! | `Socket` | a `TcpStream` | one that never blocks, and waits by `poll` |
 //! | `LocalSocket` | a `UnixStream` | none can be made |
 //! | `host_name` | the node's name | the DNS name of the computer |
-//! | `boot_id`, `process_start`, namespaces | of `/proc`, where it is | not known |
+//! | `boot_id`, `process_start`, namespaces | from `/proc`, where it is mounted | not known |
 //! | `FileId` | device and inode | volume and index |
-//! | `names_of`, `is_mount_point` | link count; `/proc/self/mountinfo`, where it is | link count; never |
+//! | `names_of`, `is_mount_point` | link count; `/proc/self/mountinfo`, if mounted | link count; never |
 //! | `share_group`, `writing_refused` | group and mode | inherited, the attribute and an attempt |
 //! | `local_path` | as it is | without the `/` before a drive |
 

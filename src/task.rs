@@ -13,7 +13,7 @@ fn try_id() -> Option<Id> {
     None
 }
 
-/// A task, or none. Without the feature `tokio` every marker is none, so all are equal.
+/// A task, or no task. Without the feature `tokio` every marker means no task, so all markers are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskMarker(Option<Id>);
 

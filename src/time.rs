@@ -1,8 +1,8 @@
 //! Clocks, moments and leases; nothing else reads the time.
 //!
-//! Moments count nanoseconds of a clock that never steps and runs on while the machine is suspended
-//! (`system::nanos`): the server's TTL runs on too, and the hold must be seen to end. On Unix
-//! `std::time::Instant` stands still then; it serves only for callers' deadlines.
+//! Moments count nanoseconds of a clock that never steps and that runs while the machine is suspended
+//! (`system::nanos`). The server's TTL runs during that time too, so the hold must end here as well. On Unix
+//! `std::time::Instant` stops during a suspension; this crate uses it only for callers' deadlines.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -33,7 +33,7 @@ impl Moment {
         Moment(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// Time since `earlier`; zero if that is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -47,7 +47,6 @@ impl Moment {
     }
 }
 
-/// The system's clock, or one that a test moves.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Clock {
     #[default]
@@ -108,7 +107,7 @@ pub(crate) enum Lease {
     Renewed,
     /// Ends by itself after this time; not renewed.
     Fixed(Duration),
-    /// Renewed for this time at once, until other locks are acquired as well; then `Fixed`.
+    /// The explicit lease of a group: renewed until all locks of the group are acquired, then `Fixed`.
     Kept(Duration),
 }
 
@@ -142,7 +141,6 @@ pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) ->
     Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })
 }
 
-/// Truncated to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -232,7 +230,7 @@ impl ManualClock {
                 }
             }
             for (id, waker) in &state.wakers {
-                // A service that sleeps beyond this step would find nothing to do, or do it too early.
+                // Does not wake a service that sleeps beyond this step, and has nothing to do before.
                 let sleeps_on = |(service, until): &(u64, Option<Moment>)| service == id && until.is_some();
                 if !state.services.iter().any(sleeps_on) {
                     waker.wake();
@@ -287,7 +285,6 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// Nanoseconds; saturates at the maximum.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

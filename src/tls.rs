@@ -26,7 +26,7 @@ pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
     identified(begin(&provider())?.with_root_certificates(roots), options)
 }
 
-/// As [`config`], for a server of any name. Without authorities in the options accepts every certificate,
+/// As [`config`], for a server of any name. If the options name no authorities, accepts every certificate,
 /// since the system's authorities would certify anybody.
 #[cfg(feature = "postgres")]
 pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
@@ -44,7 +44,7 @@ pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     identified(config.dangerous().with_custom_certificate_verifier(Arc::new(lenient)), options)
 }
 
-/// Installs this crate's provider as the process's default unless there is one; some drivers use that.
+/// Installs this crate's provider as the process's default, which some drivers use, unless there is one.
 #[cfg(feature = "mysql")]
 pub(crate) fn provide() {
     if CryptoProvider::get_default().is_none() {
@@ -89,7 +89,6 @@ fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &Tl
     Ok(Arc::new(config))
 }
 
-/// The authorities in the PEM file `ca`, or the system's.
 fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
     const WHAT: &str = "the CA certificates";
     let mut roots = RootCertStore::empty();
@@ -172,7 +171,7 @@ fn refused_by_server(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// A server without TLS may wait for the rest of a supposed request.
+/// Explains a time-out: a server without TLS takes the handshake for a request and waits for its end.
 fn unanswered(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
@@ -191,7 +190,7 @@ fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error)
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
         return error;
     }
-    // Reading a closed connection does not wait.
+    // Does not block, since the server has closed the connection.
     while matches!(tls.read_tls(&mut socket), Ok(1..)) {
         if let Err(refused) = tls.process_new_packets() {
             return io::Error::new(io::ErrorKind::InvalidData, refused);
@@ -223,7 +222,6 @@ struct TlsSession {
 }
 
 impl TlsStream {
-    /// Handshakes over `wire`, which reads and writes `socket` within the time allowed.
     pub(crate) fn connect(
         host: &str,
         config: &Config,
@@ -247,14 +245,16 @@ impl TlsStream {
         &self.socket
     }
 
-    /// Whether there are bytes that the socket no longer shows.
+    /// Whether there are bytes left that were already read from the socket, so that a poll does not report
+    /// them.
     pub(crate) fn has_plaintext(&self) -> bool {
         let session = self.session.lock();
         session.start < session.end || !session.tls.wants_read()
     }
 
     /// Reads plain text. Waits for the socket without holding the session, so that others can write. Only one
-    /// thread may read at a time. A partial record yields `Interrupted`: the reader checks its deadline.
+    /// thread may read at a time. A partial record yields `Interrupted`, so that the reader checks its
+    /// deadline.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
         {
@@ -281,7 +281,7 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Writes what the socket takes now; the rest of what the session took leaves with the next call.
+    /// Writes what the socket takes now; the session keeps the rest for the next call.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.session.lock();
         session.flush(&self.socket)?;
@@ -327,7 +327,7 @@ impl TlsSession {
     fn flush(&mut self, mut socket: &Socket) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
-                // Nobody else reads a connection before its first bytes.
+                // Until the server has sent plain text no other thread reads, so this thread may.
                 return Err(if self.is_accepted { error } else { last_words(&mut self.tls, socket, error) });
             }
         }
@@ -363,7 +363,7 @@ mod lenient {
         ) -> std::result::Result<ServerCertVerified, rustls::Error> {
             let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
             match chain.verify_server_cert(certificate, between, name, ocsp, now) {
-                // The name is checked last.
+                // rustls checks the name last: everything else was valid.
                 Err(rustls::Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => Ok(ServerCertVerified::assertion()),

@@ -14,7 +14,7 @@ mod model;
 #[cfg(leasehold_shuttle)]
 pub(crate) use self::model::Pipe;
 
-/// Does the same with each sort of socket; their types differ.
+/// Runs the same code on each type of socket.
 macro_rules! on_socket {
     ($wire:expr, $socket:ident => $do:expr, $pipe:pat => $model:expr) => {
         match $wire {
@@ -83,7 +83,7 @@ impl Wire {
 
     /// Writes what the socket takes now. `WouldBlock`: the socket takes nothing.
     ///
-    /// The socket must have a short write time-out: it may take less than the system said.
+    /// The socket must have a short write time-out: it may take fewer bytes than the system announced.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         if !on_socket!(self, socket => has_room(socket, Duration::ZERO), _ => true) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -146,7 +146,7 @@ impl Wire {
     }
 }
 
-/// A source whose bytes may wait to be read.
+/// Where unread bytes may be.
 enum Unread<'a> {
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,

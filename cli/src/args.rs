@@ -15,9 +15,9 @@ use crate::help;
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
-/// The store is named by LEASEHOLD_URL, for example redis://127.0.0.1:6379, sqlite:///var/lib/locks.db,
-/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181; without it by the file
-/// ~/.config/leasehold/url or /etc/leasehold/url.
+/// LEASEHOLD_URL names the store, for example redis://127.0.0.1:6379, sqlite:///var/lib/locks.db,
+/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181. If the variable is
+/// not set, the file ~/.config/leasehold/url or /etc/leasehold/url names the store.
 ///
 /// run, once, elect, hold and release are for Unix only. The others are for Windows too.
 #[derive(Debug, Parser)]
@@ -74,11 +74,11 @@ pub(crate) struct Common {
     /// The private key of --cert: a PEM file; also LEASEHOLD_TLS_KEY.
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// A command of the shell that prints the password in its first line: for tokens that change. It is run for
-    /// new connections, has ten seconds, and gets the server's address in LEASEHOLD_SERVER.
+    /// A shell command whose first line of output is the password, for passwords that change. It runs for
+    /// each new connection, for ten seconds at most, with the server's address in LEASEHOLD_SERVER.
     #[arg(long, global = true, value_name = "COMMAND")]
     pub(crate) password_command: Option<String>,
-    /// Creates the table of locks in a PostgreSQL or MySQL database where it is not there.
+    /// Creates the table of locks in a PostgreSQL or MySQL database if there is none.
     #[arg(long, global = true)]
     pub(crate) create_schema: bool,
     /// How answers and messages are written.
@@ -87,7 +87,7 @@ pub(crate) struct Common {
     /// Says on standard error what happens: waiting, acquired, released.
     #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
     pub(crate) verbose: bool,
-    /// Says nothing about the lock: the exit code does.
+    /// Prints nothing about the lock; the exit code says how the action ended.
     #[arg(short, long, global = true, help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Print help.
@@ -103,38 +103,40 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
+    /// Runs a command while holding a lock. If the lock cannot be kept, the command is killed before another
+    /// client can acquire the lock.
     Run(RunArgs),
     /// Runs a command unless a machine has run it within --at-least: for a timer that fires on many machines.
     /// A command that failed counts as run.
     Once(OnceArgs),
-    /// Runs a command while this process is the leader of a name; ends the command when it is not any more,
+    /// Runs a command while this process is the leader of a name. When the leadership ends, ends the command
     /// and stands for election again.
     ///
     /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library
-    /// (LockClient::leader) stand in the same election. -n and -w are for the first election; later ones are
-    /// waited for without an end.
+    /// (LockClient::leader) stand in the same election. -n and -w limit the wait for the first election; the
+    /// waits for later elections have no limit.
     Elect(ElectArgs),
     /// Acquires a lock for the calling shell, and prints a handle: the lock is kept until `release`, or until
     /// the shell ends.
     ///
-    /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all that it has
-    /// started get a signal.
+    /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all processes
+    /// that it started get a signal.
     Hold(HoldArgs),
     /// Releases what `hold` acquired. Exits with 79 if the lock was lost before.
     Release(ReleaseArgs),
-    /// Shows locks: holders, waiters, permits, and the rest of each lease.
+    /// Shows locks: holders, waiters, permits, and the time that is left of each lease.
     ///
-    /// Exits with 65 if a name is that of something else than a lock. Nothing of such an object is shown. With -q
-    /// prints nothing, and exits with 0 if all are held, and with 1 if not.
+    /// Exits with 65 if a name belongs to something other than a lock, whose content is not shown. With -q
+    /// prints nothing, and exits with 0 if all locks are held, otherwise with 1.
     Show(ShowArgs),
-    /// Lists the locks that are held, a page of the server's keys at a time, and says what that cost.
+    /// Lists the locks that are held, a page of the server's keys at a time, and the number of requests and
+    /// keys that this took.
     Ls(LsArgs),
-    /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program,
-    /// threads.
+    /// Lists the clients of leasehold that hold or wait, as each client reports itself: host, process,
+    /// program, threads.
     Clients,
-    /// Shows in a terminal, each second anew, who holds and who waits, and since when. The key f ends a hold,
-    /// after a question. The first 10,000 locks can be moved through; all are counted.
+    /// Shows in a terminal, updated each second, who holds and who waits, and since when. The key f ends a
+    /// hold after a confirmation. The first 10,000 locks are shown; all are counted.
     Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and names the holder.
     Force(ForceArgs),
@@ -144,37 +146,39 @@ pub(crate) enum Action {
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if
     /// there is a fault.
     ///
-    /// A fault is a server that is too old, a replica, or silent; rights without which locks fail; scripts that are
-    /// refused; a policy that evicts keys, with maxmemory; a lease below 3 round trips (p99); a lock of its own that
-    /// cannot be acquired and released; threads that wait for each other.
+    /// A fault is a server that is too old, a replica, or silent; rights without which locks fail; scripts
+    /// that are refused; a policy that evicts keys, with maxmemory; a lease below 3 round trips (p99); a test
+    /// lock that cannot be acquired and released; threads that wait for each other.
     ///
-    /// A warning is a member of a cluster that is used as one server; messages or the directory refused; no append-only
-    /// file, or one that is not synced; a policy that would evict; a replica that lags; a clock 1 s off; no message that
-    /// comes back; a lease below 30 round trips, or below 3 command time-outs; locks without an end; a table of the same
-    /// name in another schema; old versions of rows that a database keeps; a password that every user can read.
+    /// A warning is a member of a cluster that is used as one server; messages or the directory refused; no
+    /// append-only file, or one that is not synced; a policy that would evict; a replica that lags; a clock 1
+    /// s off; a test message that does not arrive; a lease below 30 round trips, or below 3 command
+    /// time-outs; locks without an expiry; a table of the same name in another schema; old versions of rows
+    /// that a database keeps; a password that every user can read.
     ///
-    /// Rights are asked by ACL DRYRUN or in a script; before Redis 7.0 by trying, on keys below --name that end after
-    /// 1s. Each server of a cluster, a Redlock or a ring is checked.
+    /// ACL DRYRUN or a script answers which rights the user has. Before Redis 7.0 doctor tries each request,
+    /// on keys below --name that expire after 1s. Each server of a cluster, a Redlock or a ring is checked.
     Doctor(DoctorArgs),
-    /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second;
-    /// ends by a signal.
+    /// Prints a line for each change of locks: acquired, released, expired, waiters. Polls each second, until
+    /// a signal ends it.
     Watch(WatchArgs),
     /// Serves a page that shows who holds and who waits, and metrics for Prometheus. Changes nothing.
     ///
-    /// The label group is the text of a name before its first colon; the first 64 have numbers of their own, the rest
-    /// are `other`. The label kind says how a lock is used: lock; bounded, whose holds end by themselves (once,
-    /// --max-hold); leader; permits. Holders say so in the directory of clients; without one all is lock.
+    /// The label group is the text of a name before its first colon. The first 64 groups have numbers of
+    /// their own; all others are `other`. The label kind says how a lock is used: lock; bounded, whose holds
+    /// end by themselves (once, --max-hold); leader; permits. Holders report the kind in the directory of
+    /// clients; without a directory the kind is lock.
     ///
-    /// A list is kept for 1s, for as long as it took, or for a hundred times what it costs the store's processor,
-    /// whichever is longest.
+    /// A list is reused for 1s, for as long as it took, or for a hundred times its processor time in the
+    /// store, whichever is longest.
     Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
     /// Writes a man page to standard output, or all of them to a folder.
     Man {
-        /// The command whose page it is. Defaults to that of the program.
+        /// The command whose page to write. Defaults to the page of the whole program.
         command: Option<String>,
-        /// Writes all pages to this folder, which is made.
+        /// Writes all pages to this folder, and creates the folder if needed.
         #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
         to: Option<PathBuf>,
     },
@@ -187,8 +191,8 @@ pub(crate) struct Patience {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// The longest wait, after which it exits with 75: seconds, or numbers with ms, s, m, h or d. Waits
-    /// without an end unless given.
+    /// Exits with 75 after waiting for this time: seconds, or numbers with ms, s, m, h or d. Without this
+    /// option the wait has no limit.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// The exit code when the lock is busy or the wait ended.
@@ -196,7 +200,7 @@ pub(crate) struct Patience {
     pub(crate) conflict_exit_code: u8,
 }
 
-/// The lock that is asked for under a name, and the wait.
+/// The kind of lock to acquire, and the wait.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Want {
     #[command(flatten)]
@@ -207,15 +211,15 @@ pub(crate) struct Want {
     /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
     #[arg(help_heading = "Lock", short = 'x', long, group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) write: bool,
-    /// With -s or -x: readers that come while a writer waits go behind it, if all of them use this option.
-    /// Without it, readers that overlap keep a writer out.
+    /// With -s or -x: waiting writers go before all new readers, if every command on the name uses this
+    /// option. Without it readers and writers take turns.
     #[arg(help_heading = "Lock", long, requires = "half")]
     pub(crate) writers_first: bool,
     /// Waits in a queue: first come, first served. On Redis, etcd and ZooKeeper.
     #[arg(help_heading = "Lock", long, conflicts_with = "permits")]
     pub(crate) fair: bool,
-    /// Lets N commands hold it at a time. On Redis. The first run sets the number up; a run with another number is
-    /// refused (see permits).
+    /// Lets N commands hold the name at a time. On Redis. The first run sets the number; a run with another
+    /// number is refused (see permits).
     #[arg(help_heading = "Lock", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
@@ -223,7 +227,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The same, with the time since `begun` taken off the wait.
+    /// The same request, with the wait shortened by the time since `begun`.
     pub(crate) fn since(&self, begun: Moment) -> Want {
         let mut want = self.clone();
         let patience = &mut want.patience;
@@ -234,52 +238,54 @@ impl Want {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
+    /// The lock's name. A name that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) want: Want,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// Ends the command when it has had the lock for this time, and exits with 124. TERM comes before that,
-    /// by --kill-grace.
+    /// Kills the command when it has had the lock for this time, and exits with 124. TERM comes earlier, by
+    /// --kill-grace.
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
     /// Exits with 80 if the command succeeded and it is unknown whether the lock was released. Without this
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// Sends this signal to the command, once, when others wait for the lock: the command may give way. Its name is
-    /// in LEASEHOLD_CONTENDED_BY for the command.
+    /// Sends this signal to the command, once, when others wait for the lock, so that the command may give
+    /// way. The command finds the signal's name in LEASEHOLD_CONTENDED_BY.
     #[arg(long, value_name = "SIGNAL", help_heading = "Lease", hide_possible_values = true)]
     #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
     pub(crate) on_contended: Option<i32>,
-    /// The holder leads; only `elect` sets this.
+    /// Whether the holder leads an election; only `elect` sets this.
     #[arg(skip)]
     pub(crate) leads: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OnceArgs {
-    /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
+    /// The job's name. A name that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
     pub(crate) name: String,
-    /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
-    /// differ, shorter than the timer's period.
+    /// The time from the command's start within which no machine runs the job again: longer than the
+    /// difference between the machines' clocks, shorter than the timer's period.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_least: Duration,
-    /// Ends the command when it has run for this time, and exits with 124. TERM comes before that, by
-    /// --kill-grace. After a crash it is the time until another may run the job. At least 1s, not below --at-least.
+    /// Kills the command when it has run for this time, and exits with 124. TERM comes earlier, by
+    /// --kill-grace. After a crash, another machine may run the job when this time is over. At least 1s, not
+    /// below --at-least.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_most: Duration,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// The exit code when another runs it, or did within --at-least.
+    /// The exit code if another machine runs the job, or started it within --at-least.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75, help_heading = "Waiting")]
     pub(crate) conflict_exit_code: u8,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ElectArgs {
-    /// The name of the election. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
+    /// The name of the election. A name that begins with a dash goes behind `--`: `elect -- -name --
+    /// COMMAND`.
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) patience: Patience,
@@ -290,8 +296,8 @@ pub(crate) struct ElectArgs {
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
-    /// The address and port where it answers whether this process leads: /leader with 200 or 503, and /ready.
-    /// A port alone is one of 127.0.0.1. Listens nowhere unless given.
+    /// An address and port where this process answers whether it leads: /leader with 200 or 503, and /ready.
+    /// A port alone means 127.0.0.1. Without this option the process does not listen.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
     pub(crate) listen: Option<String>,
     /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up. Without
@@ -306,13 +312,13 @@ pub(crate) struct HoldArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) want: Want,
-    /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that
-    /// calls, as `$$` names it. Needed in a list in the background ($BASHPID), under programs that fork workers, and
-    /// behind one that ends with `hold`, such as sudo or timeout ($$).
+    /// The process for which the lock is kept; when this process ends, the lock is released. Defaults to the
+    /// calling shell ($$). Needed in a list in the background ($BASHPID), under programs that fork workers,
+    /// and if a program that ends with `hold`, such as sudo or timeout, starts it ($$).
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
-    /// The signal that the shell and all that it has started get when the lock cannot be kept. An interactive bash
-    /// ignores TERM: HUP ends it.
+    /// The signal to the shell and all processes that it started when the lock cannot be kept. An interactive
+    /// bash ignores TERM: HUP ends it.
     #[arg(
         long,
         help_heading = "Shell",
@@ -322,8 +328,9 @@ pub(crate) struct HoldArgs {
     )]
     #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
     pub(crate) signal: i32,
-    /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to
-    /// a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
+    /// How long before another client can acquire the lock the signal comes: a third of the lease at most.
+    /// Defaults to a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal
+    /// comes at once.
     #[arg(long, help_heading = "Shell", value_name = "TIME", value_parser = time)]
     pub(crate) notice: Option<Duration>,
     /// A name for this hold, which `ls` and `clients` show; also LEASEHOLD_LABEL.
@@ -342,7 +349,8 @@ pub(crate) struct ShowArgs {
     /// The locks' names.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Treats a string as a token lock, whichever program wrote it, and shows the token. It may be a secret.
+    /// Treats a string as a token lock, whichever program wrote it, and shows the token, which may be a
+    /// secret.
     #[arg(long)]
     pub(crate) token: bool,
 }
@@ -352,7 +360,7 @@ pub(crate) struct LsArgs {
     /// A pattern for the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// Lists only what is held on this host, as the holders call it.
+    /// Lists only locks held on this host, by the name that holders report.
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
 }
@@ -361,7 +369,7 @@ pub(crate) struct LsArgs {
 pub(crate) struct ForceArgs {
     /// The lock's name.
     pub(crate) name: String,
-    /// Ends the hold. Without this option the holder is shown, and nothing is done.
+    /// Ends the hold. Without this option the holder is only shown.
     #[arg(long)]
     pub(crate) yes: bool,
     /// Treats a string as a token lock, whichever program wrote it.
@@ -373,17 +381,17 @@ pub(crate) struct ForceArgs {
 pub(crate) struct PermitsArgs {
     /// The name, as for `run --permits`.
     pub(crate) name: String,
-    /// The new number of permits, those in use included. Commands that run go on.
+    /// The new number of permits, those in use included. Running commands go on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) set: Option<u32>,
-    /// Removes the name and all its permits, those in use too: the next run sets it up anew.
+    /// Removes the name and all its permits, those in use too. The next run sets the number again.
     #[arg(long, conflicts_with = "set")]
     pub(crate) remove: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DoctorArgs {
-    /// A lock's name: the user's rights are checked for it. Nothing is done to it.
+    /// The lock's name for which the user's rights are checked. The lock itself is left alone.
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
     pub(crate) name: String,
     /// The lease that is compared with the latency. Defaults to 30s, or LEASEHOLD_LEASE.
@@ -392,8 +400,8 @@ pub(crate) struct DoctorArgs {
     /// Exits with 1 for a warning too.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Looks for locks without an expiry among all keys, however long it takes. Stops after 10 s unless
-    /// given.
+    /// Searches all keys for locks without an expiry, however long that takes. Without this option the search
+    /// stops after 10 s.
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -403,7 +411,7 @@ pub(crate) struct WatchArgs {
     /// The locks' names.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// The time from one look to the next: at least 100ms. A look is one request for each name.
+    /// The time between two polls: at least 100ms. A poll is one request for each name.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
     /// Ends after this time, with exit code 0.
@@ -416,30 +424,31 @@ pub(crate) struct TopArgs {
     /// A pattern for the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// The time from one look to the next: at least 100ms. A look is one list of the store, at the price that
-    /// `ls` names.
+    /// The time between two polls: at least 100ms. A poll costs as many requests as `ls`, which prints their
+    /// number.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// The address and port that it listens on; a port alone is one of 127.0.0.1. There is no password: on
-    /// any other than a loopback address other machines see the locks.
+    /// The address and port to listen on; a port alone means 127.0.0.1. There is no password: on an address
+    /// other than loopback, other machines see the locks.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477", value_parser = listen)]
     pub(crate) listen: String,
-    /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
+    /// A host name by which browsers and scrapers may reach this server, besides localhost and the address;
+    /// may be repeated.
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
-    /// A job of `once`, whose last run and last success are then among the metrics; may be repeated. Each
+    /// A job of `once` whose last run and last success are added to the metrics; may be repeated. Each job
     /// costs one more request for a list.
     #[arg(long = "job", value_name = "NAME")]
     pub(crate) jobs: Vec<String>,
-    /// The form of the names that are listed: * stands for any text, ? for a character.
+    /// A pattern for the names that are listed: `*` is any text, `?` a character.
     #[arg(long, value_name = "PATTERN", default_value = "*")]
     pub(crate) pattern: String,
-    /// The time between two lists, however many ask. Defaults to a hundred times what a list costs the store's
-    /// processor, 1s at least: 100s beside 500,000 other keys.
+    /// The time between two lists, however many clients ask. Defaults to a hundred times a list's processor
+    /// time in the store, 1s at least: 100s beside 500,000 other keys.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) interval: Option<Duration>,
 }
@@ -452,14 +461,13 @@ pub(crate) struct Terms {
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     #[arg(help_heading = None)]
     pub(crate) command: Vec<OsString>,
-    /// The command's end when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that signal
-    /// alone), or ignore.
+    /// What happens to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that
+    /// signal alone), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", hide_possible_values = true)]
     #[arg(value_parser = Offered { read: on_lost, values: &ON_LOST })]
     pub(crate) on_lost: OnLost,
-    /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most, more is
-    /// refused.
-    /// Defaults to a tenth of the lease, 5s at most.
+    /// The time between TERM and KILL. It is part of the lease, and more than a third of the lease is
+    /// refused. Defaults to a tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
     /// The exit code when the lock was lost: 1 to 255.
@@ -471,7 +479,6 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// The name of a run of this command.
     pub(crate) fn label(&self) -> Option<String> {
         let base = || Some(Path::new(self.command.first()?).file_name()?.to_string_lossy().into_owned());
         self.label.clone().or_else(|| crate::secret::variable("LEASEHOLD_LABEL")).or_else(base)
@@ -482,20 +489,19 @@ impl Terms {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Lease")]
 pub(crate) struct Lease {
-    /// The time for which the lock outlives this program if it dies: at least 1s. It is renewed after each third of it.
-    /// Defaults to 30s, or LEASEHOLD_LEASE.
+    /// How long the lock stays held if this program dies: at least 1s. The program renews the lock after each
+    /// third of this time. Defaults to 30s, or LEASEHOLD_LEASE.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lease: Option<Duration>,
 }
 
 impl Lease {
-    /// The lease that the client has.
     pub(crate) fn or_default(&self) -> Duration {
         self.lease.unwrap_or_else(|| crate::store::environment().lease)
     }
 }
 
-/// A parser that also accepts other values than those that completions offer.
+/// A parser that accepts more values than completions offer.
 #[derive(Clone)]
 struct Offered<T> {
     read: fn(&str) -> Result<T, String>,
@@ -544,7 +550,7 @@ fn signal(name: &str) -> Result<i32, String> {
     crate::system::signal_number(name).ok_or_else(|| format!("there is no signal {name}"))
 }
 
-/// An address and a port. A port alone means 127.0.0.1, since nobody means all addresses by it.
+/// An address and a port. A port alone means 127.0.0.1, not all addresses of the machine.
 fn listen(text: &str) -> Result<String, String> {
     if text.parse::<u16>().is_ok() {
         return Ok(format!("127.0.0.1:{text}"));
@@ -556,7 +562,7 @@ fn listen(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A host's name in the form in which names are compared: lower case, no port, no dot at the end.
+/// A host's name, normalized for comparison: lower case, without port and final dot.
 fn host(text: &str) -> Result<String, String> {
     crate::serve::http::host_name(text)
         .ok_or_else(|| "the value must be a host's name or address, as in locks.example.com".to_owned())
@@ -635,7 +641,7 @@ mod tests {
         let mut words: Vec<String> = words.collect();
         let runs = words.get(1).is_some_and(|word| matches!(word.as_str(), "run" | "once" | "elect"));
         if runs && !words.contains(&"--".to_owned()) {
-            return None; // mentioned, not called
+            return None; // the line only mentions the program
         }
         let needs_name = words.get(1).is_some_and(|word| {
             matches!(word.as_str(), "show" | "watch" | "force" | "permits" | "hold" | "release")

@@ -1,4 +1,5 @@
-//! The clock of all deadlines: counts sleep, and on Unix is the same in all processes of a machine.
+//! The clock of all deadlines. It runs while the machine sleeps, and on Unix all processes of a machine share
+//! it.
 
 use std::time::Duration;
 

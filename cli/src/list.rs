@@ -101,7 +101,7 @@ fn row(lock: &ListedLock) -> [String; 6] {
     .map(|text| plain(&text))
 }
 
-/// An expirable semaphore's count is not a hold, and its permits expire.
+/// Whether the lock has no expiry. Of an expirable semaphore only the number has none: its permits expire.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
     lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }

@@ -3,11 +3,11 @@
 #[cfg_attr(windows, allow(dead_code, reason = "what commands need, which are run on Unix only"))]
 mod args;
 mod clock;
+mod cycles;
 mod doctor;
 mod help;
 mod job;
 mod list;
-mod rings;
 #[cfg(unix)]
 mod run;
 #[cfg(windows)]
@@ -30,7 +30,7 @@ use clap::error::ErrorKind;
 use crate::args::{Action, Cli};
 use crate::say::{Exit, Say};
 
-/// musl's own allocator serializes threads, which is slow when thousands of locks are listed.
+/// Replaces musl's allocator, which serializes threads and is slow when thousands of locks are listed.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -91,7 +91,7 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// For bash: words after `--` belong to another command. The definitions for other shells say so themselves.
+/// Makes bash complete the words after `--` as another command. For other shells clap's definitions do so.
 const BEHIND_THE_DASHES: &str = r#"
 _leasehold_or_command() {
     local i

@@ -95,7 +95,7 @@ impl Say {
         Say { format: Format::Text, level: Level::Normal }
     }
 
-    /// As with `-q`, because nothing else may write to a terminal that is drawn on.
+    /// Prints as little as with `-q`, for `top`, which draws on the terminal.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }
     }
@@ -116,7 +116,7 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Printed even with `-q`, since an exit code does not say everything. Returns the exit code.
+    /// Prints an error, even with `-q`, since an exit code does not say everything. Returns the exit code.
     pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
         self.failure(words, exit, &format!("{exit:?}"))
     }
@@ -165,7 +165,7 @@ impl Say {
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
-        // One write, so that lines of several processes do not mix. Ignores a missing reader.
+        // One write, so that lines of several processes do not mix. An error means that no one reads.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }
@@ -206,7 +206,7 @@ pub(crate) fn print_line(line: &str) {
     drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-/// Other programs' text, such as a lock's name, on one line and without control characters.
+/// Makes other programs' text, such as a lock's name, printable: one line, without control characters.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {

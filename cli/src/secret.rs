@@ -1,5 +1,5 @@
-//! The default file with the URL, the password command, and warnings about files with secrets. The library
-//! reads the variables.
+//! The default file with the URL, the password command, and warnings about files with secrets. (The
+//! environment variables are the library's.)
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
     warnings
 }
 
-/// Names the file only if it exists, since a variable may contain a secret by mistake.
+/// The warning names the file only if it exists, since a variable may contain a secret by mistake.
 fn warning(file: &Path) -> Option<String> {
     let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
     let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
@@ -85,7 +85,7 @@ pub(crate) fn printed_by(command: &str, address: &str) -> Result<Credentials, St
     if printed.is_none() {
         child.kill().ok();
     }
-    // If `leasehold` is a subreaper, it may have reaped this child already; then the status is unknown.
+    // As a subreaper this process may have reaped the child already; then the exit status is unknown.
     let status = child.wait();
     let text = printed.ok_or("--password-command took longer than 10 s")?;
     let text = text.map_err(|_not_text| "--password-command printed what is not text")?;

@@ -6,8 +6,8 @@ use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mod
 use serde_json::{Value, json};
 
 use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
+use crate::cycles;
 use crate::job::{self, span};
-use crate::rings;
 use crate::say::{Ended, Exit, Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explained};
 
@@ -15,14 +15,14 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Ended {
     store::asked(common, |client, say| {
         let mut exit = Exit::Success;
         for name in &args.names {
-            let shown = look(client, name, args.token).map_err(explained(say))?;
+            let shown = inspect(client, name, args.token).map_err(explained(say))?;
             let is_silent = common.quiet && common.format == Format::Text;
             if !is_silent {
-                // Without records, or the right to read them, there is nothing to add.
+                // An error means that the store has no records, or that the user may not read them.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
-                let rings = if shown.is_held() && is_waited_for { rings::seen(client) } else { Vec::new() };
-                print(common, &shown, last.as_ref(), &rings);
+                let cycles = if shown.is_held() && is_waited_for { cycles::seen(client) } else { Vec::new() };
+                print(common, &shown, last.as_ref(), &cycles);
             }
             if is_foreign(&shown) {
                 exit = Exit::NotALock;
@@ -36,7 +36,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Ended {
 
 pub(crate) fn force(common: &Common, args: &ForceArgs) -> Ended {
     store::asked(common, |client, say| {
-        let shown = look(client, &args.name, args.token).map_err(explained(say))?;
+        let shown = inspect(client, &args.name, args.token).map_err(explained(say))?;
         if shown.kind == ObjectKind::Absent || is_lock(&shown) && !shown.is_held() {
             say.notice("free", &format!("{} is held by nobody", args.name), &json!({"name": args.name}));
             return Ok(Exit::Success);
@@ -79,7 +79,7 @@ fn change(client: &LockClient, common: &Common, args: &PermitsArgs, say: Say) ->
     Ok(())
 }
 
-fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<Inspection> {
+fn inspect(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<Inspection> {
     let mut shown = client.inspect(name)?;
     if as_token
         && matches!(shown.kind, ObjectKind::Foreign { .. } | ObjectKind::Counter | ObjectKind::Semaphore)
@@ -136,14 +136,14 @@ impl Forced {
     }
 }
 
-/// Ends the hold that was shown, and no other, as far as a check just before can tell.
+/// Ends the hold that was shown, unless a check just before finds another hold.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
     if !is_lock(shown) {
         return Ok(Forced::Impossible);
     }
     let name = &shown.name;
-    let now = look(client, name, shown.kind == TokenLock)?;
+    let now = inspect(client, name, shown.kind == TokenLock)?;
     if !now.is_held() {
         return Ok(Forced::WasFree);
     }
@@ -183,13 +183,14 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
     }
 }
 
-fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
-    let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
+fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, cycles: &[Deadlock]) {
+    let cycles: Vec<Deadlock> =
+        cycles.iter().filter(|cycle| cycles::has(cycle, &shown.name)).cloned().collect();
     let text = match common.format {
         Format::Text => {
             let mut lines = vec![harmless(shown).to_string()];
             lines.extend(last.map(|last| format!("  {}", job::line(shown, last))));
-            lines.extend(rings.iter().flat_map(rings::lines).map(|line| format!("  {line}")));
+            lines.extend(cycles.iter().flat_map(cycles::lines).map(|line| format!("  {line}")));
             fitted(&lines.join("\n"))
         }
         Format::Json => {
@@ -198,7 +199,7 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[D
                 if let Some(last) = last {
                     fields.insert("last_run".to_owned(), job::as_json(job::State::of(shown, last), last));
                 }
-                fields.insert("deadlocks".to_owned(), rings::all_as_json(&rings));
+                fields.insert("deadlocks".to_owned(), cycles::all_as_json(&cycles));
             }
             json_text(&object)
         }

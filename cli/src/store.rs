@@ -10,7 +10,7 @@ use leasehold::program::Settings;
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
 use crate::args::{Common, Patience};
-use crate::rings;
+use crate::cycles;
 use crate::run::hold::place;
 use crate::run::signals::Caught;
 use crate::say::{Ended, Exit, Say, without_numbers};
@@ -26,7 +26,7 @@ pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Ended
     ended
 }
 
-/// As [`explain`], for a failed connection, whose likeliest reason is a mismatch of TLS.
+/// As [`explain`], for a failed connection; also checks whether only one side uses TLS, a likely reason.
 pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
     let is_silent = matches!(
         error.kind(),
@@ -70,7 +70,7 @@ pub(crate) fn open(
     builder.build()
 }
 
-/// Each poll connects anew, so that an outage is reported soon.
+/// Limits the retries of one poll to the interval, so that an outage is reported soon.
 pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
     if secret::variable("LEASEHOLD_RETRY_TIMEOUT").is_some() {
         builder
@@ -87,7 +87,7 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The variables' settings, read once, and the builder with them until a client takes it.
+/// The environment's settings, which are read once, and the builder, which the first client takes.
 static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
     let read = ClientBuilder::from_env().ok();
     let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
@@ -169,7 +169,7 @@ pub(crate) fn text(error: &Error) -> String {
         Some(error) => error.detail().to_owned(),
         None => cause.to_string(),
     });
-    // The system's text for a silent server says no more than the time-out does.
+    // Leaves out the system's text for a silent server, which adds nothing to the time-out.
     let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
     if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
         words += &format!(" ({cause})");
@@ -226,7 +226,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which removes its entries from the store. Does not wait for a silent store.
+/// Ends the client, which removes its entries from the store. Waits a second at most for a silent store.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
@@ -244,7 +244,7 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 
 struct Warnings(Say);
 
-/// Parts of warnings about a set-up, which would repeat at each run until somebody changes it.
+/// Parts of the warnings about a set-up. Each run would repeat them until someone changes the set-up.
 const OF_THE_SET_UP: [&str; 3] =
     ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
 
@@ -261,7 +261,7 @@ impl Observer for Warnings {
                 self.0.notice("warning", &format!("{text}{once}"), &serde_json::json!({}));
             }
             Event::Deadlock { deadlock, .. } => {
-                self.0.notice("deadlock", &rings::words(deadlock), &rings::as_json(deadlock));
+                self.0.notice("deadlock", &cycles::words(deadlock), &cycles::as_json(deadlock));
             }
             _ => {}
         }
@@ -270,7 +270,7 @@ impl Observer for Warnings {
 
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The first message of TLS 1.2, with two ciphers; each server knows them, or refuses with an alert.
+/// The first message of TLS 1.2, with two ciphers. A server with TLS accepts them, or sends an alert.
 fn hello() -> Vec<u8> {
     // A handshake record with a ClientHello of 43 bytes; its 32 random bytes need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
@@ -278,7 +278,7 @@ fn hello() -> Vec<u8> {
     [&head[..], &[7; 32], &tail].concat()
 }
 
-/// Without databases, which negotiate TLS after connecting.
+/// Schemes, the same with TLS, and ports. Databases are left out, since they negotiate TLS after connecting.
 const SCHEMES: [(&str, &str, u16); 5] = [
     ("redis", "rediss", 6379),
     ("redis-sentinel", "rediss-sentinel", 26379),

@@ -13,7 +13,7 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// Windows sends no signals: arguments are parsed as on Unix, then refused.
+/// Parses a signal's name as on Unix, although Windows has no signals: the action is refused later.
 #[cfg(windows)]
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     const NAMES: [(&str, i32); 7] =

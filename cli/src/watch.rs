@@ -22,15 +22,15 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Ended {
     let (stop, stopped) = bounded::<()>(0);
     let (common, args) = (common.clone(), args.clone());
     // A poll may take as long as the store needs, and a signal must not wait for it.
-    let ended = say.on_thread("looks", move || look(&common, &args, &stopped))?;
+    let ended = say.on_thread("polls", move || poll(&common, &args, &stopped))?;
     let exit = wait(&caught, &ended, end);
     drop(stop);
     exit
 }
 
 fn wait(caught: &Caught, ended: &Receiver<Ended>, end: Moment) -> Ended {
-    // The timer's clock may stand still while the machine sleeps, so the time is checked now and then.
-    const LOOK: Duration = Duration::from_secs(1);
+    // The channel's clock may stop while the machine sleeps, so the time is checked once a second.
+    const CHECK_EVERY: Duration = Duration::from_secs(1);
     loop {
         let left = end.since(Moment::now());
         if left.is_zero() {
@@ -39,12 +39,12 @@ fn wait(caught: &Caught, ended: &Receiver<Ended>, end: Moment) -> Ended {
         leasehold::crossbeam_channel::select! {
             recv(caught.signals) -> signal => return Ok(signal.map_or(Exit::Internal, Exit::Signal)),
             recv(ended) -> ended => return ended.unwrap_or(Err(Exit::Internal)),
-            default(left.min(LOOK)) => {}
+            default(left.min(CHECK_EVERY)) => {}
         }
     }
 }
 
-fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Ended {
+fn poll(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Ended {
     let say = Say::new(common);
     let client = store::open(common, None, say, |builder| store::patient(builder, args.interval));
     let client = client.map_err(|error| store::unconnected(common, &error, say))?;
@@ -54,7 +54,7 @@ fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Ended {
     loop {
         let begun = Moment::now();
         for lock in &mut locks {
-            match watch.look(&client, lock) {
+            match watch.poll(&client, lock) {
                 Ok(()) => {}
                 Err(End::NobodyReads) => return Ok(Exit::Success),
                 Err(End::Refused(error)) => return Err(explain(&error, say)),
@@ -86,7 +86,7 @@ struct Watched {
 }
 
 impl Watch<'_> {
-    fn look(&mut self, client: &LockClient, lock: &mut Watched) -> Result<(), End> {
+    fn poll(&mut self, client: &LockClient, lock: &mut Watched) -> Result<(), End> {
         let begun = Moment::now();
         let seen = match client.inspect(&lock.name) {
             Ok(seen) => seen,
@@ -127,7 +127,7 @@ impl Watch<'_> {
         let mut output = std::io::stdout();
         match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
             Err(error) if error.kind() == Io::BrokenPipe => Err(End::NobodyReads),
-            // A full disk may have space again later.
+            // Other errors are ignored: a full disk, for example, may have space again later.
             Ok(()) | Err(_) => Ok(()),
         }
     }

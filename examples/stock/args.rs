@@ -7,8 +7,7 @@ use crate::Result;
 use crate::talk::Trouble;
 use crate::topology::Topology;
 
-/// Sells numbered pieces out with many processes and threads, once per kind of lock, and counts what goes
-/// wrong.
+/// Sells numbered pieces with many processes and threads, once for each kind of lock, and counts wrong sales.
 #[derive(Debug, Parser)]
 #[command(name = "stock")]
 pub(crate) struct Args {
@@ -54,7 +53,7 @@ impl Args {
         if self.rows.is_empty() { Row::value_variants().to_vec() } else { self.rows.clone() }
     }
 
-    /// The faults for each row, a run each; with servers of the locks' own, one of these is killed too.
+    /// The faults of this row, each of which has a run; with `--topology` also the kill of a server.
     pub(crate) fn troubles(&self, row: Row) -> &'static [Trouble] {
         if self.topology.is_some() && row.is_leasehold() {
             &[Trouble::Slow, Trouble::Killed, Trouble::Stopped, Trouble::Server]
@@ -63,13 +62,13 @@ impl Args {
         }
     }
 
-    /// SETNX without expiry is part of the whole story, not of single rows.
+    /// Whether to show what a SETNX lock without an expiry leaves behind: only if all rows are shown.
     pub(crate) fn shows_deadlock(&self) -> bool {
         self.rows.is_empty()
     }
 }
 
-/// The kinds of lock, in the order of the road from none to a fenced lease.
+/// The kinds of lock, from none to a fenced lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]

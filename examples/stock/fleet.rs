@@ -1,4 +1,4 @@
-//! The parent's side: starts the workers of one row, strikes them, and ends them whatever happens.
+//! The parent's side: starts the workers of one row, kills or stops some of them, and always ends all.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,13 +16,13 @@ use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 use crate::topology::{Locks, Servers};
 use crate::{Result, WORKER};
 
-/// A stopped worker stays stopped for longer than its lease, and until another has come in.
+/// How long a worker is stopped at least: longer than its lease, and until another seller came in.
 const PAUSE: Duration = Duration::from_millis(1_200);
-/// How often the parent looks around: progress, Ctrl-C, a worker that runs again.
-const LOOK: Duration = Duration::from_millis(50);
-/// Less than this without a sale is no standstill but the looks of the parent.
+/// How often the parent checks progress, Ctrl-C, and whether a stopped worker may continue.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// A shorter time without a sale does not count as a standstill, since the parent checks only now and then.
 const STANDSTILL: Duration = Duration::from_millis(200);
-/// A row in which nothing is sold for this long has failed.
+/// How long a row may go without a sale before it has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The outcome of one row.
@@ -42,13 +42,12 @@ pub(crate) struct Run {
     pub(crate) trouble: Trouble,
     pub(crate) counts: Counts,
     took: Duration,
-    /// Time in which nothing was sold: a slow moment, a dead or stopped holder's lease, the wait for the
-    /// stopped worker.
+    /// Time without a sale: a slow job, the lease of a killed or stopped holder, or the wait for that worker.
     standstill: Duration,
 }
 
 impl Outcome {
-    /// The counts of one of the runs; nothing if it was not made.
+    /// The counts of the run with this fault; zeros if there was no such run.
     pub(crate) fn counts(&self, trouble: Trouble) -> Counts {
         self.runs.iter().find(|run| run.trouble == trouble).map(|run| run.counts).unwrap_or_default()
     }
@@ -79,7 +78,7 @@ pub(crate) struct Leftover {
 /// A message from a worker's reader thread.
 enum Event {
     Said(Say),
-    /// The worker's output ended, and so has the worker or soon will.
+    /// The worker's output ended, so the worker has ended or is about to end.
     Ended,
     Garbled(String),
 }
@@ -91,11 +90,11 @@ struct Worker {
     struck_dead: bool,
 }
 
-/// A worker that stands still.
+/// A stopped worker.
 struct Stopped {
     number: usize,
     at: Instant,
-    /// Sellers who came in by then.
+    /// The number of sellers that had come in when the worker was stopped.
     visitors: u64,
 }
 
@@ -148,7 +147,7 @@ impl<'a> Fleet<'a> {
             return Err("a worker was started without pipes".into());
         };
         let number = self.workers.len();
-        // In the fleet before anything can fail, so that dropping the fleet ends it.
+        // The worker joins the fleet before any step can fail, so that dropping the fleet ends the worker.
         self.workers.push(Worker { child, orders, tally: Tally::default(), struck_dead: false });
         self.tell(number, job)?;
         std::thread::Builder::new()
@@ -202,7 +201,7 @@ impl<'a> Fleet<'a> {
         Ok(Run { trouble, counts, took, standstill })
     }
 
-    /// Serves the workers until all have ended; says for how long nothing was sold.
+    /// Handles the workers' messages until all have ended; returns for how long nothing was sold.
     fn run(&mut self, trouble: Trouble, line: &Line, sold_before: u64) -> Result<Duration> {
         let mut standstill = Duration::ZERO;
         let mut stopped: Option<Stopped> = None;
@@ -211,8 +210,8 @@ impl<'a> Fleet<'a> {
         let mut working = self.workers.len();
         let (mut last, mut moved) = (0, Instant::now());
         while working > 0 {
-            // The stock is looked at often while a server is to be killed at a certain one.
-            match self.next(if to_strike { LOOK / 10 } else { LOOK }) {
+            // Checks the stock more often until a server is to be killed at a certain stock.
+            match self.next(if to_strike { CHECK_EVERY / 10 } else { CHECK_EVERY }) {
                 Ok((_, Event::Said(Say::Ready))) => return Err("a worker got ready twice".into()),
                 Ok((number, Event::Said(Say::Tally(tally)))) => self.worker(number)?.tally = tally,
                 Ok((number, Event::Said(Say::Strike(Fault::Kill)))) => {
@@ -296,7 +295,7 @@ impl<'a> Fleet<'a> {
             return Ok(());
         };
         for number in 0..self.workers.len() {
-            // One that was killed, or has sold out, receives nothing any more.
+            // A worker that was killed, or has ended, receives nothing.
             if !self.worker(number)?.struck_dead && self.worker(number)?.child.try_wait()?.is_none() {
                 self.tell(number, &Order::Ring(nodes.clone()))?;
             }
@@ -332,11 +331,11 @@ impl<'a> Fleet<'a> {
         Ok(worker.child.kill()?)
     }
 
-    /// Stops a worker and leaves the word that lets it go on, to be read when it runs again.
+    /// Stops a worker, and sends the message that lets it continue when it runs again.
     fn halt(&mut self, number: usize) -> Result<()> {
         let pid = self.pid(number)?;
         kill_process(pid, Signal::STOP)?;
-        // The signal is only on its way; the word must not overtake it.
+        // Waits until the worker has stopped, so that it cannot read the message before.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let from = Instant::now();
         while waitid(WaitId::Pid(pid), options)?.is_none_or(|status| !status.stopped()) {
@@ -352,7 +351,7 @@ impl<'a> Fleet<'a> {
 impl Drop for Fleet<'_> {
     fn drop(&mut self) {
         for worker in &mut self.workers {
-            // Kills a stopped one too; one that has ended and been waited for is left alone.
+            // Kills a stopped worker too. For a worker that was already waited for this does nothing.
             if let Err(e) = worker.child.kill().and_then(|()| worker.child.wait()) {
                 eprintln!("stock: worker {} could not be ended: {e}", worker.child.id());
             }
@@ -363,7 +362,7 @@ impl Drop for Fleet<'_> {
     }
 }
 
-/// Why there is nothing to receive from the workers.
+/// Why no message came from the workers.
 #[derive(Debug)]
 pub(crate) enum NoNews {
     Nothing,
@@ -394,6 +393,6 @@ fn hear(number: usize, said: ChildStdout, tell: &Sender<(usize, Event)>) {
             return;
         }
     }
-    // Nobody listens any more when the fleet is being dropped.
+    // Fails while the fleet is being dropped.
     drop(tell.send((number, Event::Ended)));
 }

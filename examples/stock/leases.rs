@@ -1,4 +1,4 @@
-//! Leasehold's two rows: a renewed lease, and a renewed lease whose fence Redis compares before each write.
+//! Leasehold's two rows: a renewed lease, and a renewed lease with a fencing token that Redis compares.
 
 use leasehold::{FencedLock, RedisLock};
 
@@ -6,7 +6,7 @@ use crate::Result;
 use crate::rows::{Sale, Seller};
 use crate::worker::Till;
 
-/// `client.get_lock(name)`: as good as a lock can be on its own.
+/// Leasehold's lock without a fencing token: a process that was stopped may still write too late.
 pub(crate) struct Renewed {
     lock: RedisLock,
 }
@@ -26,8 +26,7 @@ impl Seller for Renewed {
             return Ok(Sale::SoldOut);
         };
         till.decide(piece)?;
-        // The careful thing to do, and still not enough: the process may be stopped right after the answer
-        // "yes".
+        // A check before the write is careful, but not enough: the process may be stopped just after it.
         if guard.check().is_err() {
             till.released(guard.unlock())?;
             return Ok(Sale::Refused);
@@ -40,8 +39,7 @@ impl Seller for Renewed {
     }
 }
 
-/// `client.get_fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it
-/// has seen.
+/// `client.get_fenced_lock(name)`: each grant has a larger token, and the shop stores the largest seen.
 pub(crate) struct Fenced {
     lock: FencedLock,
 }

@@ -1,21 +1,21 @@
-//! Sells out numbered pieces that live in Redis, with many processes and threads, once per kind of lock.
+//! Sells numbered pieces, which are in Redis, with many processes and threads, once for each kind of lock.
 //!
-//! `./demo` starts a Redis for it; with one of your own: `cargo run --release --example stock -- --url
-//! redis://127.0.0.1:6379`. Every sale is read, decide, write: two commands with a moment between, so two
-//! sellers who are not kept apart sell the same piece. The rows are the locks people write on the way to a
-//! lease, and what each lets through. Every row does the same work three times and meets the same faults:
-//! slow moments, a kill -9, a stop. Leasehold's lock must be exact but for the stop, and its fenced lock
-//! always, or the program ends with status 1.
+//! `./demo` starts a Redis for this program; with your own Redis: `cargo run --release --example stock --
+//! --url redis://127.0.0.1:6379`. A sale is read, decide, write: two commands with a pause in between, so two
+//! sellers that do not exclude each other sell the same piece. Each row of the table is a kind of lock that
+//! people write, with its wrong sales. Each row does the same work three times with the same faults: slow
+//! moments, a kill -9, a stop. If leasehold's lock makes a wrong sale other than after the stop, or its
+//! fenced lock makes any, the program ends with status 1.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `args.rs` | the command line |
 //! | `shop.rs` | pieces and sales in Redis, and what is counted |
 //! | `rows.rs`, `leases.rs` | one seller per kind of lock: hand-written ones, and leasehold's |
-//! | `worker.rs` | a worker process: its threads, and what it does when its parent says so |
+//! | `worker.rs` | a worker process: its threads, and how it follows the parent's messages |
 //! | `fleet.rs` | the parent: starts, kills, stops, resumes and always ends its workers |
-//! | `topology.rs` | with `--topology`: the locks' own servers, and the killing of one |
-//! | `talk.rs` | what parent and workers say to each other |
+//! | `topology.rs` | with `--topology`: the locks' own servers, one of which is killed |
+//! | `talk.rs` | the messages between parent and workers |
 //! | `report.rs` | progress, table, JSON |
 #![allow(
     clippy::print_stdout,
@@ -67,8 +67,8 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("stock: {e}");
-            // As of a command that a signal ends: a shell that waits for it may hear of its end before it hears
-            // of the signal.
+            // The status of a command that Ctrl-C ended: a shell may notice this end before it gets the
+            // signal itself.
             match e.downcast_ref() {
                 Some(fleet::NoNews::Interrupted) => ExitCode::from(130),
                 _ => ExitCode::FAILURE,
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the help, or in one line what is wrong with the command line.
+/// Prints the help, or the mistake in the command line as one line.
 fn refuse(e: &clap::Error) -> ExitCode {
     if !e.use_stderr() {
         e.exit();
@@ -88,12 +88,12 @@ fn refuse(e: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Runs the rows asked for; `false` if leasehold's were ever not as promised.
+/// Runs the wanted rows; `false` if one of leasehold's rows broke its promise.
 fn demo(args: &Args) -> Result<bool> {
     let url = args.url()?;
     let stop = Arc::new(AtomicBool::new(false));
     let on_signal = Arc::clone(&stop);
-    // Ctrl-C only raises a flag; the fleet sees it and ends its workers on the way out, as after any failure.
+    // Ctrl-C only sets a flag. The fleet reads the flag and ends its workers, as after any failure.
     ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed))?;
 
     let mut is_kept = true;

@@ -23,7 +23,7 @@ struct JsonRow {
     /// Only with `--topology`.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Wrong>,
-    /// Writes that were not made, because of an older fence or a guard that knew.
+    /// Writes that were not made, because a newer fencing token was seen or the guard's check failed.
     refused: u64,
     orders_per_s: f64,
     wait_p50_ms: f64,
@@ -78,11 +78,11 @@ const LEGEND: [(&str, &str); 7] = [
     ("wait", "half, and nine of ten, had the lock within this many milliseconds"),
 ];
 
-/// One run's rows.
+/// The report about one run of all rows.
 pub(crate) struct Report<'a> {
     args: &'a Args,
     run: u32,
-    /// Draws on standard error, and only if that is a terminal.
+    /// The progress bars, drawn on standard error if that is a terminal.
     bars: MultiProgress,
     sales: Vec<Outcome>,
     leftover: Option<Leftover>,
@@ -106,7 +106,7 @@ impl Line {
 /// The verdict on the rows, in one line.
 pub(crate) struct Verdict {
     pub(crate) text: String,
-    /// Leasehold's rows kept what they promise.
+    /// Whether leasehold's rows kept their promises.
     pub(crate) is_kept: bool,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Report<'a> {
         self.leftover = Some(leftover);
     }
 
-    /// Prints the table and what stands behind it; with `--json` nothing.
+    /// Prints the table and its explanation; with `--json` prints nothing.
     pub(crate) fn print(&self) {
         if self.args.json {
             return;
@@ -180,8 +180,8 @@ impl<'a> Report<'a> {
         println!("\n{}", self.verdict().text);
     }
 
-    /// The verdict on the rows. Leasehold's promise nothing wrong through slow moments and kill -9; the
-    /// fenced one promises nothing wrong at all.
+    /// The verdict on the rows. Leasehold's lock promises no wrong sale in slow moments and after kill -9,
+    /// its fenced lock promises none at all.
     pub(crate) fn verdict(&self) -> Verdict {
         let wrong = |counts: Counts| counts.late + counts.twice > 0;
         let mut parts = Vec::new();

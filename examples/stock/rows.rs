@@ -1,8 +1,7 @@
 //! One seller per kind of lock: what people write by hand, step by step. Leasehold's rows are in `leases.rs`.
 //!
-//! Nothing here is rigged: every row sells with the same steps, its lock has the same lease, and it meets the
-//! same slow job, slow release, kill -9 and stop at the same pieces (`worker.rs`). Every count is read from
-//! Redis (`shop.rs`).
+//! The comparison is fair: every row sells with the same steps and the same lease, and has the same slow job,
+//! slow release, kill -9 and stop at the same pieces (`worker.rs`). Redis makes every count (`shop.rs`).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -18,12 +17,12 @@ use crate::worker::{LEASE, Till};
 /// The outcome of one try to buy.
 pub(crate) enum Sale {
     Sold,
-    /// Redis refused the write; nothing changed.
+    /// Redis refused the write, and nothing changed.
     Refused,
     SoldOut,
 }
 
-/// A thread's way to buy one piece while keeping others out.
+/// How a thread of this row sells one piece under the row's lock.
 pub(crate) trait Seller {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale>;
 }
@@ -41,7 +40,7 @@ pub(crate) fn seller(row: Row, till: &Till<'_>) -> Result<Box<dyn Seller>> {
     })
 }
 
-/// Read, decide, write; the piece that was sold, `None` when all are.
+/// Reads, decides and writes; returns the sold piece, or `None` if all pieces are sold.
 fn sell(till: &mut Till<'_>) -> Result<Option<i64>> {
     let visit = till.shop.read()?;
     let Some(piece) = visit.piece else { return Ok(None) };
@@ -68,7 +67,7 @@ impl Seller for NoLock {
     }
 }
 
-/// Fails because the other processes have a mutex of their own.
+/// Fails because each process has its own mutex.
 struct LocalMutex;
 
 impl Seller for LocalMutex {
@@ -81,7 +80,7 @@ impl Seller for LocalMutex {
     }
 }
 
-/// Takes the key or tries again, as the articles have it.
+/// Sets the key, or tries again until it can, as articles show it.
 fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
     till.wait(|till| {
         loop {
@@ -90,7 +89,7 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
             if set.query::<Option<String>>(&mut till.shop.conn)?.is_some() {
                 return Ok(());
             }
-            // One to three milliseconds, so that waiters do not march in step.
+            // A random pause of one to three milliseconds, so that waiters do not all try at the same time.
             std::thread::sleep(Duration::from_micros(
                 1_000 + RandomState::new().build_hasher().finish() % 2_000,
             ));
@@ -100,9 +99,9 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
 
 /// `SET key 1 NX PX`, then `DEL key`.
 ///
-/// Fails twice when a job outlives its key: the late seller sells a piece that another has sold since, and
-/// its DEL removes the lock of the seller who holds it by then. That lets a third one in beside the second,
-/// whose DEL does the same.
+/// Fails twice when a job takes longer than its key lives: the late seller sells a piece that another seller
+/// has sold since, and its DEL removes the lock of the present holder. Then a third seller acquires the lock
+/// beside the second, whose DEL again removes the wrong lock.
 struct SetnxTtlDel {
     key: String,
 }
@@ -117,10 +116,10 @@ impl Seller for SetnxTtlDel {
     }
 }
 
-/// The key holds the owner's id; `GET`, and `DEL` if it is still mine.
+/// The key holds the owner's id; the release is `GET`, and `DEL` if the id is still the owner's.
 ///
-/// Fails when a job outlives its key; and when the key expires, and another takes it, after GET has answered
-/// "mine" and before DEL arrives: DEL then lets a third one in beside the second.
+/// Fails when a job takes longer than its key lives. Also fails when the key expires and another seller sets
+/// it between GET and DEL: DEL then lets a third seller in beside the second.
 struct OwnerCheckedDel {
     key: String,
 }
@@ -139,7 +138,7 @@ impl Seller for OwnerCheckedDel {
     }
 }
 
-/// KEYS: lock. ARGV: my value. Returns 1 if the lock was mine and is gone now, else 0.
+/// KEYS: lock. ARGV: my value. Returns 1 if the lock was mine and is now deleted, else 0.
 const COMPARE_AND_DELETE: &str = "
 local lock, mine = KEYS[1], ARGV[1]
 if redis.call('GET', lock) == mine then return redis.call('DEL', lock) end
@@ -147,8 +146,8 @@ return 0";
 
 /// Compare and delete in one script.
 ///
-/// No release removes another's lock any more. It fails because nothing renews the lease: a slow job outlives
-/// it, the next seller sells the piece, and so does the slow one.
+/// No release removes another seller's lock. Fails because nothing renews the lease: a slow job takes longer,
+/// so the next seller sells the piece, and then the slow seller sells it too.
 struct LuaNoRenewal {
     key: String,
     release: Script,

@@ -1,9 +1,9 @@
 //! Pieces and sales in Redis, through one connection per thread.
 //!
-//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece;
-//! the write takes the piece out of the free ones. So one write that comes late sells at most one piece
-//! twice. Reading and writing also count, in the same step: sellers that came in, writes that came after
-//! another seller came in, and which piece was sold before.
+//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece,
+//! which removes the piece from the free ones. Therefore a late write sells at most one piece twice. The
+//! scripts that read and write also count: sellers that came in, writes after another seller came in, and
+//! pieces sold before.
 
 use std::time::Duration;
 
@@ -14,18 +14,17 @@ use crate::Result;
 
 /// Reads the first free piece.
 ///
-/// KEYS: free, counts. Returns my number as a visitor, and the piece or nil.
+/// KEYS: free, counts. Returns this seller's number, and the piece or nil.
 const READ: &str = "
 local free, counts = KEYS[1], KEYS[2]
 return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free, 0)}";
 
-/// Reads the first free piece and makes this fence the one that counts.
+/// Reads the first free piece, and stores this holder's fencing token as the newest.
 ///
-/// The read must be fenced as well as the write. Were only writes compared, a late writer could still get in
+/// The read must be fenced as well as the write. If only writes were compared, a late writer could write
 /// after the next holder's read and before its write, and both would sell the same piece.
 ///
-/// KEYS: free, counts, fence. ARGV: my fence. Returns what READ does, or nil if a newer holder has already
-/// been here.
+/// KEYS: free, counts, fence. ARGV: my token. Returns what READ returns, or nil if a newer token was seen.
 const READ_FENCED: &str = "
 local free, counts, newest = KEYS[1], KEYS[2], KEYS[3]
 local mine = ARGV[1]
@@ -33,10 +32,10 @@ if tonumber(redis.call('GET', newest) or '0') > tonumber(mine) then return false
 redis.call('SET', newest, mine)
 return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free, 0)}";
 
-/// Writes the sale of a piece, and counts what is wrong with it.
+/// Writes the sale of a piece, and counts it if it is late or the piece was sold before.
 ///
-/// KEYS: free, counts, sold, fence. ARGV: the piece, my number as a visitor, my fence or 0. Returns 1; or 0,
-/// with nothing changed, if a newer holder was here.
+/// KEYS: free, counts, sold, fence. ARGV: the piece, this seller's number, its token or 0. Returns 1; or 0,
+/// with nothing changed, if a newer token was seen.
 const WRITE: &str = "
 local free, counts, sold, newest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local piece, visitor, mine = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -79,8 +78,8 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // No time-out for reads: with one, Linux ends a read with EINTR when its process was stopped and runs
-        // again. The parent ends a run in which nothing moves.
+        // Reads have no time-out, since with one Linux ends a read with EINTR after its process was stopped
+        // and continued. The parent ends a run without progress.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,
@@ -111,9 +110,9 @@ impl Shop {
         self.sell(visit, 0).map(drop)
     }
 
-    // -- the same with a fence
+    // -- the same steps, which also check a fencing token
 
-    /// `None`: a newer holder has been here.
+    /// `None`: a newer fencing token was seen.
     pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {
         let (free, counts, newest) = (self.key("free"), self.key("counts"), self.key("fence"));
         let mut call = self.read_fenced.key(free);
@@ -122,7 +121,7 @@ impl Shop {
         Ok(read.map(|(number, piece)| Visit { number, piece }))
     }
 
-    /// `false`: refused, nothing changed.
+    /// `false`: the write was refused and changed nothing.
     pub(crate) fn write_fenced(&mut self, visit: Visit, fence: FencingToken) -> Result<bool> {
         self.sell(visit, fence.get())
     }
@@ -136,9 +135,9 @@ impl Shop {
         Ok(call.arg(piece).arg(visit.number).arg(fence).invoke(&mut self.conn)?)
     }
 
-    // -- special moments, each dealt out once per run
+    // -- moments at which a fault happens, each claimed by one worker in a run
 
-    /// `true` for the one worker that claims this moment.
+    /// Returns `true` to the first worker that claims this moment.
     pub(crate) fn claim(&mut self, moment: &str) -> Result<bool> {
         Ok(cmd("SETNX").arg(self.key(moment)).arg(1).query(&mut self.conn)?)
     }
@@ -154,7 +153,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Free pieces, and what was counted.
+    /// The number of free pieces, and the counts.
     pub(crate) fn count(&mut self) -> Result<(i64, Counts)> {
         let fields = ["visitors", "orders", "late", "twice"];
         let (free, [visitors, orders, late, twice]): (i64, [Option<u64>; 4]) = redis::pipe()
@@ -168,8 +167,7 @@ impl Shop {
         Ok((free, Counts { visitors, orders, late, twice }))
     }
 
-    /// Leaves nothing behind, also not the counter of the fenced lock, nor the line in which killed workers
-    /// waited for it.
+    /// Removes all keys, including the fenced lock's counter and the wait queue of killed workers.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let lock = self.lock_name();
         let beside = ["redisson_lock_token", "leasehold_lock_queue", "leasehold_lock_next"];

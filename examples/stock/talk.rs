@@ -8,13 +8,14 @@ use crate::Result;
 use crate::args::Row;
 use crate::topology::{Locks, Nodes};
 
-/// The first line a worker reads. Not on its command line, where anyone could read a password in the URL.
+/// A worker's task, the first line that it reads. It is not on the command line, where other users could read
+/// the password in the URL.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) task: Task,
     pub(crate) url: String,
     pub(crate) locks: Locks,
-    /// Start of all key names of this row.
+    /// The prefix of all keys of this row.
     pub(crate) prefix: String,
     pub(crate) worker: u32,
     pub(crate) threads: u32,
@@ -25,7 +26,7 @@ pub(crate) struct Job {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
     Sell(Row, Trouble),
-    /// Takes a SETNX lock without expiry and waits to be killed.
+    /// Acquires a SETNX lock without an expiry, and waits until it is killed.
     TakeAndDie,
 }
 
@@ -37,32 +38,32 @@ pub(crate) enum Trouble {
     Slow,
     /// A worker is killed between its read and its write.
     Killed,
-    /// A worker is stopped there until its lease has run out and others have come in.
+    /// A worker is stopped between its read and its write, until its lease is over and other sellers came in.
     Stopped,
     /// The lock's own server is killed.
     Server,
 }
 
-/// Parent to worker.
+/// Messages from the parent to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     Go,
-    /// Read by a stopped worker once it runs again.
+    /// Lets a stopped worker continue when it runs again.
     GoOn,
     /// The ring has changed.
     Ring(Nodes),
 }
 
-/// Worker to parent.
+/// Messages from a worker to the parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Say {
     /// Connected, waiting for `Go`.
     Ready,
-    /// "I stand between read and write-back: do it to me now."
+    /// The worker is between read and write, and the parent shall kill or stop it now.
     Strike(Fault),
-    /// Once before a strike and once at the end; the later one counts.
+    /// The worker's counts: sent before it is killed or stopped, and at its end. The last message counts.
     Tally(Tally),
 }
 
@@ -75,19 +76,19 @@ pub(crate) enum Fault {
     Stop,
 }
 
-/// A worker's counts. A worker says it when it ends and just before it is struck, so that a killed one's
-/// waits are not missing from the percentiles.
+/// A worker's counts. The worker also sends them just before it is killed or stopped, so that the percentiles
+/// include the waits of a killed worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Waits for the lock: microseconds, how often.
+    /// Waits for the lock: a time in microseconds, and how often it occurred.
     pub(crate) waits: Vec<(u64, u64)>,
-    /// Writes that Redis refused because of an older fence.
+    /// Writes that Redis refused because a newer fencing token was seen.
     pub(crate) refused: u64,
     /// Releases that reported the lock as lost.
     pub(crate) told_lost: u64,
 }
 
-/// Writes one message and its line end in one go.
+/// Writes one message, as a line of JSON.
 pub(crate) fn say(to: &mut impl Write, message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

@@ -1,7 +1,6 @@
-//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in a run
-//! of its own.
+//! With `--topology`: the servers that keep the locks of leasehold's rows, and the kill of one of them.
 //!
-//! The stock stays on the Redis given by URL: what is shown is what becomes of the lock.
+//! The stock stays on the Redis of the URL, so that only the locks are affected.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::worker::LEASE;
 
-/// The environment's name for the server program; `./demo` sets it.
+/// The environment variable with the server program; `./demo` sets it.
 const PROGRAM: &str = "LEASEHOLD_DEMO_SERVER";
 /// A server's configuration, in its folder.
 const CONFIG: &str = "server.conf";
@@ -28,20 +27,20 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Topology {
-    /// One server with a file of its data; it is killed and started again
+    /// One server that keeps its data in a file; it is killed and started again
     Single,
-    /// Five servers of which a lock needs three; one that has it is killed
+    /// Five servers of which a lock needs three; one that has the lock is killed
     Redlock,
     /// A master, two replicas and three Sentinels; the master is killed
     Sentinel,
-    /// Three primaries with a replica each; the one that has this lock is killed
+    /// Three primaries with a replica each; the primary that has the lock is killed
     Cluster,
-    /// Three servers over which names are spread; the one that has this lock is killed and given up
+    /// Three servers over which names are spread; the server that has the lock is killed and given up
     Ring,
 }
 
 impl Topology {
-    /// Starts its servers: first those that keep locks, then Sentinels.
+    /// Starts the servers of this topology: first those that keep locks, then Sentinels.
     fn start(self) -> Result<Vec<Server>> {
         let several = |count| (0..count).map(|_| Server::start(&[])).collect();
         match self {
@@ -53,7 +52,7 @@ impl Topology {
         }
     }
 
-    /// The conclusion from that run, and its limits.
+    /// What the run with the killed server shows, and what it does not show.
     pub(crate) fn story(self) -> &'static str {
         match self {
             Topology::Single => {
@@ -92,7 +91,7 @@ pub(crate) enum Locks {
 pub(crate) struct Nodes {
     epoch: u64,
     urls: Vec<String>,
-    /// One that was given up, by its URL.
+    /// The URL of the node that was given up.
     lost: Option<String>,
 }
 
@@ -122,7 +121,7 @@ impl Locks {
 /// The servers of one run; dropping it ends them and removes their data.
 pub(crate) struct Servers {
     topology: Topology,
-    /// Those that keep locks.
+    /// The servers that keep locks.
     servers: Vec<Server>,
     struck: Option<usize>,
 }
@@ -153,21 +152,20 @@ impl Servers {
         })
     }
 
-    /// Kills the server that has the lock, by the counter of its fences; says how long to wait before mending
-    /// that.
+    /// Kills the server that has the lock, found by the lock's counter of fencing tokens. Returns how long to
+    /// wait before [`mend`](Self::mend).
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // In a cluster all but the primary of its slot refuse to answer; elsewhere the master is asked before
-        // its replicas.
+        // In a cluster only the primary of the counter's slot answers; elsewhere the master comes first.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
         self.struck = Some(struck);
         Ok(match self.topology {
             Topology::Single => LEASE / 2,
-            // By then every hold there has ended by itself.
+            // After this time every hold on the killed server has expired.
             Topology::Ring => LEASE,
-            // Redlock needs no mending; Sentinels and clusters do it in a time of their own.
+            // A Redlock needs no repair; Sentinels and clusters promote a replica by themselves.
             Topology::Redlock | Topology::Sentinel | Topology::Cluster => Duration::ZERO,
         })
     }
@@ -185,7 +183,7 @@ impl Servers {
                 let lost = Some(urls.remove(struck));
                 Ok(Some(Nodes { epoch: 2, urls, lost }))
             }
-            // They see to that themselves.
+            // These topologies repair themselves.
             Topology::Redlock | Topology::Sentinel | Topology::Cluster => Ok(None),
         }
     }
@@ -224,7 +222,7 @@ fn watched_master() -> Result<Vec<Server>> {
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// Primaries, then a replica of each in the same order; all agree on return.
+/// Primaries, then a replica of each in the same order. On return all servers agree about the cluster.
 fn cluster() -> Result<Vec<Server>> {
     let config = "cluster-enabled yes\ncluster-node-timeout 1000\ncluster-replica-validity-factor 0\n\
                   repl-diskless-sync-delay 0\n";
@@ -249,7 +247,7 @@ fn cluster() -> Result<Vec<Server>> {
     }
     for (primary, replica) in primaries.iter().zip(replicas) {
         let id: String = primary.ask(&["CLUSTER", "MYID"])?;
-        // It knows its primary, but perhaps not yet that this has slots.
+        // Repeats the request until the replica knows that its primary has slots.
         until_agreed(|| Ok(replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()))?;
     }
     for server in &servers {
@@ -272,12 +270,11 @@ fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A Redis of the demo's own. It runs under a shell that ends it when this process has gone, however that
-/// happens.
+/// A Redis server that the demo starts, under a shell that ends the server when this process ends in any way.
 struct Server {
     port: u16,
-    /// The port on which members of a cluster talk to each other. The usual one, 10,000 above, may be beyond
-    /// all ports.
+    /// The port on which members of a cluster talk to each other. Redis would add 10,000 to the other port,
+    /// which may exceed the highest port.
     bus: u16,
     folder: PathBuf,
     arguments: Vec<String>,
@@ -285,11 +282,11 @@ struct Server {
     pid: Pid,
 }
 
-/// Each change is in a file before it is answered.
+/// Options by which the server writes each change to its file before it answers.
 const KEPT: [&str; 6] = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
-/// Says the server's pid, waits for the end of its own input, and ends the server.
-const KEEPER: &str = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait";
+/// A shell script that starts the server, prints its pid, and ends the server at the end of its own input.
+const LAUNCHER: &str = "\"$@\" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait";
 
 impl Server {
     /// A server with a file of its data, and with `more` arguments.
@@ -301,8 +298,8 @@ impl Server {
         Server::start_with(config, vec!["--sentinel"])
     }
 
-    /// Another process may take a port between the look and the start. Then the server ends at once, or
-    /// another answers there; it is started on other ports, with more time each time.
+    /// Another process may take a port between the check and the start. Then the server ends at once, or
+    /// another server answers, and this tries other ports, with more time for each try.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
         for limit in [START_LIMIT / 4, START_LIMIT / 2] {
             if let Ok(server) = Server::try_start(config, &arguments, limit) {
@@ -319,7 +316,7 @@ impl Server {
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let of_cluster =
             if config.contains("cluster-enabled") { format!("cluster-port {bus}\n") } else { String::new() };
-        // A Sentinel keeps what it knows in its configuration.
+        // A Sentinel stores its state in its configuration file.
         let file = format!("bind 127.0.0.1\nport {port}\ndir {}\n{of_cluster}{config}", folder.display());
         let written = std::fs::write(folder.join(CONFIG), file).map_err(Into::into);
         let started = written.and_then(|()| keep(&folder, &arguments));
@@ -350,15 +347,14 @@ impl Server {
         format!("redis://{}", self.place())
     }
 
-    /// Starts it again with its data.
+    /// Starts the server again with its data.
     fn launch(&mut self) -> Result<()> {
         self.end()?;
         (self.shell, self.pid) = keep(&self.folder, &self.arguments)?;
         self.wait_until_up(START_LIMIT)
     }
 
-    /// Waits until it answers. Another process may have taken the port, with a server that answers at once:
-    /// that is an error.
+    /// Waits until the server answers; returns an error if another process's server answers on the port.
     fn wait_until_up(&mut self, limit: Duration) -> Result<()> {
         let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
         let ours = format!("process_id:{}\r\n", self.pid.as_raw_nonzero());
@@ -390,7 +386,7 @@ impl Server {
     }
 }
 
-/// Two ports that no process has. Both are held until both are known, so they differ.
+/// Two free ports. Both are bound until both are known, so that they differ.
 fn free_ports() -> Result<[u16; 2]> {
     let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let (one, other) = (free()?, free()?);
@@ -400,11 +396,11 @@ fn free_ports() -> Result<[u16; 2]> {
 fn keep(folder: &Path, arguments: &[String]) -> Result<(Child, Pid)> {
     let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into());
     let mut shell = Command::new("sh")
-        .args(["-c", KEEPER, "sh"])
+        .args(["-c", LAUNCHER, "sh"])
         .arg(program)
         .arg(folder.join(CONFIG))
         .args(arguments)
-        // Ctrl-C must not end it before the demo has ended its workers.
+        // Its own process group: Ctrl-C must not end the server before the demo has ended its workers.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -15,12 +15,11 @@ use crate::rows::{Sale, seller};
 use crate::shop::Shop;
 use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 
-/// How long every row's lock lives without its holder. Short, so that the demo does not wait long for a dead
-/// one; the library's default is 30 s.
+/// The lease in every row: short, so that the demo does not wait long for a dead holder. (Default: 30 s.)
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
-/// How long deciding takes: price, customer, payment.
+/// How long a seller decides, as if it checked price, customer and payment.
 const THINK: Duration = Duration::from_millis(1);
-/// A slow moment: a garbage collection, a slow disk, a retransmitted packet, a noisy neighbour.
+/// How long a slow job or release takes, as by a garbage collection, a slow disk or a retransmitted packet.
 const SLOW: Duration = Duration::from_millis(1_150);
 
 /// The shared state of one worker's threads.
@@ -30,12 +29,12 @@ struct Floor {
     waits: Mutex<Histogram<u64>>,
     refused: AtomicU64,
     told_lost: AtomicU64,
-    /// Tickets given out, for their numbers.
+    /// The number of owner ids handed out.
     tickets: AtomicU64,
     go_on: Receiver<()>,
 }
 
-/// One thread's counter in the shop.
+/// One seller's thread.
 pub(crate) struct Till<'a> {
     floor: &'a Floor,
     pub(crate) shop: Shop,
@@ -43,7 +42,7 @@ pub(crate) struct Till<'a> {
 }
 
 pub(crate) fn run() -> ExitCode {
-    // The kernel ends this process with its parent, even a stopped one that cannot see its input end.
+    // The kernel kills this process when the parent ends, even while this process is stopped.
     #[cfg(target_os = "linux")]
     if let Err(e) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
         eprintln!("stock worker: {e}");
@@ -59,7 +58,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn work() -> Result<()> {
-    // A terminal's Ctrl-C reaches the workers too; the parent ends them, and says why.
+    // Ignores Ctrl-C, which the terminal sends to the workers too: the parent ends them.
     ctrlc::set_handler(|| {})?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -100,7 +99,7 @@ fn work() -> Result<()> {
     }
 }
 
-/// Passes on what the parent says; ends the process when the parent is gone.
+/// Passes on the parent's messages; ends the process when the parent is gone.
 fn listen(started: &Sender<()>, resumed: &Sender<()>, client: Option<&LockClient>) {
     for line in std::io::stdin().lines() {
         let Ok(order) = line.map_err(drop).and_then(|line| serde_json::from_str(&line).map_err(drop)) else {
@@ -204,8 +203,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// The moment between the write and the command that gives the lock up. In the run with slow moments, one
-    /// is longer than the lease.
+    /// Called between the write and the release. In the run with slow moments it exceeds the lease once.
     pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
         if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
             std::thread::sleep(SLOW);
@@ -213,9 +211,7 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// At a quarter of the stock one worker asks to be killed or stopped, in the runs that are about that.
-    ///
-    /// Called between read and write.
+    /// Called between read and write. If the fault is a kill or stop, one worker asks for it here.
     pub(crate) fn be_struck(&mut self, piece: i64) -> Result<()> {
         let now = piece == self.floor.job.stock / 4;
         let fault = if self.meets(Trouble::Killed, "strike", now)? {
@@ -229,23 +225,22 @@ impl Till<'_> {
         say(&mut out, &Say::Tally(self.floor.tally()))?;
         say(&mut out, &Say::Strike(fault))?;
         drop(out);
-        // A killed worker gets no further. A stopped one finds this word only when it runs again.
+        // A killed worker does not get beyond this wait. A stopped worker gets the message when it continues.
         self.floor.go_on.recv()?;
         Ok(())
     }
 
-    /// Whether this run is about `trouble` and this seller is the one that meets it: the first to claim the
-    /// moment in Redis.
+    /// Whether the run's fault happens to this seller: the first to claim the moment in Redis.
     fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
         let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Takes a release's result: a lock lost while the process or the lock's server was stopped is counted,
-    /// anything else is an error.
+    /// Counts a release that reports a lost lock, as after a stop of the process or of the lock's server. Any
+    /// other failure is an error.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
-            // With its server killed, a release cannot get through: the lock ends with its lease.
+            // If the lock's server was killed, the release fails, and the lock ends with its lease.
             Err(e) if e.work_ran() => {
                 self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
                 Ok(())

@@ -59,8 +59,9 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`url`](Self::url), without lines that begin with `#`. Read when the client is
-    /// built, and again when a server refuses the login. A new URL of other servers is not followed.
+    /// The file that has the [`url`](Self::url), without lines that begin with `#`. The client reads the file
+    /// when it is built, and again when a server refuses the login. If the file then names other servers, the
+    /// client stays with its own.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.url.clear();
         self.server.url_files = vec![file.into()];
@@ -86,8 +87,9 @@ impl ClientBuilder {
 
     /// How long one request may take. Defaults to 3 s.
     ///
-    /// After this time the outcome is unknown, and the client resolves it. Keep it under a third of the
-    /// lease: above the lease, which gives an [`Event::Warning`], one silent request costs every hold.
+    /// After this time the outcome is unknown, and the client resolves it. Keep the time-out under a third of
+    /// the lease. With a time-out above the lease one request without an answer can cost every hold, so such
+    /// a client reports an [`Event::Warning`].
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.server.command_timeout = timeout;
@@ -214,9 +216,9 @@ impl ClientBuilder {
     }
 
     /// The owner of another client's hold for which this process works, as text
-    /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)): this client's waits prolong that hold, so deadlocks
-    /// through both are found. Spaces separate several owners; text that is no owner is ignored. `leasehold
-    /// run` passes the owner to its command by `LEASEHOLD_UNDER`.
+    /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)). That hold cannot end while this client waits, so
+    /// the search for deadlocks follows both. Spaces separate several owners; text that is no owner is
+    /// ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
@@ -295,7 +297,7 @@ impl ClientBuilder {
 
     /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
     /// for requests that need a connection of their own. Renewals and wake-ups have one more each. On etcd
-    /// each request has its own. Defaults to 8; at most 10,000.
+    /// each request has its own connection. Defaults to 8; at most 10,000.
     pub fn pool_size(mut self, size: u32) -> Self = server.pool_size: size;
 
     /// The ACL user. Defaults to the URL's.
@@ -350,8 +352,8 @@ impl ClientBuilder {
     pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self =
         server.replicas: ReplicaRule::Required(Replicas { count, within: timeout });
 
-    /// Waits for no replica, also with Sentinels and a cluster: a failover may forget the grants of its last
-    /// moments, and such a lock has two owners. See [`require_replicas`](Self::require_replicas).
+    /// Waits for no replica, also with Sentinels and a cluster. A failover may then forget the last grants
+    /// before it, so that a lock has two owners. See [`require_replicas`](Self::require_replicas).
     pub fn without_replicas(mut self) -> Self = server.replicas: ReplicaRule::Nothing;
 
     /// Grants a lock only when it is on disk: in the append-only file of the server (`local`: 0 or 1) and in
@@ -372,7 +374,7 @@ impl ClientBuilder {
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self = server.tls.ca: Some(file.into());
 
-    /// Whether to create the database's table if there is none; that needs no permission if there is one. On
+    /// Whether to create the database's table if there is none; no permission is needed if there is one. On
     /// PostgreSQL no table is created beside one of the same name in another schema, unless
     /// [`table`](Self::table) names the schema. Defaults to no: see
     /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
@@ -415,9 +417,9 @@ impl ClientBuilder {
 
     /// Connects when the client is first used. Defaults to connecting in [`build`](Self::build).
     ///
-    /// For programs that start before their store. Until a call has connected, each call, in place of
-    /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
-    /// besides its own time. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
+    /// For programs that start before their store. Until there is a connection, each call tries to connect,
+    /// which may take the connect time-out besides the call's own time; if that fails, the call returns the
+    /// error without a retry. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
     /// A prefix of each lock's key, added after mapping. Defaults to nothing.

@@ -14,7 +14,7 @@ use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";
 
-/// Variables that may hold a secret: each may also name a file, as `NAME_FILE`.
+/// Variables that may hold a secret. For each, the variable `NAME_FILE` may name a file with the value.
 const SECRETS: [&str; 6] = [
     "LEASEHOLD_URL",
     "LEASEHOLD_REDLOCK",
@@ -145,7 +145,7 @@ impl ClientBuilder {
     }
 }
 
-/// The environment, or a test's.
+/// The variables of the environment, or of a test.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
 }
@@ -181,7 +181,7 @@ impl Variables<'_> {
         }
     }
 
-    /// Two variables that need each other.
+    /// The values of two variables, of which neither may stand alone.
     fn pair(&self, one: &str, other: &str) -> Result<Option<(String, String)>> {
         match (self.text(one)?, self.text(other)?) {
             (Some(first), Some(second)) => Ok(Some((first, second))),
@@ -278,7 +278,7 @@ fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBu
     Ok(builder)
 }
 
-/// Names the variable, never its content.
+/// The error of an unusable variable, which names the variable but never its content.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }

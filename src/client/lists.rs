@@ -95,7 +95,6 @@ struct List<T> {
     cost: ListCost,
 }
 
-/// The maximum number of clients remembered while locks are listed.
 const MOST_KNOWN: usize = 10_000;
 
 impl LockClient {
@@ -274,8 +273,8 @@ fn locks_page(
     })
 }
 
-/// The clients of all holders, for a store whose locks name their holders' places. Read at once, since one
-/// client may hold the first lock and the last.
+/// The clients of all holders, for a store whose locks name their holders' locations. Reads all locks before
+/// it returns, since one client may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
     let mut all = Page { found: Vec::new(), next: None, requests: 0, examined: 0 };
@@ -320,7 +319,7 @@ impl Iterator for Clients {
             };
             let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
             let page = match (page, capabilities.listing) {
-                // Without a directory, only the locks say where their holders are.
+                // Without a directory, the clients are found by the holders of the listed locks.
                 (Err(error), Some(listing))
                     if *place == Place::default()
                         && matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission) =>

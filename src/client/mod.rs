@@ -114,8 +114,9 @@ impl LockClient {
     /// lease. Options: [`ClientBuilder::redlock`].
     ///
     /// # Blocking
-    /// Until a majority has answered, and then as long again, or one `node_timeout` (50 ms), for the others,
-    /// which join later. Without a majority, up to the connect time-out (default 3 s) for each connection.
+    /// Until a majority has answered; then as long again, or one `node_timeout` (50 ms), for the other
+    /// servers. A server that answers later joins then. Without a majority, up to the connect time-out
+    /// (default 3 s) for each connection.
     ///
     /// # Errors
     /// Fewer than three servers; two URLs of one server; a member of a cluster; fewer than a majority
@@ -142,13 +143,13 @@ impl LockClient {
     /// Up to the connect time-out (default 3 s), for all nodes together.
     ///
     /// # Errors
-    /// The list is empty, names a label, a server or a cluster that it may not, or has the number of another
-    /// list; a node cannot keep locks; or no node can be reached. Kind
+    /// The list is empty, has a bad label, names a server twice or names a cluster; a node knows another list
+    /// with the same number; a node cannot keep locks; or no node can be reached. Kind
     /// [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
     ///
     /// # Guarantees
-    /// Those of one server, name by name. A node has no replica here: while it is away its names cannot be
-    /// locked, and the names of other nodes are not affected.
+    /// Each name has the guarantees of one server. A node has no replica here: while it is away its names
+    /// cannot be locked, and the names of other nodes are not affected.
     pub fn ring<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }
@@ -156,12 +157,12 @@ impl LockClient {
     /// Changes to another list of nodes, or to the same list with another number. A lock that is held stays
     /// where it was granted until it is released.
     ///
-    /// Processes may change one after the other. As soon as one has, processes with the older list are
-    /// refused with [`StaleRing`](crate::ErrorKind::StaleRing); waiting calls retry for their
-    /// `retry_timeout`. New processes start with the new list.
+    /// Processes may change one after the other. As soon as one process has changed, nodes refuse processes
+    /// with the older list, with the error [`StaleRing`](crate::ErrorKind::StaleRing); waiting calls retry
+    /// for their `retry_timeout`. New processes start with the new list.
     ///
     /// # Blocking
-    /// Up to the connect time-out, if a node does not answer; the next request to it brings the list.
+    /// Up to the connect time-out, if a node does not answer; that node gets the list with the next request.
     ///
     /// # Errors
     /// The list's number is not above the last one's, the list does not name the nodes that it moves from, a
@@ -241,7 +242,7 @@ impl LockClient {
 
     /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
     ///
-    /// If the server refuses this client the wait queue, the ids of plain and fenced locks have version 4 in
+    /// If this client has no right to the wait queue, its ids on plain and fenced locks have version 4 in
     /// place of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
@@ -428,8 +429,8 @@ impl LockClient {
     /// Never; the store is not asked.
     ///
     /// # Guarantees
-    /// A name is known if more than one of 256 waits was for it. No count is too low;
-    /// [`overcount`](Contended::overcount) says how much too high it may be.
+    /// A name is counted if more than 1 in 256 of all waits was for it. No count is too low;
+    /// [`overcount`](Contended::overcount) says how much too high a count may be.
     pub fn contended(&self, max: usize) -> Vec<Contended> {
         if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
@@ -440,7 +441,7 @@ impl LockClient {
     /// still only grow, unless the server's clock is set back by more than `age`.
     ///
     /// # Blocking
-    /// One round trip for each thousand rows. No lock is waited for, or made to wait.
+    /// One round trip for each thousand rows. The call waits for no lock, and delays none.
     ///
     /// # Errors
     /// The server's error; rows removed before it stay removed.
@@ -476,8 +477,8 @@ impl LockClient {
     ///
     /// For timers that fire in many processes at about the same time: the lock of the name is taken without
     /// waiting, and stays taken until `at_least` has passed since the request, even if the job ends sooner.
-    /// `at_least` should be longer than the timers are apart, and shorter than the time between two ticks. If
-    /// a process dies in its job, a tick after `at_most` replaces it.
+    /// `at_least` should be longer than the processes' timers are apart, and shorter than the time between
+    /// two ticks. If a process dies during its job, the first tick after `at_most` runs the job again.
     ///
     /// # Blocking
     /// One round trip, then `job`, then one round trip, or up to the client's retry time-out or the end of
@@ -526,8 +527,8 @@ impl LockClient {
         )
     }
 
-    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: by the
-    /// guard's token, a resource refuses writes of a run that took longer than `at_most`.
+    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name. The guard
+    /// has a token, by which a resource can refuse writes of a run that took longer than `at_most`.
     ///
     /// # Errors
     /// As [`run_once`](Self::run_once).

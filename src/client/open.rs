@@ -66,7 +66,7 @@ impl Servers {
     }
 }
 
-/// The kind of store, for people, with the name of its feature: Redis, unless the scheme names another.
+/// The kind of store that the URL's scheme names, as messages and features call it; otherwise Redis.
 fn kind(url: &str) -> &'static str {
     match scheme(url).as_str() {
         "etcd" | "etcds" => "etcd",
@@ -84,7 +84,7 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The kind of store, for people. Refuses `durable()` for a store that cannot keep that promise.
+/// The kind of store, for messages. Refuses `durable()` for a store that cannot keep that promise.
 pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     let store = match servers {
         Servers::Redlock(_) => "redlock",
@@ -100,7 +100,7 @@ pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'stati
     Ok(store)
 }
 
-/// Refuses what a client that connects later could not use.
+/// Refuses options that would fail when a lazily connecting client connects.
 pub(super) fn check(server: &ServerOptions, servers: &Servers, store: &str) -> Result<()> {
     match servers {
         Servers::One if matches!(store, "redis" | "redis-sentinel") => check_place(server),
@@ -123,7 +123,7 @@ fn check_place(server: &ServerOptions) -> Result<()> {
     Err(no_redis(&server.url))
 }
 
-/// The error of a URL that names Redis, or no store.
+/// The error of a URL that names Redis, in a build without the feature, or that names no store.
 #[cfg(not(feature = "redis"))]
 fn no_redis(url: &str) -> Error {
     let scheme = scheme(url);
@@ -156,7 +156,7 @@ pub(super) fn open(
     }
 }
 
-/// Warns, because programs with different tables would both get the lock.
+/// Warns of further tables, because two programs with different tables could both get the same lock.
 fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
     if let Some(TableInUse { name, others }) =
         store.capabilities().table.filter(|table| !table.others.is_empty())
@@ -189,7 +189,7 @@ fn open_one(
         #[cfg(feature = "zookeeper")]
         "zookeeper" => {
             let store = ZooKeeperStore::connect(server, options.lease, Arc::clone(reporter))?;
-            // ZooKeeper's servers limit the session, and no hold outlives it.
+            // No hold outlives its session, whose time-out the servers limit.
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
@@ -201,7 +201,6 @@ fn open_one(
     }
 }
 
-/// The place of the locks, from URLs without credentials.
 pub(super) fn place<'a>(server: &ServerOptions, urls: impl Iterator<Item = &'a str>) -> String {
     let mut places: Vec<String> = urls.map(without_credentials).collect();
     places.sort_unstable();
@@ -218,7 +217,7 @@ fn connect_redlock(
     if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
     }
-    // A majority of servers takes the replicas' place.
+    // A Redlock waits for a majority of servers instead of replicas.
     let replicas = match server.replicas {
         ReplicaRule::ByUrl => ReplicaRule::Nothing,
         given => given,
@@ -240,7 +239,6 @@ fn connect_redlock(
     Redlock::connect(nodes, redlock.node_timeout, server.connect_timeout, reporter)
 }
 
-/// Opens one server of a Redlock; errors name the server.
 #[cfg(feature = "redis")]
 fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
@@ -357,7 +355,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // Characters that end the host, or the password, too early.
+        // In these URLs a character ends the host, or the password, too early.
         "{s}://S3CR3T#x@127.0.0.1:1{p}",
         "{s}://S3CR3T/x@127.0.0.1:1{p}",
         "{s}://S3CR3T?x@127.0.0.1:1{p}",

@@ -1,5 +1,5 @@
-//! For the program `leasehold`: the builder's options, with which the program asks servers beside the
-//! library, and functions that both share.
+//! What only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
+//! some of the library's functions.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// User and password; a provider is asked now.
+/// User and password, from the provider if there is one.
 impl From<Settings> for (Option<String>, Option<String>) {
     fn from(given: Settings) -> (Option<String>, Option<String>) {
         match given.credentials.and_then(|provider| provider("").ok()) {
@@ -58,7 +58,7 @@ impl From<Settings> for (Option<String>, Option<String>) {
 }
 
 impl ClientBuilder {
-    /// The options so far. An unreadable file counts as empty: [`build`](Self::build) says why.
+    /// The options so far. An unreadable file counts as empty here; [`build`](Self::build) returns its error.
     #[doc(hidden)]
     #[must_use]
     pub fn settings(&self) -> Settings {

@@ -14,7 +14,7 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Each control character and each backslash is [`escaped`].
+    /// Adds a text, with each control character and each backslash [`escaped`].
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
@@ -28,7 +28,7 @@ impl Lines {
         self.0.push('\n');
     }
 
-    /// For values without control characters.
+    /// Adds a value that has no control characters.
     pub(super) fn add(&mut self, name: &str, value: impl Display) {
         self.0.push_str(&format!("{name}={value}\n"));
     }
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         Fields(entry)
     }
 
-    /// Splits the lines before each one that is called `name`.
+    /// Splits the text before each line called `name`: the lines before the first, and then each part.
     pub(super) fn parted(text: &'a str, name: &'a str) -> (Fields<'a>, impl Iterator<Item = Fields<'a>>) {
         let begins = move |at: &usize| {
             text.get(*at..).and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('='))
@@ -74,7 +74,7 @@ impl<'a> Fields<'a> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// `None` also for a backslash without a number.
+    /// The unescaped value; `None` also if a backslash has no number.
     pub(super) fn text(self, name: &str) -> Option<String> {
         let mut parts = self.raw(name)?.split('\\');
         let mut text = parts.next()?.to_owned();

@@ -1,7 +1,7 @@
 //! The directory: for each client that holds or waits, where it runs, and which of its threads hold and wait.
 //!
-//! A client's entry is a text of lines, and ends with the client's lease. It contains ages, not clock
-//! readings; its own age follows from the time that remains to it.
+//! A client's entry is a text of lines, and expires after the client's lease. The entry contains ages, not
+//! clock readings. Its own age is the lease less the time that remains to it.
 
 pub(crate) mod lines;
 pub(crate) mod run;
@@ -38,8 +38,8 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// A client of this crate that holds or waits for locks; an item of
 /// [`LockClient::clients`](crate::LockClient::clients).
 ///
-/// The client itself wrote this, at most a third of its lease ago, unless
-/// [`ClientBuilder::directory`](crate::ClientBuilder::directory) is off.
+/// The client wrote this description of itself at most a third of its lease ago. Clients whose
+/// [`directory`](crate::ClientBuilder::directory) is off write none.
 ///
 /// # Examples
 /// ```
@@ -61,8 +61,8 @@ pub struct ClientInfo {
     pub boot_id: String,
     /// The process id.
     pub pid: u32,
-    /// When the process started, in ticks since the machine did, which tells apart processes with the same
-    /// id. `None` where the system does not say.
+    /// When the process started, in ticks since the machine's start: distinguishes processes that had the
+    /// same id. `None` where the system does not say.
     pub process_start: Option<u64>,
     /// The file name of the program.
     pub program: String,
@@ -121,7 +121,7 @@ pub struct LockUse {
     /// The id of the thread that waits, or that alone can release the hold.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
-    /// For a hold that any thread may release: the id of the thread that acquired it.
+    /// The id of the thread that acquired the hold, if any thread may release it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
     /// The record of the wait, if its thread has waited for a while and holds something.
@@ -146,7 +146,7 @@ pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
 
-/// Without path and arguments, which may be secret.
+/// The program's file name, without path and arguments, which may be secret.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
@@ -176,7 +176,6 @@ impl ClientInfo {
         }
     }
 
-    /// A client of this process, which uses nothing yet.
     pub(crate) fn here(id: ClientId, label: Option<String>) -> ClientInfo {
         ClientInfo {
             boot_id: shown(&system::boot_id().unwrap_or_default()),
@@ -216,7 +215,8 @@ impl ClientInfo {
             lines.mark("ends", one.ends);
             lines.known("more", Some(one.more_waiters).filter(|more| *more > 0));
             lines.known("by", one.by);
-            // Under a separate name, so that versions that do not know it see no deadlock here.
+            // Not in `by`, which older clients read as the only thread that can release: they would see a
+            // deadlock.
             lines.known("taker", one.taker);
             if let Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }) = &one.published {
                 lines.add("wait", id);
@@ -279,7 +279,6 @@ impl ClientInfo {
         let is_it = |one: &&LockUse| {
             one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // Of several waits, the longest.
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 

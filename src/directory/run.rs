@@ -1,8 +1,8 @@
 //! Directory entries under derived ids that belong to no client: the record of a job's last run, and the
 //! thread that waits on behalf of another process's hold.
 //!
-//! As entries, these records need neither their own place in a store nor further rights. An entry's age
-//! follows from the time that remains to it. Lists of clients skip entries without `lease_ms`, such as these.
+//! Since these records are entries, they need neither another table or key nor further rights. Lists of
+//! clients skip entries without `lease_ms`, such as these.
 
 use std::time::Duration;
 
@@ -66,7 +66,6 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// `None`: not a record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -80,8 +79,7 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // A success `KEPT` ago or longer is dropped; otherwise each new record would carry it on for
-            // ever.
+            // Drops a success older than `KEPT`, which otherwise each new record would carry on for ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })
@@ -105,7 +103,7 @@ pub(crate) fn written_under(owner: Owner, client: ClientId, thread: u64) -> Stri
     lines.into_text()
 }
 
-/// `None`: not that entry of this owner.
+/// Reads an entry; `None` if it belongs to a different owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());

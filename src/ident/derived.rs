@@ -46,7 +46,7 @@ parts! {
     FenceCounter = Before("redisson_lock_token:"),
     /// The owners waiting for a fair lock, in order.
     FairQueue = Before("redisson_lock_queue:"),
-    /// Until when Redisson takes each of these owners for alive.
+    /// Until when Redisson counts each of these owners as alive.
     FairTimeouts = Before("redisson_lock_timeout:"),
     /// Until when each of this crate's owners in the queue is alive.
     FairHeartbeats = Before("leasehold_lock_heartbeat:"),
@@ -56,16 +56,16 @@ parts! {
     LockNext = Before("leasehold_lock_next:"),
     /// The channels of a lock's wait queue: this, a colon and a client.
     LockWake = Before("leasehold_wake:"),
-    /// The result of a release of Redisson's.
+    /// The result of a release, as Redisson keeps it for a repeated request.
     UnlockLatch = Before("redisson_unlock_latch:"),
     RwChannel = Before("redisson_rwlock:"),
-    /// A read hold that is alive.
+    /// A key for each read hold, which expires with the hold's lease.
     RwMarker = Numbered(":rwlock_timeout:"),
     /// The waiting writers of a read-write lock that go before readers.
     RwWaiting = Before("leasehold_rwlock_waiting:"),
     /// The readers that wait for a read-write lock, and when the last write ended.
     RwReaders = Before("leasehold_rwlock_readers:"),
-    /// The holders of a read-write lock that hear of others who wait for it.
+    /// The holders of a read-write lock to which waiters send recalls.
     RwHearers = Before("leasehold_rwlock_hearers:"),
     PermitsChannel = Before("redisson_sc:"),
     /// The permits of an expirable semaphore that are taken.
@@ -74,9 +74,9 @@ parts! {
     /// The result of a request that must not be repeated.
     Request = Before("leasehold_request:"),
     ConditionQueue = Before("leasehold_condition_queue:"),
-    /// Until when each waiter is alive.
+    /// Until when each waiter for a condition counts as alive.
     ConditionHeartbeats = Before("leasehold_condition_heartbeat:"),
-    /// The notified waiters that have not noticed yet.
+    /// The waiters that were notified and have not asked since.
     ConditionNotified = Before("leasehold_condition_notified:"),
     ConditionChannel = Before("leasehold_condition_channel:"),
     ClientEntry = Before("leasehold_client:"),
@@ -112,7 +112,6 @@ impl Part {
     }
 }
 
-/// The form of a key that may belong to another name.
 pub(super) fn reserved(key: &str) -> Option<String> {
     Part::ALL.iter().find_map(|part| part.claims(key))
 }

@@ -10,8 +10,8 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::{FencedLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 
-/// `enter` and `own` acquire for the thread and for a guard; `leave_open` leaves the levels to the thread.
-/// The literals are the words that differ in the documentation.
+/// Makes the acquiring methods of a type. Its `enter` acquires for the calling thread, its `own` for a guard,
+/// and its `leave_open` leaves a level open without a guard. The literals are words for the documentation.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
@@ -287,7 +287,7 @@ pub trait Lock {
     fn unlock(&self) -> Result<()>;
 }
 
-/// Delegates to the methods of the same names, which a fenced lock has by dereference.
+/// Implements [`Lock`] by the type's own methods, or by those of the type to which it dereferences.
 macro_rules! implement_lock {
     ($lock:ident, $methods:ident) => {
         impl Lock for $lock {

@@ -73,7 +73,7 @@ impl RedisLock {
 impl Condition {
     pub(crate) fn new(lock: &RedisLock, given: &str) -> Condition {
         let name = lock.derived(Kind::Signal, given).map_err(Arc::new);
-        // The wait restores all levels, so the handle must re-enter.
+        // After the wait the thread acquires each level again, so the handle must be able to re-enter.
         let lock = lock.clone().reentrant();
         Condition { lock, name, given: Arc::from(given) }
     }
@@ -195,7 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins while the lock is held: a notifier must hold the lock too, so it comes later.
+        // Joins while this thread holds the lock. A notifier needs the lock, so it notifies after this.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -204,7 +204,7 @@ impl Condition {
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
-            // The request may have joined, and would then take another waiter's notification.
+            // Leaves the condition's queue: this thread will not wait, and must take no notification.
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
@@ -233,7 +233,7 @@ impl Condition {
         let engine = self.lock.engine();
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The guard may be of a fenced lock, while the condition has the plain lock of the name.
+            // The condition may be of the plain lock of this name, and the guard of the fenced lock.
             let want = self.lock.want(action, lease, forever(), None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
@@ -244,7 +244,7 @@ impl Condition {
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
-                    // Listeners move to the new hold once: later levels find none left.
+                    // The first level moves the listeners to the new hold; the other levels find none.
                     engine.hand_listeners(action, released, &entered.hold);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
@@ -253,7 +253,8 @@ impl Condition {
                 }
                 Err(error) => {
                     drop_listeners(released, &engine.reporter);
-                    // The caller's error says that no level is held.
+                    // Releases the levels acquired so far, since the error says that the thread holds
+                    // nothing.
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }
@@ -262,7 +263,7 @@ impl Condition {
             }
         }
         if let Some(entered) = regained {
-            engine.watch(&entered.hold); // for the listeners that moved to it
+            engine.watch(&entered.hold); // so that the timer tells the moved listeners of a loss
             guard.regain(entered);
         }
         Ok(())
@@ -300,7 +301,7 @@ impl Condition {
     }
 }
 
-/// No hold follows, so nobody is notified of a loss any more.
+/// Ends the loss channels of a hold that no other hold follows.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
     released.keep_listeners(false);
     released.forget_listeners(reporter);

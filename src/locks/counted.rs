@@ -14,8 +14,7 @@ use crate::time::checked_lease;
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
-/// The store only counts, so the permits of a dead process do not come back; an
-/// [`ExpirableSemaphore`]'s do.
+/// The store only counts: unlike an [`ExpirableSemaphore`]'s, the permits of a dead process do not come back.
 ///
 /// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
 /// calls change nothing. Without this call every acquisition, waiting or not, is an error of kind
@@ -25,10 +24,10 @@ use crate::time::checked_lease;
 /// One round trip, unless a method waits; while the server cannot be used, up to the client's retry time-out.
 ///
 /// # Guarantees
-/// Never more permits are out than were set up and added. Clients that wait are served in order of arrival. A
-/// waiter for three permits does not hold up a waiter for one permit, and may wait as long as others take
-/// what comes back. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is lost is repeated and
-/// counted once, for up to ten minutes.
+/// Never more permits are out than were set up and added. Waiting clients are served in order of arrival, but
+/// a waiter for three permits does not hold up a waiter for one permit: it may wait for as long as others
+/// take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is
+/// lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```
@@ -101,7 +100,7 @@ impl Semaphore {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
-    /// As [`release`](Self::release), but `false`, with nothing made, for a semaphore that does not exist.
+    /// As [`release`](Self::release), but returns `false` and creates nothing if there is no semaphore.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -183,8 +182,8 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires several permits at once, or none, by `options`; `None` if they did not become available,
-    /// which needs a bound on the wait.
+    /// Acquires several permits at once, or none, as `options` say. Returns `None` only if the options bound
+    /// the wait, and the permits did not become available in that time.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
@@ -253,8 +252,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, taken ones included, whether or not the semaphore was set up; returns the
-    /// number available, below zero while more are taken.
+    /// Sets the number of permits, taken ones included, whether or not the semaphore was set up. Returns the
+    /// number available, which is negative while more permits are taken than there are.
     ///
     /// # Errors
     /// As [`try_set_permits`](Self::try_set_permits).
@@ -298,7 +297,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each permit has its own id, and one request carries all ids.
+/// Maximum number of permits in one request, which carries an id for each.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {
@@ -351,8 +350,8 @@ impl CountDownLatch {
         self.core.name()
     }
 
-    /// Sets the count up; `false`, with nothing changed, if the latch has not reached zero. Zero leaves the
-    /// latch open, without a key.
+    /// Sets the count. Returns `false` and changes nothing if the latch has not reached zero. A count of zero
+    /// leaves the latch open, without a key.
     ///
     /// # Errors
     /// The name is bad, the key holds something else, or the server could not be used.
@@ -429,7 +428,7 @@ macro_rules! counted {
                 self.core.name()
             }
 
-            /// Sets the number of permits up; `false`, with nothing changed, if it was set up before.
+            /// Sets the number of permits. Returns `false` and changes nothing if the number was set before.
             ///
             /// # Errors
             /// The name is bad, the key holds something else, or the server could not be used.

@@ -26,12 +26,12 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // Until `settle`, when the group is complete, even a hold with a lease is renewed.
+        // A hold with an explicit lease is renewed until `settle`, since other locks may take long.
         entered.hold.note_acquiring(ThreadMarker::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Adds the answers up to the first failure, which it returns; releases the locks acquired after that.
+    /// Adds the locks granted before the first failure, and returns this failure; releases later grants.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -49,7 +49,7 @@ impl Group {
         missing
     }
 
-    /// Releases the first lost level and all after it; `true` if there was one.
+    /// Releases the first lost level and all levels after it; `true` if a level was lost.
     pub(crate) fn drop_lost(&mut self) -> bool {
         let lost = self.0.iter().position(|level| level.state() == HoldState::Lost);
         if let Some(lost) = lost {
@@ -68,7 +68,7 @@ impl Group {
         prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
     }
 
-    /// Called when all locks are acquired: from now on holds with a lease end with it.
+    /// Called when all locks are acquired: from now on a hold with an explicit lease is not renewed.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
@@ -84,7 +84,7 @@ impl Group {
 
     fn unlock(mut self) -> Result<()> {
         let refused = |level: &HeldLevel| level.engine().refused_in_observer("unlock");
-        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // the guard is dropped then
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropping the guard releases
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,

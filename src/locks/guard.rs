@@ -1,4 +1,4 @@
-//! Holds as values: dropping one releases its level.
+//! Guards: values that release a level of a hold when they are dropped.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ pub enum HoldState {
         /// The end of the hold, unless a renewal gets through.
         until: Instant,
     },
-    /// No longer held, for good.
+    /// No longer held, and never again: a lost hold stays lost.
     Lost,
 }
 
@@ -60,8 +60,8 @@ pub enum HoldState {
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-/// A drop waits, for about one command time-out at most, where it must connect first, and where the answer
-/// decides the next step: for an inner level, for a token lock, and when threads of this process wait
+/// A drop waits, for about one command time-out at most, in two cases: if it must connect first; and if the
+/// answer decides the next step, for an inner level, for a token lock, or when threads of this process wait
 /// although another process is next.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An
@@ -93,17 +93,18 @@ pub struct Guard {
     _bound_to_thread: BoundToItsThread,
 }
 
-/// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
+/// Makes a guard `!Send`, but `Sync`, whatever features other crates turn on.
 pub(crate) type BoundToItsThread =
     PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin + UnwindSafe + RefUnwindSafe>;
 
-/// No type implements this trait. The compiler names it when a guard is sent: the name says what to call.
+/// No type implements this trait. If a program sends a guard, the compiler's error shows the trait's name,
+/// which says what to call instead.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
 /// A hold that this value owns, not a thread: it may be sent to another thread and released there. No thread
 /// holds the lock meanwhile, so acquiring it again on any thread waits. Otherwise as [`Guard`]. A leaked
-/// value (`mem::forget`) is renewed until the client is shut down.
+/// guard (`mem::forget`) is renewed until the client is shut down.
 ///
 /// # Examples
 /// ```
@@ -159,7 +160,7 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// An expired lease counts as a loss. A forked child holds nothing: the hold is its parent's.
+    /// An expired lease counts as a loss. In a forked child the hold is lost, since it is the parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -167,7 +168,7 @@ impl HeldLevel {
         let hold = self.hold();
         hold.is_live(now, &self.engine.reporter);
         if hold.is_releasing() || hold.has_ended(self.id()) {
-            return Some(LossReason::Gone); // `unlock()` released this guard's level
+            return Some(LossReason::Gone); // the lock's `unlock()` released this guard's level
         }
         hold.loss_at(now)
     }
@@ -212,7 +213,7 @@ impl HeldLevel {
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         if is_forked() {
-            return; // the callback thread is the parent's
+            return; // a forked child has no callback thread
         }
         self.hold().on_lost(Box::new(callback), &self.engine.reporter);
         self.engine.watch(self.hold());
@@ -250,7 +251,7 @@ impl HeldLevel {
         self.engine.watch(self.hold());
     }
 
-    /// The level, which the caller must release.
+    /// Takes the level out of the guard; the caller must release it.
     pub(crate) fn into_level(mut self) -> (Arc<Engine>, Granted) {
         self.released = true;
         let entered = Granted { hold: Arc::clone(&self.entered.hold), level: self.entered.level };
@@ -258,13 +259,13 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // dropped then
+        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // the drop releases
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// Fails only if the hold was lost before the work ended. Another failed release is an event: the work
-    /// was protected, and its result counts.
+    /// Fails only if the hold was lost before the work ended. Otherwise the work was protected and its result
+    /// counts, so a failed release is only reported as an event.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
         let stood = self.check();
@@ -272,7 +273,7 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store lost the hold while its lease ran, at an unknown time.
+            // The store lost the hold before its lease was over, perhaps before the work ended.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }
@@ -401,7 +402,7 @@ impl Permit {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Ends this value, and the renewals, without a release, for permits that something else releases.
+    /// Ends this value and the renewals without a release, if other code releases the permits.
     pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
@@ -416,7 +417,7 @@ impl Permit {
 }
 
 impl From<Permit> for OwnedGuard {
-    /// For code that keeps guards of locks and permits alike.
+    /// Lets code store guards of locks and of permits in one type.
     fn from(permit: Permit) -> OwnedGuard {
         OwnedGuard { level: permit.level }
     }

@@ -48,7 +48,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// The events of a forked child: none, since they come from its parent's thread.
+    /// The channel of a forked child: it has no events, since only the parent has the candidate's thread.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -86,7 +86,7 @@ pub enum LeaderEvent {
     SteppedDown {
         /// The term that is over.
         term: FencingToken,
-        /// The reason, unless the candidate stepped down by itself.
+        /// Why the leadership was lost; `None` if the candidate stepped down by itself.
         lost: Option<LossReason>,
     },
 }
@@ -95,13 +95,13 @@ struct LeaderShared {
     engine: Arc<Engine>,
     name: Arc<LockName>,
     stop: Interrupt,
-    /// The leadership, while this candidate has it.
+    /// The guard of the leadership, while this candidate leads.
     office: Mutex<Option<OwnedGuard>>,
 }
 
 enum LeaderCommand {
     ReportContended,
-    /// Ends this term, and no later one.
+    /// Ends the leadership, if its term is still this one.
     StepDown(FencingToken),
     Withdraw,
 }
@@ -109,7 +109,7 @@ enum LeaderCommand {
 /// Bounds of the random pause after an election that failed with an error.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// Waiters ask within this time after their poll is due.
+/// A waiter whose poll is due sends its request within this time.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
@@ -160,7 +160,7 @@ impl Leader {
         let LeaderShared { engine, name, .. } = &*self.shared;
         engine.usable("report_contended")?;
         engine.can_hear("report_contended", Kind::Fenced, name)?;
-        drop(self.orders.send(LeaderCommand::ReportContended)); // gone only with its thread
+        drop(self.orders.send(LeaderCommand::ReportContended)); // fails only if the thread has ended
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Leader {
     /// Redis and PostgreSQL. A candidate without rivals leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
-            drop(self.orders.send(LeaderCommand::StepDown(term))); // only the ended thread has no receiver
+            drop(self.orders.send(LeaderCommand::StepDown(term))); // fails only if the thread has ended
         }
     }
 
@@ -195,7 +195,7 @@ impl Leader {
         self.shared.stop.interrupt();
         drop(self.orders.send(LeaderCommand::Withdraw));
         if thread.thread().id() == thread::current().id() {
-            return Ok(()); // an observer on the candidate's thread has it: that thread ends after this
+            return Ok(()); // called by an observer on the candidate's own thread, which ends later
         }
         let ended = thread.join();
         ended.unwrap_or_else(|_panic| {
@@ -208,7 +208,8 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // Drops nothing inherited, which the parent's thread may have been using; see `Engine`'s `Drop`.
+            // A thread of the parent may have held these values' mutexes at the fork, so the child must not
+            // drop them; see `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;
@@ -222,11 +223,11 @@ impl Drop for Leader {
 
 impl LeaderShared {
     fn run(&self, sender: &Sender<LeaderEvent>, orders: &Receiver<LeaderCommand>) -> Result<()> {
-        let mut reports_contended = false; // once asked for, in each term
+        let mut reports_contended = false; // once set, true in all later terms
         loop {
             match self.elected() {
                 Ok((term, lost)) => {
-                    drop(sender.send(LeaderEvent::Elected { term })); // nobody may be listening
+                    drop(sender.send(LeaderEvent::Elected { term })); // fails if the receiver was dropped
                     let (lost, released) = self.lead(term, &lost, orders, sender, &mut reports_contended);
                     drop(sender.send(LeaderEvent::SteppedDown { term, lost }));
                     if self.is_over() {
@@ -243,7 +244,7 @@ impl LeaderShared {
         }
     }
 
-    /// Lets all waiters go first, even if nothing notifies them.
+    /// Pauses for so long that all waiters have asked before this candidate, even those that only poll.
     fn stand_back(&self) {
         if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
             let (_, most) = self.engine.poll_every(Kind::Fenced);
@@ -286,7 +287,7 @@ impl LeaderShared {
             }
         };
         if let Some(guard) = &*self.office.lock() {
-            drop(guard.on_contended(report)); // a hold that is lost says so by itself
+            drop(guard.on_contended(report)); // fails if the hold is lost, which is reported elsewhere
         }
     }
 
@@ -314,7 +315,7 @@ impl LeaderShared {
                 },
             }
         };
-        // Ends `term` first; only then may the next candidate be elected.
+        // This candidate's `term` ends before the release lets another candidate be elected.
         let guard = self.office.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),

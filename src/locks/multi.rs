@@ -147,7 +147,7 @@ impl MultiLock {
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
-        // This question comes last: only the caller waits for the answer.
+        // Asks why the lock is not held after all releases, since only the error needs this answer.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
     }
@@ -196,7 +196,7 @@ impl MultiLock {
         self.locks.as_deref().map_err(|bad| bad.copy().during(action))
     }
 
-    /// The deadline by the clock of the lock's client, which may be a test's.
+    /// Converts the deadline to the clock of the lock's client, since a test's client may have its own clock.
     fn limit_for(&self, lock: &RedisLock, limit: WaitLimit) -> WaitLimit {
         match limit {
             WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,
@@ -222,17 +222,17 @@ impl MultiLock {
         Ok(self.take(action, options, false)?.map(Group::owned))
     }
 
-    /// Acquires all, in order, or none: free ones at the same time, busy ones in turn.
+    /// Acquires all locks or none: free locks at the same time, busy locks one after the other, in order.
     fn take(&self, action: &'static str, options: &AcquireOptions, by_thread: bool) -> Result<Option<Group>> {
         let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
-            // The first holds must not end before the last is acquired.
+            // The first lock must not expire before the last is acquired.
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
         let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
-        // However this ends, dropping the group releases its locks, the last first.
+        // On every early return the group is dropped, which releases its locks, the last first.
         let mut group = Group::default();
         let mut has_waited = false;
         loop {
@@ -262,7 +262,7 @@ impl MultiLock {
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == WaitLimit::Once);
                 let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
-                // `WaitLimit::Once` is always over: one attempt.
+                // The limit of a call that makes only one attempt is always over.
                 let is_over = limit.is_over(self.clock.now());
                 match added {
                     None => continue,
@@ -289,7 +289,7 @@ impl MultiLock {
     }
 }
 
-/// The first of these locks, up to one that needs a request of its own.
+/// The locks of one common request: those before the first lock that needs a request of its own.
 fn ahead<'a>(
     action: &'static str,
     locks: &'a [RedisLock],
@@ -307,7 +307,7 @@ fn ahead<'a>(
     Ok(ahead)
 }
 
-/// The locks in the order in which all processes take them, if they can be taken together.
+/// Sorts locks into the order that all processes use; an error if they cannot be taken together.
 fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     const ACTION: &str = "get_multi_lock";
     if locks.is_empty() {

@@ -215,7 +215,6 @@ impl RedisLock {
         Ok(AcquireCall { lease, interrupt, config, by_thread: true, ..call })
     }
 
-    /// Acquires for the calling thread; `None` if the lock stayed busy.
     pub(super) fn enter(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<Granted>> {
         self.engine.acquire(&self.asked(action, options)?)
     }
@@ -255,7 +254,7 @@ impl RedisLock {
         if given.is_empty() {
             return Err(Error::invalid("condition", "the name is empty"));
         }
-        // The length keeps the keys of two locks apart.
+        // The length keeps keys apart: without it two pairs of lock and name could have the same key.
         let name = LockName::new(&Arc::from(given), format!("{}:{given}:{}", lock.key(), given.len()))?;
         self.engine.store.check_name(kind, &name)?;
         Ok(Arc::new(name))
@@ -290,7 +289,7 @@ pub(crate) fn forever() -> WaitLimit {
     WaitLimit::Deadline(crate::time::Moment::NEVER)
 }
 
-/// The error of an endless wait that ended without the lock, which cannot happen.
+/// The error for a case that cannot happen: a wait without a limit ended without the lock.
 pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)
 }
@@ -380,7 +379,7 @@ impl Deref for FencedLock {
 }
 
 impl From<FencedLock> for RedisLock {
-    /// The lock of the name; grants by it still have tokens.
+    /// The same lock. Its grants still get fencing tokens.
     fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }
@@ -402,10 +401,10 @@ impl From<&FencedLock> for RedisLock {
 /// # Guarantees
 /// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
 /// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
-/// write ends, the readers that waited go together, and then the next writer. Java's readers, and those of
-/// older versions, take no part, and may pass. A re-entry never waits for a writer. But a reader deadlocks if
-/// it waits for another thread that wants to read, while a writer waits in between. A reader with an explicit
-/// lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
+/// write ends, the readers that waited go together, and then the next writer. Java's readers, and readers of
+/// older versions, do not take turns, and may go first. A re-entry never waits for a writer. A reader
+/// deadlocks if it waits for another thread that wants to read, while a writer waits in between. A reader
+/// with an explicit lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// On ZooKeeper all wait in order of arrival.
 ///
@@ -543,23 +542,23 @@ impl LockBuilder {
     /// client's lease early. Counts from the first level. Defaults to no end; at least 1 ms.
     ///
     /// For work that may hang while its process lives. The store then also records since when the lock is
-    /// held, when the hold ends, and where its holder is, for [`inspect`](crate::LockClient::inspect).
+    /// held, when the hold ends, and the holder's location, for [`inspect`](crate::LockClient::inspect).
     pub fn max_hold(mut self, limit: Duration) -> Self = config.max_hold: Some(limit);
 
-    /// Whether a dropped guard keeps the lock for its thread until the end of this client's time slice.
+    /// Whether a dropped guard may leave the lock cached for its thread during this client's time slice.
     /// Defaults to `true`.
     ///
     /// A slice begins when the server grants a lock for which other clients queue. It lasts 2 ms, or 64 ms
     /// divided by the number of clients in the queue, if that is less; up to twice as long after a slice in
-    /// which this process got too little processor time. In a slice a dropped guard is not released in the
-    /// server if its hold was shorter than 0.5 ms and its thread lately came back within 0.2 ms; the thread
-    /// re-acquires without a request. The lock is released at the end of the slice, after 0.3 ms without a
-    /// return, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
+    /// which this process got too little processor time. In a slice a dropped guard sends no release if its
+    /// hold was shorter than 0.5 ms and its thread recently re-acquired within 0.2 ms; the thread then
+    /// re-acquires without a request. The client releases the lock at the end of the slice, after 0.3 ms
+    /// without use, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
     /// [`Guard::unlock`](crate::Guard::unlock) always release, unless the lock is [`cached`](Self::cached).
     ///
-    /// Threads that contend for a lock acquire it many times as often with slices. Clients behind them wait
-    /// for a slice each: with n clients in the queue about 64 ms more, or n times 2 ms if that is less. A
-    /// program that is killed in its slice leaves the lock until the lease ends, as in a hold.
+    /// With slices, contending threads acquire a lock many times as often. A client in the queue waits for
+    /// the slice of each client before it: with n clients about 64 ms more, or n times 2 ms if that is less.
+    /// If a program is killed during its slice, the lock stays taken until the lease ends, as during a hold.
     pub fn time_slice(mut self, is_on: bool) -> Self = config.time_slices: is_on;
 
     /// Keeps the lock for its thread after each use, until another client wants it or the thread has not used
@@ -567,8 +566,8 @@ impl LockBuilder {
     ///
     /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
     /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). Therefore `unlock` does
-    /// **not** promise that the lock is free: others find it held, by `try_lock` and
-    /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release the lock first.
+    /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
+    /// [`inspect`](crate::LockClient::inspect) too. If this client itself asks, it first releases the lock.
     ///
     /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or
     /// at the end of the present use. After two recalls within 100 ms the client does not cache this lock for
@@ -577,8 +576,9 @@ impl LockBuilder {
     /// after the grant, then after twice as long each time, at most 500 ms. Another thread of this client
     /// takes the lock by two requests. The first use of a lock is never cached.
     ///
-    /// The cached lock is renewed: a program that dies within 500 ms of its last use leaves it for the
-    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while cached.
+    /// The client renews a cached lock. If the program dies within 500 ms of its last use, the lock stays
+    /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock has the same fencing
+    /// token.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on
     /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).

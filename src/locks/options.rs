@@ -42,7 +42,7 @@ enum WaitChoice {
 }
 
 impl AcquireOptions {
-    /// Waits as long as it takes, for a hold that is renewed until it is released.
+    /// The defaults: the call waits without limit, and its hold is renewed until the release.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }

@@ -14,7 +14,7 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another process runs it or did within `at_least`. A fenced kind gives the guard a token.
+/// Runs `job` unless another process runs it, or began it within the last `at_least`.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),
@@ -43,7 +43,7 @@ pub(crate) fn run_once<R>(
     let result = ran.guard.as_ref().map(job);
     match ran.end() {
         Err(error) if was_unprotected(&error) => return Err(error.after_work()),
-        // The work was protected: its result is worth more than a failed release, which is an event.
+        // The job was protected and its result counts, so a failed release is only reported as an event.
         Err(error) => {
             let event = Event::ReleaseFailed { name: name.given(), error: &error };
             engine.reporter.report(|observer| observer.event(&event));
@@ -57,7 +57,8 @@ fn was_unprotected(error: &Error) -> bool {
     error.is_lost() || error.is_not_held() || matches!(error.kind(), ErrorKind::ShutDown | ErrorKind::Forked)
 }
 
-/// Acquires the lock unless somebody has it. One try decides, except where a split vote may refuse everyone.
+/// Acquires the lock unless somebody has it. One try decides, except on Redlock, whose servers may split so
+/// that no process gets the lock.
 fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     for tries_left in (0..SPLIT_TRIES).rev() {
         let entered = engine.acquire(want)?;
@@ -70,14 +71,13 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
         if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {
             return Ok(None);
         }
-        // A random pause, so that the same rivals do not collide again.
+        // The pause is random, so that the same processes do not split the servers again.
         Parker::new(&engine.clock).park(engine.clock.after(random_between(SPLIT_PAUSE)), None);
     }
     Ok(None)
 }
 
-/// Maximum number of tries for a lock that is refused although nobody seems to hold it, since Java's locks
-/// have another owner on each server.
+/// Maximum number of tries after a split. Java's locks look split for ever: they have an owner per server.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

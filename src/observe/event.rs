@@ -52,7 +52,7 @@ pub enum Event<'a> {
         /// The number of requests that the call sent to the store.
         attempts: u32,
     },
-    /// The lock just acquired was passed on by a thread that released it, of this process or another.
+    /// The lock just acquired came from a thread that released it to this waiter, in this process or another.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -77,7 +77,7 @@ pub enum Event<'a> {
         waited: Duration,
         /// The number of requests that the call sent to the store.
         attempts: u32,
-        /// The reason.
+        /// Why the call gave up.
         reason: GaveUpReason<'a>,
     },
     /// The store confirmed renewals: one event for a request, with up to some hundred holds.
@@ -96,9 +96,9 @@ pub enum Event<'a> {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
         /// client the owner.
         op: &'static str,
-        /// From sending the request until its answer was read, or no longer awaited.
+        /// The time from sending the request until its answer was read, or the client stopped waiting.
         took: Duration,
-        /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
+        /// The failure, if any. If its outcome is unknown, the request may have been carried out.
         error: Option<&'a Error>,
     },
     /// A renewal failed, and is repeated. Reported at a hold's first failure, then at growing intervals.
@@ -110,7 +110,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder.
         owner: Owner,
-        /// The reason.
+        /// The error of the renewal.
         error: &'a Error,
         /// How long the hold is still certain.
         remaining: Duration,
@@ -122,7 +122,7 @@ pub enum Event<'a> {
         name: &'a str,
         /// The lock's kind.
         kind: &'static str,
-        /// The holder until then.
+        /// The owner that held the lock.
         owner: Owner,
         /// How long the lock was held.
         held: Duration,
@@ -134,7 +134,7 @@ pub enum Event<'a> {
     ReleaseFailed {
         /// The lock; empty for releases of a client that ended.
         name: &'a str,
-        /// The reason.
+        /// The error of the release.
         error: &'a Error,
     },
     /// A hold was lost.
@@ -146,7 +146,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// How long the hold's renewal had been due; zero for a hold that is not renewed, or no further.
+        /// How long the hold's renewal had been due; zero if no renewal was due.
         overdue: Duration,
         /// Whether the thread that held the lock had ended without a release.
         is_abandoned: bool,
@@ -168,7 +168,7 @@ pub enum Event<'a> {
         name: &'a str,
         /// The lock's kind.
         kind: &'static str,
-        /// The reason.
+        /// The error of the acquire.
         error: &'a Error,
     },
     /// Threads wait for each other in a cycle, one of them this client's. Reported once, until
@@ -186,13 +186,13 @@ pub enum Event<'a> {
         /// How long the deadlock was known.
         lasted: Duration,
     },
-    /// Wake-ups do not come; waiters only poll.
+    /// The store's notifications do not arrive; until they do, waiters only poll.
     #[non_exhaustive]
     WakeupsDown {
-        /// The reason.
+        /// The error that ended the notifications.
         error: &'a Error,
     },
-    /// Wake-ups are back.
+    /// The store's notifications arrive again.
     WakeupsUp,
     /// A server whose replicas are to acknowledge each grant has no replica that is connected and up to date:
     /// from now on grants count without acknowledgement. Reported once, until a replica is back.
@@ -216,7 +216,7 @@ pub enum Event<'a> {
         /// The number of dropped reports.
         dropped: u64,
     },
-    /// The servers, or the program's use of its clients, weaken a promise; nothing fails because of it.
+    /// A setting of the servers, or the program's use of its clients, weakens a promise. No call fails.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.
@@ -280,7 +280,7 @@ pub struct Loss {
     pub name: String,
     /// The holder.
     pub owner: Owner,
-    /// The reason.
+    /// Why the hold was lost.
     pub reason: LossReason,
 }
 
@@ -311,7 +311,7 @@ pub enum LossReason {
 }
 
 impl LossReason {
-    /// How the hold ended, in a word. `is_abandoned`: its thread had ended.
+    /// How the hold ended, as spans and metrics name it. `is_abandoned`: the hold's thread had ended.
     pub(crate) fn end(self, is_abandoned: bool) -> &'static str {
         match self {
             LossReason::Expired if is_abandoned => "abandoned",

@@ -3,11 +3,10 @@
 use crate::observe::Observer;
 use crate::observe::event::{Event, GaveUpReason};
 
-/// Levels: `error` for a lost hold, `warn` for a risk, `info` for a recovery, `debug` for a call that failed
-/// (its caller knows), `trace` for each wait, grant and release. No line has a URL or a password.
+/// Writes events as log lines, at the levels that the crate page lists. No line has a URL or a password.
 pub(crate) struct Logging;
 
-/// A line about a lock: its name and kind before the fields of the event.
+/// Writes a line about a lock: the lock's name and kind, then the event's fields.
 macro_rules! about {
     ($level:ident $($called:literal)?, $name:expr, $kind:expr, $($fields:tt)*) => {
         tracing::event!($(name: $called,)? tracing::Level::$level, lock.name = $name, lock.kind = $kind, $($fields)*)

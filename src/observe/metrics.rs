@@ -13,7 +13,6 @@ use crate::observe::event::Event;
 use crate::observe::stats::Stats;
 use crate::sync::Mutex;
 
-/// The name of each metric, and its description.
 macro_rules! described {
     ($($metric:ident $describe:ident($name:literal $(, $unit:path)?) $help:literal;)*) => {
         $(const $metric: &str = $name;)*
@@ -40,7 +39,7 @@ described! {
     UNKNOWN_OUTCOMES describe_counter("leasehold_unknown_outcomes_total")
         "Acquires of which it was not known at first whether they were carried out.";
     RELEASE_FAILURES describe_counter("leasehold_release_failures_total") "Releases that failed.";
-    DEADLOCKS describe_counter("leasehold_deadlocks_total") "Rings of threads that wait for each other.";
+    DEADLOCKS describe_counter("leasehold_deadlocks_total") "Deadlocks: cycles of threads that wait for each other.";
     HOLDS describe_gauge("leasehold_holds") "Holds now.";
     WAITERS describe_gauge("leasehold_waiters") "Calls that sleep for a lock.";
     WINDOW describe_gauge("leasehold_window_remaining_min_seconds", Unit::Seconds)
@@ -73,11 +72,11 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
 /// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
 /// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
-/// | `leasehold_deadlocks_total` | counter: certain cycles of threads that wait for each other, one of this client's among them |
+/// | `leasehold_deadlocks_total` | counter: deadlocks that are certain and include a thread of this client |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
-/// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
-/// | `leasehold_renewal_overdue_max_seconds` | gauge: how long renewals were due before they were confirmed, or the hold lost: the longest since four samples ago |
+/// | `leasehold_window_remaining_min_seconds` | gauge: the time for which all holds are certain still; infinite without holds |
+/// | `leasehold_renewal_overdue_max_seconds` | gauge: the longest time, since four samples ago, from a renewal's due time to its confirmation, or to the loss of the hold |
 /// | `leasehold_subscription_up` | gauge: 1, or 0 while releases elsewhere wake nobody here |
 ///
 /// # Examples
@@ -103,8 +102,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest overdue renewal since four samples ago: scrapes a minute apart, and two scrapers that
-/// alternate, see a delay of seconds.
+/// The longest overdue time since four samples ago. With one sample only, a scrape a minute later, or a
+/// second scraper, would miss a delay of seconds.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 
@@ -254,7 +253,7 @@ impl Observer for Metrics {
             }
             Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
             Event::Lost { loss, kind, held, overdue, is_abandoned } => {
-                // A thread that ended is counted by `ABANDONED`.
+                // A hold whose thread had ended is counted by `ABANDONED` instead.
                 if !is_abandoned {
                     self.0.overdue.lock().note(overdue);
                 }

@@ -16,8 +16,8 @@ pub use crate::observe::event::{Loss, LossReason};
 
 /// Receives the [events](Event) of a client's locks, for metrics, logs and alarms.
 ///
-/// A panic of an observer is caught. Repeated reports wait for the callback thread up to a limit, and are
-/// dropped above it; a loss never is.
+/// A panic of an observer is caught. While too many reports wait for the callback thread, repeated reports
+/// are dropped; the report of a loss is never dropped.
 ///
 /// # Calling the client back
 ///
@@ -26,9 +26,9 @@ pub use crate::observe::event::{Loss, LossReason};
 /// | on the calling thread, before the call returns | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
 /// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and delay later reports |
 ///
-/// On the calling thread an observer is in the middle of a call: every request that it makes of the same
-/// client is refused with [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is sent. A guard
-/// that the observer drops or unlocks is released nevertheless. The observer may ask for numbers
+/// On the calling thread an observer runs in the middle of a call. Therefore every call by which it would
+/// send a request through the same client returns [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) at once.
+/// A guard that the observer drops or unlocks is released nevertheless. The observer may ask for numbers
 /// ([`stats`](crate::LockClient::stats), [`contended`](crate::LockClient::contended)), for
 /// [`Guard::check`](crate::Guard::check), and use other clients. An observer that wants a lock sends its
 /// event to another thread. If the system gives no callback thread, and once the client is shut down, the
@@ -50,7 +50,7 @@ pub use crate::observe::event::{Loss, LossReason};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened.
+    /// Receives one event.
     fn event(&self, event: &Event<'_>);
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
     None
 }
 
-/// Whether log lines are written somewhere: the program has ever set a subscriber of `tracing`.
+/// Whether the program has ever set a subscriber of `tracing`, so that log lines are not lost.
 pub(crate) fn is_logged() -> bool {
     #[cfg(feature = "tracing")]
     let is_logged = tracing::dispatcher::has_been_set();

@@ -22,22 +22,21 @@ type CallbackJob = Box<dyn FnOnce() + Send>;
 
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 
-/// Runs the program's code where it cannot block the watchdog or the thread that reads messages.
+/// Runs the program's observers and callbacks where they block neither watchdog nor the reader of messages.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
-    /// Whether one of the observers is the program's own.
     has_own: bool,
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
-    /// Number of subscribers that cannot wake anybody.
+    /// Number of subscribers that currently receive no messages, and so wake no waiter.
     silent: AtomicUsize,
     /// Events that observers have not received yet: `Some` is a `WakeupsDown`, `None` a `WakeupsUp`.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks of released holds: they never run, and the callback thread drops them.
+/// Callbacks of released holds, which never run. The callback thread only drops them.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
@@ -53,7 +52,7 @@ struct QueuedReports {
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of waiting changes of wake-ups: further changes cancel out, except the last state.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. If there are more, pairs of them are dropped.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
@@ -94,7 +93,7 @@ impl Reporter {
 
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
-            // Nobody could receive a failed write.
+            // If standard error cannot be written, there is nowhere to report that.
             drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
         }
     }
@@ -103,7 +102,7 @@ impl Reporter {
     /// answers are read. Such code can run at any step, so it must not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
-        // The thread is ending, so no observer calls from it.
+        // Without thread-local storage the thread is ending, so no observer runs on it.
         TELLING.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
     }
 
@@ -117,7 +116,7 @@ impl Reporter {
         }
     }
 
-    /// A report sent when the result is dropped, once the answer's meaning is settled.
+    /// A report of a request, which is sent when it is dropped: the caller first acts on the answer.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -182,7 +181,7 @@ impl Reporter {
                 let notify = move || {
                     observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
-                // Without a thread only the end of the drops is reported.
+                // If no thread can be started, only `CallbacksCaughtUp` tells of the drops, when they end.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
@@ -211,8 +210,8 @@ impl Reporter {
         }
     }
 
-    /// Reports that a subscriber can no longer wake anybody, with the reason, or can again (`None`). Each
-    /// subscriber reports each change.
+    /// Reports that a subscriber no longer receives messages, with the reason, or receives them again
+    /// (`None`). Each subscriber must report each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
@@ -244,7 +243,6 @@ impl Reporter {
         }
     }
 
-    /// `false` while a subscriber cannot wake anybody.
     pub(crate) fn can_wake(&self) -> bool {
         self.silent.load(Ordering::SeqCst) == 0
     }
@@ -275,8 +273,8 @@ impl Reporter {
         }
     }
 
-    /// Drops callbacks that never run, on the callback thread: they may own the client, whose end waits for
-    /// the thread that reads replies. If too many wait, that thread may be stuck: a new thread drops all.
+    /// Drops callbacks that never run, on the callback thread: a callback may own the client, whose end waits
+    /// for the thread that reads replies. If too many wait, the thread may be stuck: a new thread drops all.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -291,7 +289,7 @@ impl Reporter {
                 let mut asked = unneeded.lock();
                 asked.is_asked = false;
                 let callbacks = std::mem::take(&mut asked.callbacks);
-                drop(asked); // the callbacks may end holds themselves
+                drop(asked); // a dropped callback may end a hold, which locks this mutex
                 drop_all(callbacks);
             });
         }
@@ -426,7 +424,7 @@ mod tests {
         assert_eq!(told, [true, false]);
         reporter.report(|_| panic!("told on purpose"));
         assert!(!reporter.is_telling_here());
-        // All functions that report on another thread.
+        // Calls each function that reports on another thread.
         let (told, ask) = asks(&reporter);
         reporter.observe_news(move |_| ask());
         let (also, ask) = asks(&reporter);
@@ -434,7 +432,7 @@ mod tests {
         let (job, ask) = asks(&reporter);
         reporter.run_later(ask);
         assert_eq!([told.recv(), also.recv(), job.recv()], [Ok(false), Ok(false), Ok(false)]);
-        // Without a callback thread they report on the calling thread.
+        // Without a callback thread these functions report on the calling thread.
         reporter.close();
         let (told, ask) = asks(&reporter);
         reporter.run_later(ask);

@@ -92,7 +92,8 @@ impl HoldSpan {
         within(self.0.lock().clone())
     }
 
-    /// Ends the hold; the span ends when the result, used like that of `around`, is dropped.
+    /// Ends the hold. The returned function runs a report as that of `around` does; dropping it ends the
+    /// span.
     pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
         let span = if cfg!(feature = "tracing") { self.0.lock().take() } else { None };
         #[cfg(feature = "tracing")]

@@ -76,8 +76,8 @@ impl Stats {
 
 macro_rules! counters {
     ($($count:ident)+) => {
-        /// Counters change where a call waits, fails or loses, never in an uncontended acquire or release.
-        /// The registry counts grants under a mutex that it locks anyway.
+        /// Counters change when a call waits or fails, or a hold is lost; never in an uncontended call. The
+        /// registry counts grants under a mutex that it locks anyway.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             waited_for: WaitedFor,
@@ -223,7 +223,7 @@ mod tests {
             waited_for.note(&format!("heavy:{}", n % heavy));
         }
         assert_eq!(waited_for.0.lock().len(), MOST_NAMES);
-        // Each wait is in the count of some name.
+        // Each wait is counted under some name.
         let counted: u64 = waited_for.0.lock().values().map(|count| count.waits).sum();
         assert_eq!(counted, 200_000);
         let most = waited_for.most(usize::try_from(heavy).unwrap());

@@ -39,8 +39,8 @@ impl Service {
         Ok(())
     }
 
-    /// Runs on the thread: `work` does what is due and returns when to continue, until the service stops.
-    /// Its argument is the earliest moment that the thread was woken for.
+    /// The thread's loop, until the service stops: `work` does what is due and returns when to continue. The
+    /// argument of `work` is the earliest moment that the thread was woken for.
     pub(crate) fn run(&self, parker: &Parker, mut work: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
@@ -55,8 +55,8 @@ impl Service {
         }
     }
 
-    /// Makes the thread work by `moment`; costs nothing if it will anyway. The caller changes the data first.
-    /// Races with `run`, which sets `next_check` before and after it works.
+    /// Makes the thread work by `moment`; sends no signal if it works earlier anyway. The caller first
+    /// changes the data. Races with `run`, which sets `next_check` before and after it works.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
@@ -84,7 +84,7 @@ impl Service {
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
         {
-            // The thread never panics; if it did, nothing would be left to do.
+            // An error would mean a panic of the thread, which needs no answer here.
             drop(thread.join());
         }
     }

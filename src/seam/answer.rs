@@ -13,11 +13,11 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// Clients in the queue, with this one; zero if this client was not in it, or the store does not say.
+        /// The length of the queue with this client; zero if it was not in it, or the store does not say.
         queued: u32,
     },
     Busy {
-        /// The rest of the holder's lease; `None`: it has no end.
+        /// What is left of the holder's lease; `None`: the lease has no end.
         retry_after: Option<Duration>,
     },
     /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
@@ -28,7 +28,7 @@ pub(crate) enum Attempt {
         /// Whether to watch releases: this client is first in the queue, which the holder does not notify.
         watches: bool,
     },
-    /// A count above one was wanted, but the owner holds nothing. Nothing changed.
+    /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
     Lost,
 }
 
@@ -69,8 +69,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old one nothing. No waiter was
-    /// notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. No
+    /// waiter was notified.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -111,8 +111,9 @@ pub(crate) struct Sink {
 
 /// A hold whose release no thread waits for.
 pub(crate) trait Releasing: Send + Sync {
-    /// The store repeats the release, which was not carried out. Requests under the same owner meanwhile
-    /// arrive first, and the release would end their holds: none may count. Called before their answers.
+    /// Called when the release was not carried out and the store repeats it. A request under the same owner
+    /// may arrive before the repeated release, which would end its hold: such a grant must not count. Called
+    /// before the answer of any such request.
     fn overtaken(&self);
 }
 

@@ -18,7 +18,7 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
-    /// Releases elsewhere wake waiters here; otherwise waiters poll.
+    /// Whether releases by other clients wake this client's waiters; otherwise waiters poll.
     pub(crate) wakes: bool,
     /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
@@ -98,7 +98,7 @@ pub(crate) trait Batches: Send + Sync {
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// One request can cover locks with the same number. `None`: this lock needs its own. No I/O.
+    /// Locks with the same number can be in one request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
     /// Asks once for locks of one [`group`](Self::group), each with count one. Grants all locks before the
@@ -117,15 +117,16 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// No other hold may use numbers below this: a late request may arrive, although all answers were `Ok`.
+    /// No later hold may use owner numbers below this. A late request under such a number may still arrive,
+    /// although all answers were `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
     /// restored it must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a refused waiter must not ask again, whatever messages arrive, because others want the
-    /// lock too. Does not hold off single tries.
+    /// For how long a refused waiter must not ask again, whatever messages arrive, because other clients want
+    /// the lock too. A call that makes only one attempt is not delayed.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
     /// Whether several owners have parts of a lock, so that none can hold it and all may have been refused.
@@ -133,7 +134,7 @@ pub(crate) trait Majority: Send + Sync {
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
-/// A caller that got too few servers pauses for a random part of this (Redlock).
+/// A Redlock caller that got too few servers pauses for a random time between these two.
 pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// A store whose holds end with something of its own, such as a session.
@@ -177,7 +178,7 @@ pub(crate) trait WaitQueues: Send + Sync {
 
 /// A store in which a lock's holder learns of waiters: they send a recall, or a check sees them.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Whether this store allows cached holds; otherwise holds only hear of others.
+    /// Whether this store allows cached holds. Otherwise it only tells holders of waiters.
     fn caches(&self) -> bool {
         true
     }
@@ -196,8 +197,9 @@ pub(crate) enum CachedCheck {
     Stays,
     /// Others want the lock. For a cached hold also: the store cannot see whether others want it.
     Wanted,
-    /// For a hold that [hears](Claim::hears): the store sees no other client, but nothing made waiters send a
-    /// recall up to now. Unless this is the first check, a recall was sent.
+    /// For a hold that [hears](Claim::hears): the store sees no other client, but the mark that makes waiters
+    /// send a recall was missing, and is now set. After the first check this means that a waiter sent a
+    /// recall and removed the mark.
     Unmarked,
     Lost,
 }
@@ -215,7 +217,6 @@ pub(crate) fn begin_attempt(
     }
 }
 
-/// As [`begin_attempt`].
 pub(crate) fn begin_release(
     store: &dyn Store,
     claim: &Claim,

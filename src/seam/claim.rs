@@ -40,8 +40,8 @@ pub(crate) struct Claim {
     /// Whether the client caches the hold until a recall, on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
-    /// Whether recalls tell the hold that others want the lock. Its owner number is not used again, so a late
-    /// request cannot make waiters send recalls to another hold.
+    /// Whether waiters send recalls to this hold, so that it learns of them. The hold's owner number is not
+    /// used again: otherwise a late request could make waiters send recalls to another hold.
     pub(crate) hears: bool,
     /// Whether the lock is known to have been granted. If not, a clean-up must also prevent a later grant.
     pub(crate) is_granted: bool,
@@ -76,7 +76,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep more of the hold than its owner's key. A group's release leaves the rest.
+    /// Whether the store may have keys that the release of a group leaves, beside the owner's key.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
@@ -106,7 +106,7 @@ pub(crate) enum QueueMode {
     Yields,
     /// Leaves a reserved lock alone, and joins the queue.
     Waits,
-    /// As `Waits`; the client may be in the queue already.
+    /// As `Waits`, for a client that may already be in the queue.
     InWaitQueue,
     /// A message says that the client is next. If another has the lock, this client becomes first again.
     IsNext,
@@ -114,7 +114,7 @@ pub(crate) enum QueueMode {
 
 /// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// As [`AFTER_LEASE`], after the end of a reservation.
+/// As [`AFTER_LEASE`], but for a waiter's attempt after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 
@@ -138,9 +138,9 @@ pub(crate) struct HoldNote {
     pub(crate) place: Arc<Location>,
 }
 
-/// The end of a hold that lives no longer than something of the store's own, such as a session.
+/// The end of a hold that cannot outlive something else in the store, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// Signs of life move this moment on. Once it has passed, it stays.
+    /// The moment at which the hold ends. Signs of life move the moment on, until it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

@@ -30,8 +30,7 @@ pub(crate) trait Directory: Send + Sync {
     /// thread that reads it; where requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), but waits for the answer: afterwards the entry stands, whatever was
-    /// written before.
+    /// As [`write`](Self::write), but waits for the answer: no earlier write arrives after this one.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -49,7 +48,7 @@ pub(crate) trait Directory: Send + Sync {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
 
-    /// In the order of `clients`.
+    /// Reads entries, in the order of `clients`; `None` for a client without an entry.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
@@ -103,7 +102,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A server that is down says nothing about others' entries.
+            // A server that is down does not hide the entries on other servers.
             Err(_) => page.found.push(None),
         }
     }
@@ -171,7 +170,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
             let mut is_in = false;
             loop {
                 match set.get(at..).unwrap_or_default() {
-                    // A set without an end ends with the pattern.
+                    // A set that lacks its `]` ends with the pattern.
                     [] => break,
                     [b']', ..] => {
                         at += 1;
@@ -230,7 +229,7 @@ mod tests {
         ] {
             assert!(!is_match(pattern, text), "{pattern} {text}");
         }
-        // Would take for ever if each star were retried.
+        // This would take for ever if each star were retried.
         assert!(!is_match(&("a*".repeat(50) + "b"), &"a".repeat(10_000)));
     }
 

@@ -14,8 +14,8 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in
-// users' closures.
+// There is no `From<Failure> for Error`, although `Failure` is private: with a second such impl the compiler
+// could not infer the error type of `?` in users' closures.
 impl Failure {
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {
         Err(Failure::Refused(error))
@@ -49,7 +49,7 @@ impl Failure {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }
 
-    /// The failure of a request that only reads: nothing changed either way.
+    /// The failure of a request that only reads, and so changed nothing even if it was carried out.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_read_error())
     }
@@ -59,13 +59,14 @@ impl Failure {
     }
 }
 
-/// For an attempt on a semaphore that does not exist: nothing says that anyone will set it up.
+/// The failure of an attempt on a semaphore that does not exist. Waiting would be no help, since perhaps
+/// nobody will set the semaphore up.
 pub(crate) fn not_set_up() -> Failure {
     let words = "nobody has set the number of permits of this semaphore, or it was deleted or has expired: call try_set_permits first";
     Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
 }
 
-/// For a grant that came when its lease was over, or nearly.
+/// The error of a grant whose answer arrived when its lease was over, or nearly.
 pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
     let detail = format!(
         "the store granted a lease of {lease:?}, but the answer took {took:?}, and the lease counts from \

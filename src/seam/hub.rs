@@ -29,7 +29,7 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// `Ok`: the connection is to be replaced, or the hub was closed. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called when there is news or the hub was closed, on any thread, without the hub's lock. Never waits.
+    /// Called after changes of subscriptions and on closing, on any thread, without the mutex. Never waits.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Hub<P: WakeupProtocol> {
     reporter: Option<Arc<Reporter>>,
     pub(crate) linger: Duration,
     pub(crate) state: Mutex<HubState<P>>,
-    /// Signalled by news, by closing, and by the thread's end.
+    /// Signalled by a change of subscriptions, by closing, and by the thread's end.
     pub(crate) changed: Condvar,
 }
 
@@ -110,7 +110,7 @@ impl<P: WakeupProtocol> Hub<P> {
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // the usual case: saves building the name
+            return None; // the usual case, in which the channel's name need not be built
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())
@@ -124,7 +124,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.state.lock().closed
     }
 
-    /// Sends any news to the server. If there is no connection, the next one brings the news.
+    /// Sends changes of subscriptions to the server. Without a connection, the next connection sends them.
     pub(crate) fn wake(&self) {
         let state = self.state.lock();
         let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
@@ -158,7 +158,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // The thread signals as its last act; a little later it has ended.
+            // The thread signals just before it ends, so it ends within this short wait.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -212,7 +212,7 @@ impl<P: WakeupProtocol> Hub<P> {
         !state.closed
     }
 
-    /// Makes all listeners poll. After an error waits before the next connection, to spare a troubled server.
+    /// Makes all listeners poll. After an error, pauses before the next connection, to spare the server.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());
@@ -292,7 +292,7 @@ impl<P: WakeupProtocol> HubState<P> {
         std::mem::take(&mut self.news)
     }
 
-    /// The connection works: after the next failure the pauses start again.
+    /// Called when the connection works: the next failure starts again with the shortest pause.
     pub(crate) fn stands(&mut self) {
         self.pause = PAUSES.0;
     }
@@ -304,7 +304,7 @@ impl<P: WakeupProtocol> HubState<P> {
         over.iter().for_each(|name| drop(self.end(name)));
     }
 
-    /// Under the mutex, so that no confirmation of a subscription is read in between.
+    /// Marks all channels as down. Needs the mutex, so that no thread confirms a subscription in between.
     fn set_down(&self) {
         let up = self.channels.values().filter(|entry| entry.channel.is_up());
         up.for_each(|entry| entry.channel.set_up(false));
@@ -333,7 +333,7 @@ impl<P: WakeupProtocol> ChannelSource for Hub<P> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
-        // A listener may have joined meanwhile, even a new channel of this name.
+        // Meanwhile a listener may have joined, or a new channel may have this name.
         if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
             return;
         }

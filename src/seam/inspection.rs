@@ -10,7 +10,6 @@ use crate::seam::failure::{Answer, Failure};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// Read-only questions about locks.
 pub(crate) trait Inspect {
     /// `None`: the lock is free.
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>>;
@@ -24,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) holder: String,
     /// The hold count of the owner that was asked about; zero if it is no holder.
     pub(crate) count: u32,
-    /// The rest of the lease; `None`: it has no end.
+    /// The rest of the lease; `None`: the lease has no end.
     pub(crate) remaining: Option<Duration>,
 }
 

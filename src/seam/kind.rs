@@ -52,7 +52,7 @@ const LOCK: Properties = Properties {
     other_half: None,
 };
 
-/// A number, or a notification, without a holder.
+/// Kinds without a holder: a number, or a notification.
 const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
 
 impl Kind {
@@ -106,7 +106,7 @@ impl Kind {
         self.properties().is_shared
     }
 
-    /// Whether waiters want different things, so that each asks for itself.
+    /// Whether waiters may want different numbers of permits, so that each must ask for itself.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.properties().family, Family::Counted)
     }
@@ -176,8 +176,8 @@ impl Family {
     }
 }
 
-/// A question or a change. Each change has its own owner, under which the store does not repeat it within
-/// [`REQUEST_LASTS`](super::REQUEST_LASTS).
+/// A question about a count, or a change of it. Each change has its own owner number, by which the store
+/// knows a repeated change for [`REQUEST_LASTS`](super::REQUEST_LASTS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// The count; `None`: never set up.
@@ -206,9 +206,9 @@ pub(crate) enum Counting {
     GiveBackAll(Vec<[u8; 16]>),
     /// Sets the lease of a permit from now on; returns 1, or 0 if the permit is not out.
     Lease([u8; 16], Duration),
-    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: it is not out.
+    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: the permit is not out.
     AskLease([u8; 16]),
-    /// Returns 1, or 0 if there is nothing.
+    /// Deletes all data of the name; returns 1, or 0 if there is none.
     Delete,
     /// Notifies the first waiter for a condition, or all; returns how many.
     Notify {

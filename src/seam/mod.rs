@@ -40,7 +40,7 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers a request where repeating it would do harm. No request is repeated later.
+/// How long a store remembers requests that must not be carried out twice. None is repeated after that.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
@@ -118,7 +118,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// sends none. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// The count of such messages, if a confirmed subscription stands.
+    /// The number of such messages so far; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
     /// Reads answers of releases that no thread waits for, and forgets expired ones; returns whether more

@@ -15,7 +15,7 @@ pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
     Under(T),
-    /// The node has this mark, or none if empty. Nothing was done.
+    /// The node did nothing, since its mark is a different one: this text, which is empty without a mark.
     Other(String),
 }
 

@@ -14,9 +14,9 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// The messages among them that say that this client is next.
+    /// The number of those messages that say that this client is next.
     turn_count: AtomicU64,
-    /// Messages that this client may be next soon; not counted above.
+    /// The number of messages that this client may be next soon; not counted above.
     standby_count: AtomicU64,
     up: AtomicBool,
     refused: AtomicBool,
@@ -60,7 +60,7 @@ impl Channel {
         &self.channel
     }
 
-    /// Takes a message about a release or to a client in the queue.
+    /// Counts a message, about a release or to this client in the queue, and wakes listeners.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -88,8 +88,8 @@ impl Channel {
         self.wake();
     }
 
-    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter polls: a
-    /// release before the confirmation may not have been heard.
+    /// Notes that the subscription was confirmed, which ends a refusal, or that it ended. Every waiter then
+    /// polls, since a message of a release before the confirmation may have been missed.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -102,7 +102,6 @@ impl Channel {
         self.up.load(Ordering::SeqCst)
     }
 
-    /// The server refused the subscription: waiters choose another.
     pub(crate) fn set_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
         self.notify();
@@ -127,7 +126,7 @@ pub(crate) trait ChannelSource: Send + Sync {
 pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
 
 impl Channels {
-    /// `source` passes leaving listeners on to [`left`](Self::left).
+    /// Listens to a channel. The `source` must call [`left`](Self::left) when a listener leaves.
     pub(crate) fn listen(&self, name: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
         let mut channels = self.0.lock();
@@ -154,7 +153,7 @@ impl Channels {
     }
 }
 
-/// A waiter's places at one or several channels, perhaps on several servers. Dropping it ends them.
+/// A waiter's registration at one or several channels, perhaps on several servers, until it is dropped.
 pub(crate) struct Subscription {
     places: Vec<ChannelPlace>,
     enough: usize,
@@ -167,8 +166,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning: a source that holds its own mutex here and in its sweep never
-    /// ends a channel just joined.
+    /// Counts the listener before it returns. If the caller holds the mutex of its channels, no sweep ends
+    /// the channel in between.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +218,7 @@ pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }
 
-/// As [`count_of_several`], where all must be up; `None`: there are none.
+/// As [`count_of_several`]; `None` if `counts` is empty.
 pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
     (!counts.is_empty()).then(|| count_of_several(counts.into_iter()))
 }

@@ -1,7 +1,7 @@
-//! The door to mutexes, atomics, channels and threads.
+//! The mutexes, atomics, channels and threads that all other modules use.
 //!
-//! With `--cfg leasehold_shuttle` (`./check model`), `model` replaces it: shuttle runs the code under
-//! thousands of schedules. Process counters and loss channels stay outside: no thread waits for them.
+//! With `--cfg leasehold_shuttle` (`./check model`) they come from `model`, and shuttle runs the code under
+//! thousands of schedules. Process counters and loss channels do not: no thread waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

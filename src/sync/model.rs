@@ -334,7 +334,7 @@ pub(crate) mod channel {
 
     pub(crate) fn never<T>() -> Receiver<T> {
         let receiver = channel(0).1;
-        receiver.0.lock().unwrap().senders = 1; // a sender that does not exist never ends
+        receiver.0.lock().unwrap().senders = 1; // so the channel never counts as disconnected
         receiver
     }
 
@@ -511,7 +511,7 @@ pub(crate) mod channel {
     }
 }
 
-/// For each of two ways of choosing schedules; the soak runs over a hundred times as many.
+/// Number of schedules in each of the two ways below; the soak runs over a hundred times as many.
 const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules: random ones, and ones with few, well-placed switches (PCT).

@@ -1,8 +1,8 @@
 //! Bytes for a socket that many threads write to, one at a time and never under the mutex.
 //!
 //! A thread adds bytes under the state's mutex and then calls [`Outbox::flush`], which writes as much as the
-//! socket takes at once. The reading thread writes the rest: a full socket means that the server has answers
-//! to send first. So a server that reads nothing blocks no writer.
+//! socket takes at once. The reading thread writes the rest, since a full socket may mean that the server
+//! first wants its answers read. Therefore no writer waits for a server that reads nothing.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,8 +35,8 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Starts over, for another connection or none. A thread still writing to the old connection notices
-    /// that under the mutex, and leaves these fields alone. Races with [`flush`](Self::flush).
+    /// Starts over, for another connection or none. A thread that still writes to the old connection notices
+    /// the change under the mutex, and leaves these fields alone. Races with [`flush`](Self::flush).
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
@@ -51,7 +51,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Under the mutex, so the writing thread writes again. Races with the end of this loop.
+            // Set under the mutex, so that the writing thread sees it. Races with the end of this loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());
@@ -62,7 +62,7 @@ impl Outbox {
             let written = MutexGuard::unlocked(state, || write(&stream, &piece));
             let (now, outbox) = parts(state);
             if !now.is_some_and(|now| Arc::ptr_eq(now, &stream)) {
-                return Ok(()); // ended meanwhile; the bytes here are another connection's. Races with `reset`.
+                return Ok(()); // the connection ended: the bytes here are another's. Races with `reset`.
             }
             outbox.is_writing = false;
             match written {

@@ -23,7 +23,6 @@ const RUNS_ON_ASLEEP: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Monotonic;
 
-/// Nanoseconds of a clock that never steps and includes sleep.
 pub(crate) fn nanos() -> u64 {
     let time = clock_gettime(RUNS_ON_ASLEEP);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -51,7 +50,7 @@ pub(crate) fn boot_id() -> Option<String> {
     Some(boot.trim().to_owned())
 }
 
-/// The namespace of this process's clocks; empty if there is none.
+/// The time namespace of this process; empty if there is none.
 #[cfg(feature = "sqlite")]
 pub(crate) fn clock_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/time").unwrap_or_default()
@@ -84,7 +83,6 @@ pub(crate) fn names_of(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.nlink())
 }
 
-/// Whether something is mounted at this path, which has no symbolic links.
 #[cfg(feature = "sqlite")]
 pub(crate) fn is_mount_point(path: &Path) -> bool {
     let listed = fs::read("/proc/self/mountinfo").unwrap_or_default();

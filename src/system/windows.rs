@@ -19,8 +19,9 @@ use crate::system::poll::{has_bytes, has_room};
 
 /// Nanoseconds of a clock that never steps and includes sleep.
 ///
-/// `Instant` reads the performance counter, which includes sleep (`docs/decisions/0057`). Its origin is
-/// unknown: processes cannot compare readings. Ours begins at one day, so that earlier moments exist.
+/// `Instant` reads the performance counter, which includes sleep (`docs/decisions/0057`). The counter's
+/// origin is unknown, so processes cannot compare readings. The first reading here is one day, so that
+/// callers can subtract from it.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -41,7 +42,7 @@ pub(crate) struct Socket {
 
 #[derive(Debug)]
 struct SocketState {
-    /// Milliseconds; zero: no time-out.
+    /// In milliseconds; zero means no time-out.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
     is_shut: AtomicBool,
@@ -75,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Races with `wait`. After a shutdown of writes alone the socket is still read.
+        // A shutdown of writes alone does not end waiting reads. Races with `wait`.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
@@ -85,10 +86,10 @@ impl Socket {
     /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling
     /// thread, so this method checks for a shutdown itself.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
-        const LOOK: u64 = 100;
+        const CHECK_EVERY: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);
         loop {
-            let part = left.min(LOOK);
+            let part = left.min(CHECK_EVERY);
             if is_ready(&self.socket, Duration::from_millis(part))
                 || self.shared.is_shut.load(Ordering::SeqCst)
             {
@@ -202,7 +203,7 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opens the file for its attributes only. Closing this handle ends no lock, which has its own handle.
+/// Opens the file for its attributes only. Closing this handle ends no lock, which has another handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }

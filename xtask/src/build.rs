@@ -8,8 +8,8 @@ use crate::job::{Job, Run, path_of};
 use crate::output::{between, ran_a_test};
 use crate::suites;
 
-/// The library is linted alone, since test dependencies may turn on features that it forgot to ask for. With
-/// all features it is linted while the tests are built.
+/// Lints the library without its tests, whose dependencies may turn on features that the library forgot to
+/// name. The library with all features is linted when the tests are built.
 const LINTED: &str = "--lib --no-default-features";
 /// Feature combinations that only need to compile: each store alone, TLS, and the observing features. Part
 /// package compiles the program.
@@ -17,9 +17,9 @@ const CHECKED: &[&str] =
     &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
 
-/// Cargo with clippy as the compiler of the workspace's own crates, so that one pass compiles and lints. Each
-/// use of these crates goes through this function: cargo rebuilds crates that another compiler made. Works
-/// without clippy too.
+/// Cargo with clippy as the compiler of the workspace's own crates, so that one pass compiles and lints.
+/// Every command that builds these crates uses this function, since cargo rebuilds crates that another
+/// compiler built. Works without clippy too.
 pub fn compiled_by_clippy(arguments: &str) -> Run {
     let has_clippy = std::process::Command::new("clippy-driver").arg("--version").output();
     let run = Run::cargo(arguments);
@@ -67,19 +67,19 @@ pub fn docs(job: &Job<'_>) -> bool {
     suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
 }
 
-/// All features of the workspace are on, so that cargo rebuilds nothing.
+/// Runs the doc tests with all features of the workspace, as the other parts, so that cargo rebuilds nothing.
 pub fn doc_tests(job: &Job<'_>) -> bool {
     tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
 }
 
-/// cargo test, which fails if no test ran. Doc tests may come as several groups.
+/// Runs `cargo test`, and fails if no test ran. Doc tests may come in several groups.
 pub fn tested(job: &Job<'_>, run: Run) -> bool {
     let came = job.run(&run);
     came.good && (ran_a_test(&came.output) || job.failed("no test was run"))
 }
 
-/// This toolchain is not below the stated minimum, no crate occurs twice, and the library compiles with the
-/// minimum.
+/// Checks that this toolchain is not below the minimum in Cargo.toml, that no crate occurs twice, and that
+/// the library compiles with the minimum.
 pub fn toolchain(job: &Job<'_>) -> bool {
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
     let stated = between(&manifest, "\nrust-version = \"", "\"").unwrap_or_default();
@@ -92,15 +92,16 @@ pub fn toolchain(job: &Job<'_>) -> bool {
     let good = no_crate_twice(job);
     let toolchains = Run::new("rustup").args(["toolchain", "list"]);
     let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
-    // The toolchain is not fetched, because the gate's time must not depend on another download.
+    // A missing toolchain is not installed, since the gate's duration must not depend on this download.
     if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
-        // A skip here is no failure in CI: the msrv job of the hosted workflow covers this.
+        // Not a failure in CI either, since the msrv job of the hosted workflow checks this.
         job.say(&format!(
             "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
         ));
         return good;
     }
-    // Drivers of databases take most of the time: the msrv job compiles them, and each feature by itself.
+    // Leaves out the databases, whose drivers take most of the time: the msrv job compiles them, and each
+    // feature by itself.
     let run = Run::cargo(&format!("+{stated} check --locked --lib --features=tls,etcd,zookeeper,tracing"));
     good & job.run(&run.with("CARGO_TARGET_DIR", job.gate.target.join("msrv").display().to_string())).good
 }
@@ -112,7 +113,7 @@ fn version(text: &str) -> Vec<u32> {
     text.split('.').map_while(number).collect()
 }
 
-/// Without features, a user compiles one version of each crate.
+/// Checks that without features a user compiles only one version of each crate.
 fn no_crate_twice(job: &Job<'_>) -> bool {
     let tree = Run::cargo("tree --locked --duplicates --edges=normal --no-default-features --quiet");
     let came = job.run(&tree.silent());
@@ -125,8 +126,9 @@ fn absolute(path: &Path) -> String {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// Threads under schedules that shuttle chooses. Built apart, since the library's inside differs, in a
-/// package without other tests' dependencies, whose build took longer than all schedules.
+/// Runs the library's threads under schedules that shuttle chooses. Built in a package of its own: the
+/// library uses other mutexes there, and the other tests' dependencies would take longer to build than the
+/// schedules to run.
 pub fn model(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("model/package");
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
@@ -149,7 +151,7 @@ pub fn model(job: &Job<'_>) -> bool {
             format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),
         )
         .with("CARGO_TARGET_DIR", absolute(&job.gate.target.join("model")));
-    // The versions are the lock file's; cargo only removes unneeded entries.
+    // Keeps the versions of the lock file; cargo only removes entries that this package does not need.
     build.run(&Run::cargo("update --workspace").within(&copy)).good
         && tested(
             &build,
@@ -173,8 +175,8 @@ fn manifest_of_the_model(manifest: &str) -> String {
     format!("{kept}[dev-dependencies]\n{tempfile}\n[workspace]\n")
 }
 
-/// Both crates as they would be published. The program names a library version that no registry has yet:
-/// cargo finds the library beside the program.
+/// Packs both crates as for publishing. The program depends on a version of the library that no registry has
+/// yet, so cargo takes the library from this workspace.
 pub fn package(job: &Job<'_>) -> bool {
     let status = job.answer(&Run::new("git").args(["status", "--porcelain"])).unwrap_or_default();
     let packed = "package --locked --no-verify -p leasehold -p leasehold-cli";
@@ -187,10 +189,10 @@ pub fn package(job: &Job<'_>) -> bool {
     if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
         return false;
     }
-    // The package is compiled from its packed content with dependencies that are already compiled, which
-    // cargo's own check cannot do. The folder stays the same, since cargo treats another path as another
-    // package. The program's lock file names the library as a registry would: only that entry is unlocked,
-    // and no lookup needs the network.
+    // Compiles the packed content with dependencies that are already compiled, which cargo's own check cannot
+    // do. The folder is always the same, since for cargo another path is another package. The program's lock
+    // file names the library as from a registry: only that entry is unlocked, so that nothing is looked up in
+    // the network.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT
@@ -208,8 +210,8 @@ pub fn package(job: &Job<'_>) -> bool {
     job.run(&elsewhere::on_musl(job, unpacked.with("CARGO_TARGET_DIR", &target))).good
 }
 
-/// The lowest versions that Cargo.toml names, in a copy: cargo has no stable option for them, and test
-/// dependencies would raise them.
+/// Compiles with the lowest versions that Cargo.toml allows, in a copy without test dependencies, which would
+/// raise the versions. Cargo has no stable option for this.
 pub fn minimal(job: &Job<'_>) -> bool {
     let copy = job.gate.target.join("minimal");
     let copied = r#"rm -rf "$1" && mkdir -p "$1" && git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$1" &&
@@ -253,7 +255,7 @@ pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();
     let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
-        // A skip here is no failure in CI: no tag exists yet.
+        // Not a failure in CI either, as long as there is no tag.
         job.say(
             "SKIPPED the comparison with the last release, of which there is none. With one: \
              cargo semver-checks --package leasehold --all-features --baseline-rev v0.1.0",

@@ -17,7 +17,7 @@ const FILES: &[(&str, &str)] = &[
     ("check demo bench scripts/* .ci/* .github/*", "shell"),
     ("xtask/*", "shell build unit clippy"),
     ("clippy.toml", "clippy"),
-    ("rustfmt.toml", ""), // part format is always run
+    ("rustfmt.toml", ""), // part `format`, which checks it, always runs
     ("deny.toml", "deny"),
     ("cli/*.md", "architecture cli"),
     ("cli/*", "clippy cli"),

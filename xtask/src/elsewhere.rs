@@ -6,13 +6,14 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-/// Part package checks the packages for these targets. The soak's release also builds for musl on x86_64.
+/// The target for which part `package` checks the packages. The soak's part `release` builds for musl on
+/// x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
 /// The crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
 
-/// Whether the compiler has that system's standard library. As with the minimum toolchain, a missing one is
-/// not fetched, and is no failure in CI.
+/// Whether the compiler has that system's standard library. A missing library is not installed, and is no
+/// failure in CI either, as with the minimum toolchain.
 fn has(job: &Job<'_>, target: &str) -> bool {
     let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
     let has = job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir());
@@ -22,8 +23,8 @@ fn has(job: &Job<'_>, target: &str) -> bool {
     has
 }
 
-/// Checks for another system. Nothing is linked, so a script that makes empty files replaces the C compiler,
-/// and the archiver's input too.
+/// The command with settings for another system. A check links nothing, so a script that creates empty files
+/// replaces the C compiler.
 fn checked_for(target: &str, run: Run) -> Run {
     let stand_in = std::path::absolute("scripts/no-compiler.sh").unwrap_or_default().display().to_string();
     let name = target.replace('-', "_");
@@ -62,7 +63,7 @@ pub fn windows(job: &Job<'_>) -> bool {
         }
     }
     let prefix = std::path::absolute(job.gate.target.join("wine")).unwrap_or_default().display().to_string();
-    // More tests at a time, which wait for each other and for wine's server, exceed their bounds.
+    // With more tests at a time, tests exceed their time limits, since they all wait for wine's server.
     const THREADS: &str = "--test-threads=4";
     // Suppresses wine's messages, and its offers to install .NET and HTML.
     let job = job.also().with_limit(3600).with("WINEPREFIX", &*prefix).with("WINEDEBUG", "-all");

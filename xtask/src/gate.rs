@@ -13,11 +13,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::job::{Job, Run, locked};
 use crate::{output, plan, suites};
 
-/// Process groups that end with the gate.
+/// The running process groups, which the gate ends when it ends itself.
 #[derive(Default)]
 pub struct Groups(Mutex<BTreeSet<u32>>);
 
-/// A group for as long as this value lives; none for a command that has the terminal.
+/// The registration of a process group; none for a command that has the terminal.
 pub struct Group<'a>(&'a Groups, Option<u32>);
 
 impl Groups {
@@ -48,7 +48,7 @@ impl Drop for Group<'_> {
 }
 
 fn signal(group: u32, name: &str) {
-    // The group may have ended by itself.
+    // An error means that the group has ended by itself.
     Command::new("kill").args([format!("-{name}"), "--".to_owned(), format!("-{group}")]).status().ok();
 }
 
@@ -67,7 +67,7 @@ impl Outcome {
         if self.skipped == 0 { verdict.to_owned() } else { format!("{verdict}, {} skipped", self.skipped) }
     }
 
-    /// On two processors a part takes at least half of its processor seconds.
+    /// The part's line in the summary, with its duration and its processor time.
     fn line(&self) -> String {
         format!("{:<16} {:>5} s {:>6} s  {}", self.part, self.seconds, self.processor, self.verdict())
     }
@@ -87,7 +87,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// This run's gate; logs and records of an earlier run stay.
+    /// The gate of this run. Removes logs of an earlier run, but not its records.
     pub fn open() -> &'static Gate {
         let target = std::env::var("CARGO_TARGET_DIR").ok().filter(|folder| !folder.is_empty());
         let gate: &'static Gate =
@@ -100,7 +100,7 @@ impl Gate {
             |name: &str| name.ends_with(".result") || name.starts_with("run.") || name.starts_with("server.");
         for entry in fs::read_dir(&gate.logs).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(is_old) {
-                fs::remove_file(entry.path()).ok(); // a folder, or gone
+                fs::remove_file(entry.path()).ok(); // fails for a folder
             }
         }
         let mut signals =
@@ -134,7 +134,7 @@ impl Gate {
         }
     }
 
-    /// A file that only this gate uses. Commands in other folders write it, so the path is absolute.
+    /// A new temporary file's path. The path is absolute, since commands in other folders write the file.
     pub fn scratch(&self) -> PathBuf {
         let name = self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)));
         std::path::absolute(&name).unwrap_or(name)
@@ -152,7 +152,7 @@ impl Gate {
         self.set(name, value);
     }
 
-    /// A command fails after this many seconds, whatever limit its part sets.
+    /// The limit in seconds that replaces the limits of the parts, if the environment sets one.
     pub fn limit(&self) -> Option<u64> {
         self.variable("LEASEHOLD_LIMIT")?.parse().ok()
     }
@@ -165,7 +165,8 @@ impl Gate {
         locked(&self.variables).get(name).cloned().or_else(|| std::env::var(name).ok())
     }
 
-    /// Finds servers and Python. Names what is missing now; part tools decides whether that is a failure.
+    /// Finds servers and Python, and prints which are missing. Part `tools` decides whether that is a
+    /// failure.
     pub fn prepare_servers(&self) {
         let log = File::create(self.logs.join("servers.log")).expect("target/check can be written");
         let job = Job::logged(self, log, true);
@@ -250,7 +251,7 @@ impl Gate {
     pub fn everything(&self) -> bool {
         let work = |part: &str| plan::work_of(part).expect("only parts are run");
         self.lanes(&[(plan::TOOLS, 1, false), (&["build"], 1, false)], work);
-        // No part can run after a failed build.
+        // After a failed build no other part can run.
         if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
             self.lanes(&[(plan::TESTS, plan::LANES, false), (plan::BUILD, 1, true)], work);
             self.lanes(&[(plan::TIMED, 1, false)], work);
@@ -332,7 +333,7 @@ mod tests {
         fn new(test: &str) -> Elsewhere {
             let folder = std::env::temp_dir().join(format!("leasehold-gate-{test}-{}", std::process::id()));
             let gate = Gate { in_ci: true, ..Gate::at(folder) };
-            gate.set("LEASEHOLD_LIMIT", ""); // the caller's does not count
+            gate.set("LEASEHOLD_LIMIT", ""); // the test's own limit counts, not the caller's
             Elsewhere(gate)
         }
     }
@@ -387,7 +388,7 @@ mod tests {
     #[test]
     fn a_failed_part_does_not_stop_its_lane() {
         let Elsewhere(gate) = &Elsewhere::new("lanes");
-        // Each of the first two waits for the other's file.
+        // Each of the first two parts waits for a file of the other, so they must run at the same time.
         let work_of = |part: &str| -> plan::Work {
             match part {
                 "unit" => |job| meets(job, "a", "b"),

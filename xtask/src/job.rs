@@ -1,5 +1,5 @@
-//! Commands of one part: run with a limit and a priority, and metered. Their output goes to the part's log,
-//! and to the terminal if nothing else writes there.
+//! Runs the commands of one part with a time limit and a priority, and measures their processor time. Their
+//! output goes to the part's log, and to the terminal if no other part writes there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,7 +39,7 @@ impl Run {
         Run::new("cargo").args(arguments.split_whitespace())
     }
 
-    /// A function of `scripts/servers.sh`. It may ask for a password.
+    /// A call of a function of `scripts/servers.sh`, which may ask the user for a password.
     pub fn servers(function: &str) -> Run {
         let run = Run::new("bash")
             .args(["-c", ". scripts/servers.sh; \"$@\"", "bash"])
@@ -98,12 +98,12 @@ enum Words {
 pub struct Job<'a> {
     pub gate: &'a Gate,
     words: Arc<Mutex<Words>>,
-    /// The seconds of processor that its commands have used.
+    /// The processor time in seconds that this part's commands have used.
     processor: Arc<Mutex<f64>>,
     variables: Vec<(String, String)>,
-    /// The `nice` value of its commands.
+    /// The `nice` value of this part's commands.
     back: u8,
-    /// Its commands end after this many seconds, unless the environment sets another limit.
+    /// A command is ended after this many seconds, unless the environment sets another limit.
     limit: u64,
 }
 
@@ -113,13 +113,14 @@ impl<'a> Job<'a> {
         Job { gate, words, processor: Arc::default(), variables: Vec::new(), back: 0, limit: 900 }
     }
 
-    /// The same part, for commands with other settings.
+    /// A job for the same part, whose commands get other settings.
     pub fn also(&self) -> Job<'a> {
         let (words, processor) = (Arc::clone(&self.words), Arc::clone(&self.processor));
         Job { gate: self.gate, words, processor, variables: self.variables.clone(), ..*self }
     }
 
-    /// The same part, for commands side by side: their output waits for [`release`](Job::release).
+    /// A job for the same part, for commands in parallel: their output is held until
+    /// [`release`](Job::release).
     pub fn beside(&self) -> Job<'a> {
         Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
     }
@@ -143,7 +144,7 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// A variable of its commands; `None` if empty.
+    /// A variable as this part's commands see it; `None` if empty.
     pub fn variable(&self, name: &str) -> Option<String> {
         let mine = self.variables.iter().rev().find(|(mine, _)| mine == name).map(|(_, value)| value.clone());
         mine.or_else(|| self.gate.variable(name)).filter(|value| !value.is_empty())
@@ -164,13 +165,13 @@ impl<'a> Job<'a> {
                 file.write_all(text.as_bytes()).expect("the log can be written");
                 if *to_terminal {
                     print!("{text}");
-                    std::io::stdout().flush().ok(); // nobody may be reading
+                    std::io::stdout().flush().ok(); // fails if the reader has gone
                 }
             }
         }
     }
 
-    /// A loud skip on a laptop, a failure in CI.
+    /// Prints that something is skipped; returns whether that is allowed, which it is not in CI.
     pub fn skipped(&self, what: &str) -> bool {
         self.say(&format!("SKIPPED {what}"));
         !self.gate.in_ci
@@ -215,7 +216,7 @@ impl<'a> Job<'a> {
         if let Some(folder) = &run.folder {
             command.current_dir(folder);
         }
-        // Only the command may keep the writing ends: otherwise the reading would never end.
+        // Only the command may hold the writing ends of the pipes: otherwise reading would never end.
         let errors = if is_asked {
             complains
         } else {
@@ -232,7 +233,7 @@ impl<'a> Job<'a> {
                 return Came { good: self.failed(&format!("bash: {error}")), output: String::new() };
             }
         };
-        drop(command); // and with it our ends of the pipes
+        drop(command); // closes this process's writing ends of the pipes
         let group = self.gate.groups.enter((!run.has_terminal).then_some(child.id()));
         let limit = (self.gate.in_ci && !run.has_no_limit).then(|| self.gate.limit().unwrap_or(self.limit));
         let (ended, ends) = channel::<()>();
@@ -247,7 +248,7 @@ impl<'a> Job<'a> {
             (output, status, watch.join().unwrap_or(false))
         });
         *locked(&self.processor) += processor_seconds(&std::fs::read_to_string(&times).unwrap_or_default());
-        std::fs::remove_file(&times).ok(); // not there, if it was ended
+        std::fs::remove_file(&times).ok(); // does not exist if the command was ended
         if is_late {
             let limit = limit.unwrap_or_default();
             self.failed(&format!("not ended after {limit} s: {}", run.words.join(" ")));
@@ -271,8 +272,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Ends a group of processes that has not ended after `limit` seconds, so that a hang fails and the other
-/// parts run. Returns whether it had to.
+/// Ends a group of processes after `limit` seconds, so that a part that hangs fails and the other parts run.
+/// Returns whether the limit was reached.
 fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc::Receiver<()>) -> bool {
     let over = |span| matches!(ends.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     if !over(Duration::from_secs(limit)) {
@@ -285,7 +286,7 @@ fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc:
     true
 }
 
-/// The value even after a panic: the gate goes on with the other parts.
+/// Locks a value, even if a thread panicked with the lock: the other parts go on.
 pub fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }

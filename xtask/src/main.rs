@@ -1,4 +1,4 @@
-//! The gate of this repository. `./check` builds and starts it, and says how it is used.
+//! The gate: the checks of this repository. `./check` builds and starts this program, and documents its use.
 //!
 //! Order and content are data: [`plan`] has the parts and lanes, [`suites`] the tests of each part,
 //! [`changed`] the parts of each file. [`job`] runs commands, [`parts`] and [`build`] name them, and [`gate`]
@@ -75,7 +75,7 @@ fn started(words: &[&str]) -> Result<bool, Refused> {
     }
 }
 
-/// The first comment of `./check`.
+/// The help text, which is the first comment of `./check`.
 fn usage() -> String {
     let script = std::fs::read_to_string("check").unwrap_or_default();
     let comment = script.lines().skip(1).take_while(|line| !line.is_empty());
@@ -85,7 +85,7 @@ fn usage() -> String {
         .collect()
 }
 
-/// `./check test`: in each program the tests whose names contain the pattern.
+/// `./check test`: runs in each test program the tests whose names contain the pattern.
 fn one_test(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
     let (mut pattern, mut store, mut times, mut load) = ("", "", "1", "0");
     let mut words = words.iter().copied();

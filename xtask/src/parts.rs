@@ -28,14 +28,14 @@ pub fn shell(job: &Job<'_>) -> bool {
             job.say(&format!("{script} is not executable"));
             good = false;
         }
-        // The linter is optional.
+        // Skips shellcheck if it is not installed.
         good &= path_of("shellcheck").is_none()
             || job.run(&Run::new("shellcheck").args(["--external-sources", &script])).good;
     }
     good & (path_of("actionlint").is_none() || job.run(&Run::new("actionlint")).good)
 }
 
-/// The programs that tests need beside Rust. Servers are found first.
+/// Finds or installs the programs that tests need beside Rust; servers first.
 pub fn tools(job: &Job<'_>) -> bool {
     job.gate.prepare_servers();
     let ensure = |function: &str| job.run(&Run::servers(function)).good;
@@ -43,7 +43,7 @@ pub fn tools(job: &Job<'_>) -> bool {
     good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
     let is_root = || job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if cfg!(target_os = "linux") && is_root() {
-        // This tool serves tests in network namespaces, which are skipped without root.
+        // These tools are for tests in network namespaces, which only root can run.
         good &= ensure("servers_ensure ip")
             && ensure("servers_ensure iptables")
             && job.run(&Run::new("iptables").args(["--version"])).good;
@@ -70,7 +70,7 @@ pub fn tools(job: &Job<'_>) -> bool {
         let table = format!("servers_table <<<\"{server}\"");
         job.run(&Run::new("bash").args(["-c", &format!(". scripts/servers.sh; {table}")]));
     }
-    // On a laptop, tests skip what is missing, loudly.
+    // A missing tool fails only in CI: on a laptop the tests that need it print that they are skipped.
     good || !job.gate.in_ci
 }
 
@@ -78,19 +78,19 @@ pub fn unit(job: &Job<'_>) -> bool {
     suites::run(job, "bin xtask", &[]) & suites::run(job, "lib", &["--skip", "stores::redis::tests"])
 }
 
-/// Contracts are named `file::store::contract`. Tests of that program that are no contract run with the
-/// memory store's.
+/// Filters for contracts, whose names are `file::store::contract`. The program's other tests run with the
+/// contracts on memory.
 const TOPOLOGIES: &[&str] = &["::sentinel::", "::cluster::", "::redlock::", "::ring::"];
 const STORES: &[&str] = &["::mysql::", "::sqlite::", "::zookeeper::", "::etcd::"];
-/// The contracts that test only the client, with `*` for a store's name; of the deadlock contracts all but
-/// two. The gate runs them on memory, on the first Redis and on PostgreSQL; part servers, in the soak, runs
-/// them on every store.
+/// The contracts that test only the client, with `*` for a store's name; among them all but two deadlock
+/// contracts. The gate runs them on memory, on the first Redis and on PostgreSQL. Part `servers`, in the
+/// soak, runs them on every store.
 const OF_THE_CLIENT: &str =
     "condition* deadlock*a guards* input* interrupts* leader* observer* options* terms*";
-/// The contracts whose requests the others make too: left out on a second server of a store.
+/// The contracts whose requests other contracts send too; they are left out on a second server of a store.
 const OF_THE_ENGINE: &str = "deadlock* lifecycle* loss* multi*";
 
-/// Runs the contracts on some stores, except some.
+/// Runs the contracts on these stores, except those in `left_out`.
 fn contracts(job: &Job<'_>, stores: &[&str], left_out: &[&str]) -> bool {
     let mut arguments: Vec<String> = stores.iter().map(|store| (*store).to_owned()).collect();
     for contract in left_out.iter().flat_map(|list| list.split(' ')) {
@@ -149,7 +149,7 @@ pub fn fleet(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/fleet.sh").args([program]).without_limit()).good
 }
 
-/// The last commit before stores carried the number of their format.
+/// The last commit before a store kept the number of its format.
 const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
 
 /// Runs a client of that commit, built in a separate folder, beside a client of today.
@@ -176,15 +176,16 @@ pub fn topologies(job: &Job<'_>) -> bool {
     contracts(job, TOPOLOGIES, &[OF_THE_CLIENT]) & of_part(job, "topologies", &[])
 }
 
-/// The contracts and a store's own tests on the stores other than Redis; on MySQL itself only the contracts
-/// about its statements.
+/// The contracts, and the stores' own tests, on the stores other than Redis. On MySQL, which shares its code
+/// with MariaDB, only the contracts about its statements.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", &["::postgres::"]) & contracts(job, STORES, &[OF_THE_CLIENT]);
     good & of_part(job, "stores", &[])
         & on_mysql_itself(job, |mysql| contracts(mysql, &["::mysql::"], &[OF_THE_CLIENT, OF_THE_ENGINE]))
 }
 
-/// The gate's tests of MariaDB, on MySQL itself. Without TLS: this old build shares no cipher with rustls.
+/// The gate's tests of MariaDB, on MySQL. Without the tests of TLS: this old build of MySQL shares no cipher
+/// with rustls.
 pub fn mysql(job: &Job<'_>) -> bool {
     on_mysql_itself(job, |mysql| {
         suites::run(mysql, "contract", &["::mysql::"])
@@ -195,7 +196,7 @@ pub fn mysql(job: &Job<'_>) -> bool {
 
 fn on_mysql_itself(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     if job.variable("LEASEHOLD_MYSQLD").is_some() {
-        return true; // all tests run on what it names
+        return true; // the variable names the servers of all tests
     }
     let Some(program) = job.answer(&Run::servers("servers_fetch_mysql")) else {
         return job.skipped("the tests of MySQL itself");
@@ -204,7 +205,7 @@ fn on_mysql_itself(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     work(&job.also().with("LEASEHOLD_MYSQLD", program))
 }
 
-/// The lines that the unit tests, and the contracts on memory and Redis, run; the page is
+/// Measures which lines the unit tests, and the contracts on memory and Redis, execute; the page is
 /// target/check/coverage/html/index.html.
 pub fn coverage(job: &Job<'_>) -> bool {
     if !job.run(&Run::cargo("llvm-cov --version").silent()).good {
@@ -217,7 +218,7 @@ pub fn coverage(job: &Job<'_>) -> bool {
     job.run(&run.args(skips)).good
 }
 
-/// Formats and lints a separate package, whose dependencies nothing else builds.
+/// Checks format and lints of a package outside the workspace, whose dependencies only its own part builds.
 fn is_tidy(job: &Job<'_>, manifest: &str, target: &str) -> bool {
     let of_it = format!("--manifest-path {manifest} --target-dir {target}");
     job.cargo(&format!("fmt --manifest-path {manifest} --check"))
@@ -231,8 +232,8 @@ pub fn web(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
 }
 
-/// One short round of the benchmark of this crate alone: does each workload run, and does no call fail? Times are not
-/// looked at.
+/// One short round of the benchmark of this crate alone. Checks that each workload runs and that no call
+/// fails; times do not matter.
 pub fn bench(job: &Job<'_>) -> bool {
     let (manifest, target) =
         ("benches/peers/Cargo.toml", job.gate.target.join("bench").display().to_string());
@@ -259,7 +260,7 @@ pub fn unit_plain(job: &Job<'_>) -> bool {
     job.cargo("check --locked --tests --no-default-features") && tested(job, Run::cargo(&test))
 }
 
-/// The scripts in all states of small worlds, with figures.
+/// Runs the proof: the scripts in every state that a few clients can reach. Writes its figures.
 pub fn proof(job: &Job<'_>) -> bool {
     let (manifest, target) = ("tests/proof/Cargo.toml", job.gate.target.join("proof").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} -- --show-output");
@@ -300,7 +301,7 @@ pub fn histories(job: &Job<'_>) -> bool {
     of_part(&one_at_a_time, "histories", &[])
 }
 
-/// Each parser of outside input, with made-up input; one at a time, since they count allocations.
+/// Runs each parser of outside input with generated input; one at a time, since the tests count allocations.
 pub fn fuzz(job: &Job<'_>) -> bool {
     let flags = format!("{} --cfg leasehold_fuzz", job.variable("RUSTFLAGS").unwrap_or_default());
     let run = Run::cargo("test --locked --all-features --lib -- --show-output --test-threads=1 fuzz::");

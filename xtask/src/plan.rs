@@ -3,11 +3,12 @@
 use crate::job::Job;
 use crate::{build, elsewhere, parts, suites};
 
-/// First, beside part build: everything else needs both.
+/// The first parts, which run at the same time as part `build`; all other parts need both.
 pub const TOOLS: &[&str] = &["tools", "format", "shell"];
-/// Then test programs in [`LANES`] lanes, each of which takes the next part when it has done one: the longest first.
-/// Most tests wait, for leases and for each other; so a lane runs [`TESTS_PER_PROCESSOR`] of them at a time for
-/// each processor. With two lanes a quarter of the processors' time was left over.
+/// The parts with test programs, the longest first. They run in [`LANES`] lanes: a lane takes the next part
+/// when it has finished one. Most tests wait, for leases and for each other, so a lane runs
+/// [`TESTS_PER_PROCESSOR`] tests at a time for each processor. With two lanes a quarter of the processors'
+/// time was unused.
 pub const TESTS: &[&str] = &[
     "stores",
     "interop",
@@ -25,13 +26,13 @@ pub const TESTS: &[&str] = &[
     "toolchain",
 ];
 pub const LANES: usize = 3;
-/// These parts build. They run last and one at a time: two compilations beside the tests keep a test's
-/// threads from the processors for seconds. The models build, and then use all processors.
+/// The parts that compile. They run last and one at a time, since two compilations beside the tests would
+/// keep a test's threads from the processors for seconds.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
-/// Last, when nothing else runs, one test after the other: how soon a waiter is woken. Beside others such a
-/// test shows little, since its allowance for a busy machine (`tests/README.md`) grows with time. No test may
-/// need an idle machine to pass.
+/// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, one test after
+/// the other. On a busy machine these tests show little, since their bounds grow with the load
+/// (`tests/README.md`); but none may need an idle machine to pass.
 pub const TIMED: &[&str] = &["timed"];
 /// Tests at a time in a program, and so in a lane, for each processor. A contract on Redis uses a twentieth
 /// of a processor.
@@ -50,8 +51,8 @@ pub const QUICK: &[&str] = &[
     "docs",
     "doc-tests",
 ];
-/// Run only when named. The soak runs web, unit-plain, mysql and all contracts on four servers: they take
-/// minutes and show little that the gate does not.
+/// The parts that run only when named. The soak runs `web`, `unit-plain`, `mysql` and all contracts on four
+/// servers: these take minutes and find little that the gate does not find.
 pub const EXTRA: &[&str] = &[
     "coverage",
     "mysql",
@@ -146,7 +147,7 @@ const PARTS: &[(&str, Work)] = &[
     ("windows", elsewhere::windows),
 ];
 
-/// In the order of the summary.
+/// All parts of the gate, in the order of the summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
     [TOOLS, &["build"], TESTS, BUILD, TIMED].into_iter().flatten().copied()
 }

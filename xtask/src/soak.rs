@@ -82,7 +82,7 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
     let record = gate.logs.join("soak.tsv");
     let before = if resumes { fs::read_to_string(&record).unwrap_or_default() } else { String::new() };
     fs::write(&record, &before).map_err(|error| format!("{}: {error}", record.display()))?;
-    // Earlier rounds on this commit count.
+    // Rounds of an earlier soak of this commit count too.
     let mut rounds: Vec<Round> =
         before.lines().filter_map(Round::read).filter(|round| round.commit == commit).collect();
     MORE.iter().for_each(|(name, more)| gate.set_default(name, more));
@@ -98,7 +98,7 @@ pub fn run(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
         let good = gate.one(part);
         if !good {
             let kept = gate.logs.join(format!("soak-{number}-{part}.log"));
-            fs::copy(gate.logs.join(format!("{part}.log")), kept).ok(); // the record says that it failed
+            fs::copy(gate.logs.join(format!("{part}.log")), kept).ok(); // the record has the failure without the log
         }
         let verdict = if good { "ok" } else { "FAILED" }.to_owned();
         let seconds = begun.elapsed().as_secs();

@@ -50,7 +50,7 @@ pub const SUITES: &[Suite] = &[
     suite("topologies", "topology", "replicas::"),
     suite("topologies", "topology", "ring::"),
     suite("topologies", "topology", "sentinel::"),
-    // The others of it run beside the tests of their stores.
+    // The other tests of this module run with the tests of their stores.
     suite("stores", "stores", "deadlock_processes:: --skip=::two_processes_deadlock"),
     suite("stores", "stores", "etcd::"),
     suite("stores", "stores", "contended:: files:: formats:: lists:: redis:: secrets::"),
@@ -93,7 +93,8 @@ fn programs_in(messages: &str) -> Vec<Program> {
         let path = between(line, "\"executable\":\"", "\"")?;
         let (target, _) = line.split_once("\",\"src_path\"")?;
         let kind = between(line, "\"kind\":[\"", "\"")?;
-        // Of a program only its unit tests.
+        // Leaves out programs themselves: only their unit tests, which cargo puts into `deps`, are test
+        // programs.
         let is_test =
             kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
         let (_, name) = target.rsplit_once("\"name\":\"")?;
@@ -117,7 +118,7 @@ pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
     let lines =
         programs.iter().map(|program| format!("{} {} {}\n", program.kind, program.name, program.path));
     fs::write(list(job), lines.collect::<String>()).ok()?;
-    // Tests run the example that is built: cargo would wait for the other lane's build.
+    // Tests start the built example directly: `cargo run` would wait for the other lane's build.
     let example = programs.iter().find(|program| program.kind == "example")?;
     job.gate.set("LEASEHOLD_EXAMPLES", Path::new(&example.path).parent()?.display().to_string());
     Some(programs)
@@ -153,7 +154,7 @@ pub fn part_build(job: &Job<'_>) -> bool {
     good
 }
 
-/// Modules of a program in no suite. Tests beside the modules belong to the suite without modules.
+/// The modules of a program that no suite names. Tests outside of modules are in a suite that names none.
 fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str> {
     let is_in = |module: &str| {
         suites.iter().filter(|suite| suite.program == program).any(|suite| {
@@ -188,14 +189,14 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
     let ran =
         !came.good || ran_a_test(&came.output) || job.failed(&format!("{name} {arguments} ran no test"));
-    // By name, so that a person can repeat one.
+    // Prints how to repeat each failed test alone.
     for test in failed_tests(&came.output) {
         job.say(&format!("to run it alone: ./check test {test}"));
     }
     came.good && ran
 }
 
-/// Tests at a time in a program of the part.
+/// How many tests a program of this part runs at a time.
 pub fn threads(job: &Job<'_>) -> usize {
     job.variable("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or(job.gate.threads)
 }
@@ -204,7 +205,7 @@ pub fn one_at_a_time<'a>(job: &Job<'a>) -> Job<'a> {
     job.also().with("LEASEHOLD_THREADS", "1")
 }
 
-/// All suites of a part, with more arguments for each.
+/// Runs all suites of a part, with additional arguments.
 pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == part).collect();
     let mut good = !suites.is_empty() || job.failed(&format!("there are no tests of part {part}"));
@@ -224,7 +225,7 @@ pub fn timed(job: &Job<'_>) -> bool {
     })
 }
 
-/// Runs the work for each server by itself, all side by side, with half as many tests at a time for each.
+/// Runs the work for all servers at the same time, each with half as many parallel tests.
 pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     let Some(servers) = job.variable("LEASEHOLD_SERVERS") else {
         return job.skipped("what runs on each server: there is no redis-server and no valkey-server");

@@ -1,4 +1,4 @@
-// Command peers puts redsync or rueidislock under one load; see ../src/load.rs for what it is told and how it answers.
+// Command peers puts redsync or rueidislock under one load; ../src/load.rs has its input and output.
 package main
 
 import (
@@ -69,7 +69,7 @@ func openRedsync() (peer, error) {
 }
 
 func (p redsyncPeer) session(name string) session {
-	// Its own pauses between tries, but as many tries as it takes.
+	// Keeps redsync's pauses between tries, but tries without a limit.
 	return redsyncSession{p.fleet.NewMutex(name, redsync.WithExpiry(lease), redsync.WithTries(math.MaxInt32))}
 }
 
@@ -147,7 +147,7 @@ func (t *tally) failed(err error) bool {
 	return t.errors < 100
 }
 
-// guarded are numbers that are read, then written: what the lock is for.
+// guarded has numbers that are read and then written under the lock.
 type guarded struct {
 	numbers []int64
 	file    *os.File
@@ -164,7 +164,7 @@ func (g *guarded) enter(key int) error {
 			return err
 		}
 	}
-	// Two atomic accesses, but no atomic step between them.
+	// Two separate atomic accesses, so that simultaneous holders lose an update.
 	atomic.StoreInt64(&g.numbers[key], atomic.LoadInt64(&g.numbers[key])+1)
 	return nil
 }
@@ -307,7 +307,7 @@ func holder(p peer) int64 {
 	return released
 }
 
-// waiters are goroutines of one client, or, as a crowd, with a client each, as if they were processes.
+// waiters are goroutines of one client; in a crowd each has its own client, as a process would.
 func waiters(p peer, g *guarded, own func() (peer, error)) ([]*tally, int64, int64) {
 	tallies := make([]*tally, *threads)
 	begin := make(chan struct{})

@@ -1,4 +1,4 @@
-//! The loops of a blocking peer.
+//! The loops that put load on a peer whose calls block.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,14 +15,13 @@ use crate::peers;
 use crate::stamp;
 use crate::tally::{Outcome, Tally};
 
-/// One client of the lock to measure.
+/// A client of the measured lock.
 pub trait Peer: Sync {
-    /// The objects of one thread, made on that thread; `names` are the locks it may ask for, by their
-    /// position.
+    /// Makes one thread's session, on that thread. A key is a position in `names`.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
 }
 
-/// One thread's side of a lock.
+/// What one thread uses to lock and unlock.
 pub trait Session {
     fn lock(&mut self, key: usize) -> Result<()>;
     fn unlock(&mut self, key: usize) -> Result<()>;
@@ -32,7 +31,7 @@ pub trait Session {
     }
     /// Whether this thread still holds the lock that it acquired.
     fn holds(&mut self, _key: usize) -> Result<bool> {
-        bail!("this peer does not renew, so nothing can be held")
+        bail!("this peer does not renew, so it cannot hold locks")
     }
 }
 
@@ -53,10 +52,10 @@ pub fn drive(load: &Load) -> Result<()> {
     say(&serde_json::to_string(&outcome)?)
 }
 
-/// The critical section: counters that are read, then written.
+/// The critical section: numbers that are read and then written, so that simultaneous holders lose updates.
 ///
-/// In one process, one plain number per key: two atomic accesses, but no atomic step between them. Across
-/// processes, a number in a file.
+/// Within a process there is a number for each key, read and written by separate atomic accesses. Processes
+/// share a number in a file.
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,
@@ -91,7 +90,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// How many updates were lost inside this process, of the `entered` ones.
+    /// How many of the `entered` updates were lost inside this process.
     pub fn violations(&self, entered: u64) -> u64 {
         entered.saturating_sub(self.numbers.iter().map(|number| number.load(Ordering::Acquire)).sum())
     }
@@ -144,7 +143,7 @@ fn cycles(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
     })
 }
 
-/// Locks and unlocks until `end`. A wait that lasts beyond it counts as a wait, not as a cycle.
+/// Locks and unlocks until `end`. A wait that lasts longer counts as a wait, not as a cycle.
 fn spin(session: &mut dyn Session, key: usize, guarded: &Guarded, end: Instant, tally: &mut Tally) {
     loop {
         let asked = Instant::now();
@@ -279,10 +278,10 @@ fn waiters(peer: &dyn Peer, load: &Load) -> Result<Outcome> {
                 if let Err(error) = result {
                     tally.failed(format!("{error:#}"));
                 }
-                // The receiver outlives the scope.
+                // Cannot fail, since the receiver outlives the scope.
                 drop(done.send(tally));
                 if own_clients {
-                    // No client ends while others still wait.
+                    // No client ends before all threads are done, since other threads may still wait.
                     over.wait();
                 }
             })?;

@@ -1,4 +1,4 @@
-//! The figures that the project set itself, and what was reached.
+//! The figures that the project wants to reach, and the measured ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct Figure {
     pub workload: String,
     pub wanted: String,
     pub reached: String,
-    /// `None`: something it needs was not measured.
+    /// Whether the figure was reached; `None` if a measurement for it is missing.
     pub met: Option<bool>,
 }
 
@@ -90,7 +90,7 @@ impl Figures<'_> {
         self.report.find(workload, peer)?.ratio_to_raw
     }
 
-    /// The cycles of guards, as a multiple of those of the best peer.
+    /// The rate of cycles with guards, divided by the best peer's rate.
     fn to_best(&self, id: &str) -> Option<f64> {
         let rate = |peer: &str| self.metric(id, peer, "cycles_per_s");
         let best = PEERS.iter().filter_map(|peer| rate(peer)).reduce(f64::max);
@@ -225,8 +225,8 @@ impl Figures<'_> {
 }
 
 impl Figures<'_> {
-    /// Over a link of so many milliseconds: a queue moves on with a message and a request, and no faster than two
-    /// round trips.
+    /// The figures over a link with a round trip of so many milliseconds. A hand-over takes a message and a
+    /// request, so two round trips are the bound.
     fn far(&mut self, ms: u32, has_others: bool) {
         let trip = f64::from(ms);
         for processes in [4.0, 12.0] {
@@ -256,7 +256,7 @@ impl Figures<'_> {
     }
 }
 
-/// The value, with enough digits to distinguish it from its bound: 9.0001 commands are more than 9.
+/// The value with enough digits that a missed bound is visible: 9.0001 commands are more than 9.
 fn reached(value: Option<f64>, bound: Option<f64>, unit: &str) -> String {
     let Some(value) = value else { return "–".to_owned() };
     let mut digits = match value {

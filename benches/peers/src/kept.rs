@@ -1,5 +1,5 @@
-//! Finished runs in a file of JSON lines, so that an interrupted bench can go on. The first line says what
-//! was measured.
+//! Finished runs in a file of JSON lines, so that an interrupted benchmark can be resumed. The first line
+//! identifies what is measured.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! A link of some length to the server: a proxy that passes each byte on after half a round trip.
+//! A slow link to the server: a proxy that passes each byte on after half a round trip.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub fn far(url: &str, round_trip: Duration) -> Result<String> {
     let server = address(url)?;
     spawn(move || {
         for client in listener.incoming().flatten() {
-            // A connection that cannot be made is closed: the peer counts an error.
+            // If the server cannot be reached, drops the client's connection, and the peer counts an error.
             drop(join(client, &server, round_trip / 2));
         }
     });
@@ -34,7 +34,7 @@ fn join(client: TcpStream, server: &str, delay: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Reading continues while bytes are under way: the link delays, but does not throttle.
+/// Passes bytes on after a delay, while it reads more: the link delays, but does not limit the rate.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (sender, under_way): (_, Receiver<(Instant, Vec<u8>)>) = channel();
     spawn(move || {

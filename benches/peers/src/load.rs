@@ -32,18 +32,18 @@ pub enum Kind {
     Holder,
     /// All threads wait for one lock, then pass it on.
     Waiters,
-    /// As waiters, but each thread has a separate client, as if it were a process.
+    /// As `Waiters`, but each thread has its own client, as if the thread were a process.
     Crowd,
 }
 
-/// The lock that is loaded.
+/// The kind of lock under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// A lock with one holder.
     Plain,
-    /// A semaphore of [`PERMITS`], of which each cycle takes one.
+    /// A semaphore with [`PERMITS`] permits, of which each cycle acquires one.
     Permits,
-    /// A read-write lock, of which one cycle in [`WRITES_EVERY`] takes the write half.
+    /// A read-write lock; one cycle in [`WRITES_EVERY`] acquires the write half.
     ReadWrite,
 }
 
@@ -72,7 +72,7 @@ pub struct Load {
     /// Microseconds of work between lock and unlock; for the peers in Rust.
     #[arg(long, default_value_t = 0)]
     pub work_us: u64,
-    /// A file that holds one number in eight bytes, for which the processes need the lock.
+    /// A file with a number in eight bytes, which the processes change under the lock.
     #[arg(long)]
     pub counter: Option<PathBuf>,
 }
@@ -91,15 +91,15 @@ impl Load {
     }
 }
 
-/// The permits of the semaphore that is loaded.
+/// The number of permits of the semaphore under load.
 pub const PERMITS: u32 = 4;
-/// The number of cycles on a read-write lock of which one writes; the others read.
+/// One in this many cycles on a read-write lock writes; the other cycles read.
 pub const WRITES_EVERY: u64 = 10;
 /// How long `handoff` holds the lock: long enough for the other process to wait.
 pub const HOLD: Duration = Duration::from_millis(3);
 /// How long `handoff` pauses after its unlock: long enough for the other process to get the lock.
 pub const PAUSE: Duration = Duration::from_millis(2);
-/// The stack of a waiting thread. A size that nothing else has, so that stacks can be distinguished in smaps.
+/// The stack size of a waiting thread. No other mapping has this size, so stacks can be found in smaps.
 pub const STACK: usize = 272 * 1024;
 
 pub fn say(line: &str) -> Result<()> {

@@ -1,4 +1,4 @@
-//! MONITOR: commands of clients, distinguished from calls of scripts.
+//! Reads MONITOR, and distinguishes commands of clients from calls of scripts.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::server::{Control, address};
 
 /// The benchmark's own requests.
 const OURS: &[&[u8]] = &[b"\"INFO\"", b"\"DBSIZE\"", b"\"CLIENT\" \"ID\"", b"\"CLIENT\" \"LIST\""];
-/// How many requests are kept word by word.
+/// How many requests are kept with all their words.
 const KEPT: usize = 64;
 
 pub struct Monitor {
@@ -100,7 +100,8 @@ impl Drop for Monitor {
     }
 }
 
-/// `+1700000000.000000 [0 127.0.0.1:4242] "GET" "a"`: whether a script called it, and the words.
+/// Splits a line such as `+1700000000.000000 [0 127.0.0.1:4242] "GET" "a"`: whether a script made the call,
+/// and the words.
 fn split(line: &[u8]) -> Option<(bool, &[u8])> {
     let open = line.iter().position(|byte| *byte == b'[')?;
     let close = open + line.get(open..)?.iter().position(|byte| *byte == b']')?;

@@ -1,4 +1,4 @@
-//! A driver as a child process: lines in, lines out, and what /proc says of it.
+//! A driver as a child process: its input and output lines, and its numbers in /proc.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,12 +16,12 @@ pub struct Driver {
     lines: Receiver<String>,
 }
 
-/// Linux's numbers for a process; zeros elsewhere.
+/// A process's numbers of threads and memory. Only Linux shows them; on other systems all are zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub threads: f64,
     pub rss_kib: f64,
-    /// How much of it lies in stacks of waiting threads.
+    /// The part of the memory that is stacks of waiting threads.
     pub stacks_kib: f64,
 }
 
@@ -107,7 +107,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver that has answered ends by itself; a driver without an answer hangs.
+        // A driver ends by itself after its answer. A driver that has not answered hangs, and is killed.
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

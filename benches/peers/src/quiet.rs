@@ -37,13 +37,13 @@ impl fmt::Display for Disturbance {
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
     all: f64,
-    /// In processes. Interrupts are left out: most are the benchmark's own packets.
+    /// Time in processes. Interrupts do not count, since most are for the benchmark's own packets.
     processes: f64,
     steal: f64,
     ours: f64,
 }
 
-/// From its start, which is before the drivers', to its end, which is after theirs.
+/// Watches the machine during a run: created before the drivers start, and ended after they end.
 pub struct Watch<F> {
     /// The clock ticks of the servers so far.
     servers: F,
@@ -56,7 +56,7 @@ impl<F: Fn() -> Option<f64>> Watch<F> {
         Watch { servers, before }
     }
 
-    /// `None` where the system does not show it.
+    /// Returns `None` on systems that do not show the time of processors.
     pub fn end(self) -> Option<Disturbance> {
         between(self.before?, (self.servers)().and_then(ticks)?)
     }
@@ -77,7 +77,7 @@ fn ticks(servers: f64) -> Option<Ticks> {
     Some(ticks)
 }
 
-/// `cpu  user nice system idle iowait irq softirq steal …`; guests are within user.
+/// Reads the line `cpu  user nice system idle iowait irq softirq steal …`, in which `user` includes guests.
 fn machine(stat: &str) -> Option<Ticks> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<f64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -96,7 +96,7 @@ pub fn process(pid: &str) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-    // Counted from the state on.
+    // These fields come 11 to 14 places after the process's state.
     let [user, system, children_user, children_system] = *fields.get(11..15)?.first_chunk::<4>()?;
     Some(Process { own: user + system, children: children_user + children_system })
 }

@@ -29,19 +29,20 @@ pub struct Report {
     pub runs: Vec<Run>,
 }
 
-/// One peer under one workload: medians over the rounds; of waits the longest, of losses and errors the sum.
+/// One peer under one workload: the medians over the rounds, the longest wait, and the sums of losses and
+/// errors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub workload: String,
     pub peer: String,
     pub rounds: usize,
     pub metrics: Metrics,
-    /// The ratio to the limit in the same round; where threads share a key, to the limit of one thread on two
-    /// cores.
+    /// The ratio to the limit (`raw`) in the same round. If threads share a key, the limit is that of one
+    /// thread on two cores.
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,
-    /// Whether a call of it failed, or a whole run.
+    /// Whether a call of this peer failed, or a whole run.
     pub has_failed: bool,
 }
 
@@ -132,7 +133,7 @@ impl Report {
         Ok(())
     }
 
-    /// The machine, and the figures that the project set itself.
+    /// Writes the machine, and the figures that the project wants to reach.
     fn write_figures(&self, out: &mut String) -> std::fmt::Result {
         let Machine { cores, cpu, kernel, server, rustc, go, java, python, load } = &self.machine;
         writeln!(out, "## Machine\n")?;
@@ -154,7 +155,7 @@ impl Report {
             )?,
             None => writeln!(out, "Whether the machine was quiet cannot be told here.\n")?,
         }
-        // Two ways to use one library are one version.
+        // A library that is used in two ways is listed once.
         let of_libraries = self.versions.iter().filter(|(peer, _)| !peer.starts_with("leasehold-"));
         let versions: Vec<String> = of_libraries.map(|(peer, version)| format!("{peer} {version}")).collect();
         if !versions.is_empty() {
@@ -185,7 +186,7 @@ impl Report {
         Ok(())
     }
 
-    /// The cycles and the longest wait of a few peers.
+    /// Writes the cycles and the longest wait of a few peers.
     fn write_overview(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "## Cycles/s (longest wait in ms)\n")?;
         writeln!(out, "| | {} |\n|---|{}", SHOWN.map(name).join(" | "), "---:|".repeat(SHOWN.len()))?;
@@ -206,7 +207,7 @@ impl Report {
         writeln!(out, "\n[The charts](../charts)")
     }
 
-    /// The part that the table's title does not say.
+    /// Writes the explanation below a table's title.
     fn explain(&self, out: &mut String, workload: &Workload) -> std::fmt::Result {
         match (workload.kind, workload.cores) {
             (_, Some(Cores::One)) => writeln!(out, "Client and server are pinned to one core.\n"),
@@ -276,7 +277,7 @@ impl Report {
     }
 }
 
-/// The page of the tree, and the one with all tables below `target`.
+/// Writes the page in `docs`, and the page with all tables below `target`.
 pub fn write_both(docs: &Path, name: &str, head: &str, page: &str, tables: &str) -> Result<()> {
     let folder = docs.join("../target/figures");
     std::fs::create_dir_all(&folder)?;
@@ -287,7 +288,7 @@ pub fn write_both(docs: &Path, name: &str, head: &str, page: &str, tables: &str)
     Ok(())
 }
 
-/// Before a row or a figure in which a call failed.
+/// The mark before a row or a figure in which a call failed.
 pub const RED: &str = "🔴 ";
 
 /// The metrics of a workload that are drawn.
@@ -433,7 +434,7 @@ fn chart_name(peer: &str) -> &str {
     }
 }
 
-/// With the thousands apart.
+/// A number with commas between the thousands.
 pub fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));

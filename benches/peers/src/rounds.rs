@@ -24,7 +24,7 @@ use crate::workload::{WORKLOADS, Workload, smaller_crowd};
 
 #[derive(Args, Debug)]
 pub struct Options {
-    /// The server to load; everything in it is deleted.
+    /// The server to load; all its data is deleted.
     #[arg(long)]
     url: String,
     /// How many rounds count.
@@ -33,7 +33,7 @@ pub struct Options {
     /// How long one run of a workload lasts.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// One short round of everything: shows that it runs, not how fast.
+    /// One short round of everything, which shows that the benchmark works, not how fast the peers are.
     #[arg(long)]
     quick: bool,
     /// Only these workloads.
@@ -48,7 +48,7 @@ pub struct Options {
     /// The file for finished runs, one line each.
     #[arg(long)]
     runs: Option<PathBuf>,
-    /// Skips the runs in that file if they are of the same commit, settings and machine.
+    /// Skips the runs that `--runs` already has, if commit, settings and machine are the same.
     #[arg(long, requires = "runs", requires = "commit")]
     resume: bool,
     /// The commit that is measured.
@@ -93,18 +93,18 @@ pub type Metrics = BTreeMap<String, f64>;
 pub struct Run {
     pub workload: String,
     pub peer: String,
-    /// 0: the run under MONITOR, of which only `sent_per_cycle` is kept.
+    /// The number of the round. Round 0 is under MONITOR; only its `sent_per_cycle` is used.
     pub round: usize,
     pub metrics: Metrics,
     pub version: String,
     /// The failures.
     pub note: Option<String>,
-    /// `None` where it cannot be told.
+    /// `None` on systems that do not show the time of processors.
     pub disturbance: Option<Disturbance>,
 }
 
 impl Run {
-    /// Whether the run counts, and the machine was not quiet during it.
+    /// Whether this is a counted run during which the machine was not quiet.
     pub fn is_disturbed(&self) -> bool {
         self.round > 0 && self.disturbance.is_some_and(|disturbance| disturbance.is_too_much())
     }
@@ -120,7 +120,7 @@ struct Bench<'a> {
     kept: Kept,
 }
 
-/// How long a driver may overrun its time.
+/// How long a driver may take beyond its time before it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub fn run(options: &Options) -> Result<()> {
@@ -197,7 +197,7 @@ impl Bench<'_> {
                 if !self.options.only.is_empty() && !self.options.only.iter().any(|id| id == workload.id) {
                     continue;
                 }
-                // These two are under MONITOR in every round.
+                // Round 0 leaves out these workloads, since MONITOR runs beside them in every round.
                 if round == 0 && matches!(workload.kind, Kind::Held | Kind::Waiters) {
                     continue;
                 }
@@ -210,8 +210,8 @@ impl Bench<'_> {
                 };
                 let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
                 let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
-                // Ratios are those of one round: a workload is done again with all of its peers, since those
-                // of an hour ago say nothing about those of now.
+                // Ratios compare peers of the same round, so a workload is either reused for all peers or
+                // measured again for all: the machine may have changed within an hour.
                 let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
                 if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
                     runs.extend(kept);
@@ -256,7 +256,7 @@ impl Bench<'_> {
             Kind::Crowd => (self.crowd(peer), 1),
             Kind::Cycles | Kind::Handoff | Kind::Holder => (workload.threads, workload.keys),
         };
-        // The waiting process starts once the lock is held.
+        // Only the holder starts here; the waiting process starts when the lock is held.
         let (kind, processes) = match workload.kind {
             Kind::Waiters | Kind::Crowd => (Kind::Holder, 1),
             kind => (kind, workload.processes),
@@ -282,7 +282,7 @@ impl Bench<'_> {
         if workload.processes > 1 {
             arguments.extend(["--counter".to_owned(), path(&self.counter)?]);
         }
-        // Not all peers have others, and so not all know the word.
+        // Passes the kind of lock only if it is not the plain one, since not all peers know the argument.
         let sort = match workload.sort {
             Sort::Plain => None,
             Sort::Permits => Some("permits"),
@@ -335,7 +335,7 @@ impl Bench<'_> {
     fn race(&mut self, drivers: &mut [Driver], patience: Duration, monitored: bool) -> Result<Race> {
         let race = self.race_of(drivers, patience, monitored);
         if race.is_err() {
-            // Otherwise each driver in turn gets time to end by itself.
+            // After a failure kills all drivers: otherwise each in turn would get time to end by itself.
             drivers.iter_mut().for_each(Driver::kill);
         }
         race
@@ -399,7 +399,7 @@ impl Bench<'_> {
         race.done(metrics)
     }
 
-    /// Lost updates inside the processes and of the number that they share.
+    /// Lost updates of the numbers inside the processes, and of the number that they share.
     fn violations(&self, race: &Race) -> Result<f64> {
         let bytes = std::fs::read(&self.counter)?;
         let counted = u64::from_le_bytes(bytes.as_slice().try_into().context("the counter's file")?);
@@ -471,7 +471,7 @@ impl Bench<'_> {
         put(&mut metrics, "reads_per_s", (after.reads - before.reads) / seconds);
         put(&mut metrics, "commands_per_s", (after.commands - before.commands) / seconds);
         put(&mut metrics, "threads", memory.threads);
-        // The driver itself has one.
+        // The driver itself has one thread.
         put(&mut metrics, "library_threads", memory.threads - 1.0);
         put(&mut metrics, "connections", after.clients);
         put(&mut metrics, "rss_mib", memory.rss_kib / 1024.0);
@@ -481,7 +481,8 @@ impl Bench<'_> {
         Ok((metrics, outcome.version, outcome.error))
     }
 
-    /// Those who wait, started beside the one who holds the lock, and the connections before.
+    /// Starts the waiting process beside the process that holds the lock; also returns the connections before
+    /// that.
     fn beside(
         &mut self,
         holder: &mut Driver,
@@ -507,7 +508,7 @@ impl Bench<'_> {
         smaller_crowd(peer).map_or(self.settings.crowd, |(clients, _)| clients.min(self.settings.crowd))
     }
 
-    /// From the release of a lock until all clients that waited for it have had it.
+    /// Measures the time from the release of a lock until all waiting clients have had it.
     fn crowd_of(
         &mut self,
         clients: usize,
@@ -522,7 +523,7 @@ impl Bench<'_> {
         if !crowd.hear("waiting", Instant::now() + PATIENCE)? {
             bail!("hung while it began to wait");
         }
-        // Wait until the last waiter has made its attempt and waits.
+        // Long enough for the last waiter to make its attempt and to wait.
         sleep(Duration::from_secs(if self.settings.quick { 1 } else { 3 }));
         let mut monitor = if monitored { Some(Monitor::start(&self.options.url)?) } else { None };
         if let Some(monitor) = &mut monitor {
@@ -578,7 +579,7 @@ impl Bench<'_> {
         if !driver.hear("waiting", Instant::now() + PATIENCE)? {
             bail!("hung while it began to wait");
         }
-        // Wait until the last waiter has made an attempt and subscribed.
+        // Long enough for the last waiter to make its attempt and to subscribe.
         sleep(Duration::from_secs(if self.settings.quick { 1 } else { 2 }));
         let memory = driver.memory();
         let mut monitor = Monitor::start(&self.options.url)?;
@@ -671,8 +672,8 @@ fn overlaps(holds: &mut [Hold]) -> usize {
     holds.windows(2).filter(|pair| matches!(pair, [before, after] if after.got < before.left)).count()
 }
 
-/// For each hold that had to wait: from the first unlock of another process that it waited for to holding the
-/// lock, however often others took it in between.
+/// The hand-over time of each hold that had to wait: from the first unlock by another process during the wait
+/// to the acquisition, even if others had the lock in between.
 fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = u64> {
     holds.iter().filter_map(|mine| {
         let others = holds.iter().filter(|hold| hold.process != mine.process);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use redis::{Client, Connection};
 
-/// A separate connection from the peers'.
+/// The benchmark's own connection to the server.
 pub struct Control(Connection);
 
 /// Counters of the server at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Commands, those inside scripts among them.
+    /// Commands, including those inside scripts.
     pub commands: f64,
     /// Reads from sockets: several requests in one write are one read.
     pub reads: f64,
@@ -74,7 +74,7 @@ impl Control {
         Ok(counters)
     }
 
-    /// All connections but this one and monitors'.
+    /// The number of connections other than this one and those of MONITOR.
     fn peers_connections(&mut self) -> Result<f64> {
         let id: u64 = redis::cmd("CLIENT").arg("ID").query(&mut self.0)?;
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.0)?;
@@ -94,7 +94,7 @@ impl Control {
 }
 
 impl Counters {
-    /// Calls by command since then.
+    /// The calls of each command since `before`.
     pub fn calls_since(&self, before: &Counters) -> BTreeMap<String, f64> {
         let old = |name: &String| before.calls.get(name).copied().unwrap_or_default();
         self.calls.iter().map(|(name, calls)| (name.clone(), calls - old(name))).collect()

@@ -1,4 +1,4 @@
-//! The counts.
+//! The counts of a run.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ const STEP: f64 = 1.02;
 pub struct Tally {
     /// Cycles within the time.
     pub cycles: u64,
-    /// Locks taken since `go`, those that came late among them.
+    /// Locks acquired since `go`, including those after the end of the time.
     pub acquired: u64,
-    /// Locks taken since the start.
+    /// Locks acquired since the start.
     pub entered: u64,
     pub waits: Waits,
     pub events: Vec<[u64; 3]>,
@@ -23,7 +23,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Notes an error. Returns false after too many.
+    /// Notes an error; returns `false` after too many errors.
     pub fn failed(&mut self, error: impl std::fmt::Display) -> bool {
         self.errors += 1;
         self.error.get_or_insert_with(|| error.to_string());
@@ -70,7 +70,7 @@ impl Waits {
     }
 }
 
-/// A driver's answer. A field that means nothing for its kind is left out.
+/// A driver's answer. Fields that have no meaning for the kind of load are left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -81,20 +81,21 @@ pub struct Outcome {
     pub cycles: Vec<u64>,
     pub acquired: u64,
     pub entered: u64,
-    /// Lost updates of a counter that the lock should have guarded, in this process.
+    /// Updates of a number under the lock that were lost in this process.
     pub violations: u64,
     pub errors: u64,
     pub error: Option<String>,
     pub waits: Waits,
     /// CPU seconds of the process since `go`.
     pub cpu_s: f64,
-    /// `handoff`: when it began to wait, acquired the lock, and began to unlock, CLOCK_MONOTONIC in ns.
+    /// `handoff`: when the thread began to wait, acquired, and began to unlock, CLOCK_MONOTONIC in ns.
     pub events: Vec<[u64; 3]>,
     /// `held`: holds that were lost by the end.
     pub lost: Option<u64>,
-    /// `held`: how long taking them all took.
+    /// `held`: how long it took to acquire all locks.
     pub fill_s: Option<f64>,
-    /// `holder`: when it began to unlock; `waiters`: when the last had unlocked. CLOCK_MONOTONIC in ns.
+    /// `holder`: when the thread began to unlock; `waiters`: when the last thread had unlocked.
+    /// CLOCK_MONOTONIC in ns.
     pub at_ns: Option<u64>,
 }
 

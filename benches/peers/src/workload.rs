@@ -14,15 +14,15 @@ pub struct Workload {
     pub keys: usize,
     /// Microseconds of work between lock and unlock.
     pub work_us: u64,
-    /// Milliseconds of a round trip to the server, beside the machine's own.
+    /// Additional milliseconds of a round trip to the server.
     pub link_ms: u64,
     pub peers: &'static [&'static str],
     /// The cores that the server and the drivers are pinned to, if they are.
     pub cores: Option<Cores>,
 }
 
-/// Unpinned, one thread and its server are by chance on one core or on two, and its rate differs by a factor
-/// of up to six.
+/// The cores to which a thread and its server are pinned. Without pinning they are on one core or on two by
+/// chance, and the rate differs by a factor of up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
     /// Server and driver share one core.
@@ -45,7 +45,7 @@ const LOCKS: &[&str] = &[
     "redis-py",
     "article",
 ];
-/// These clients and the limit, which cannot wait.
+/// All clients, and the limit (`raw`), which cannot wait.
 const ALL: &[&str] = &[
     "raw",
     "leasehold",
@@ -142,7 +142,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "500 clients waiting for one lock",
         kind: Kind::Crowd,
         sort: Sort::Plain,
-        // Beside the one that holds the lock at first.
+        // These are the waiters; another process holds the lock at first.
         processes: 1,
         threads: 500,
         keys: 1,
@@ -169,7 +169,7 @@ pub const WORKLOADS: &[Workload] = &[
         title: "1,000 threads waiting for one lock",
         kind: Kind::Waiters,
         sort: Sort::Plain,
-        // Beside one with one thread, which holds the lock at first.
+        // These are the waiters; another process with one thread holds the lock at first.
         processes: 1,
         threads: 1000,
         keys: 1,
@@ -192,7 +192,7 @@ pub const WORKLOADS: &[Workload] = &[
     far("far60-procs12", "60 ms away: 12 processes × 1 thread, one key", 60, cycles("", "", 12, 1, 1)),
 ];
 
-/// A crowd that is smaller than the others', and why.
+/// The size of this peer's crowd, if it is smaller than the others', and the reason.
 pub fn smaller_crowd(peer: &str) -> Option<(usize, &'static str)> {
     match peer {
         "redisson" => Some((50, "each client has 25 connections and about 50 threads")),
@@ -205,7 +205,8 @@ impl Workload {
         Duration::from_millis(self.link_ms)
     }
 
-    /// How long a run lasts at least: each process has ten turns in a queue that moves on with two round trips.
+    /// How long a run lasts at least: long enough for each process to acquire the lock ten times, if a
+    /// hand-over takes two round trips.
     pub fn least_seconds(&self) -> f64 {
         20.0 * self.link().as_secs_f64() * self.processes as f64
     }

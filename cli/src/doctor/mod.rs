@@ -1,4 +1,4 @@
-//! `doctor`: checks a set-up from end to end. Redis servers are also asked over connections of its own.
+//! `doctor`: checks a set-up from end to end, by the library and, on Redis, over connections of its own.
 
 mod other;
 mod redis;
@@ -13,11 +13,11 @@ use leasehold::{ClientBuilder, Error, ErrorKind, LockClient};
 
 use crate::args::{Common, DoctorArgs};
 use crate::clock::Moment;
+use crate::cycles;
 use crate::doctor::redis::Asked;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
 use crate::list::has_no_end;
-use crate::rings;
 use crate::run::times;
 use crate::say::{Ended, Exit, Say};
 use crate::secret;
@@ -31,7 +31,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
     let given = store::settings(common);
     let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
-    // No directory entry, so that nothing stays in the store, not even for a lease.
+    // Writes no directory entry, since `doctor` must leave nothing in the store.
     let built = store::open(common, None, say, |builder| {
         args.lease.into_iter().fold(builder.directory(false), ClientBuilder::lease)
     });
@@ -44,7 +44,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Ended {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
             (ErrorKind::InvalidInput, _) => return Err(explain(error, say)),
-            // An old server, a replica, or a server behind a proxy can still answer further questions.
+            // The next checks go on: an old server, a replica, or a server behind a proxy can answer them.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 let words = store::mismatch(&given.url).unwrap_or_else(|| store::text(error));
@@ -121,7 +121,7 @@ fn on_redis(
     has_no_rights
 }
 
-/// Finds locks without an end: without an owner, or acquired without a lease by Redisson.
+/// Finds held locks without an expiry, as Redisson acquires them without a lease and watchdog.
 fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     const CHECK: &str = "leftovers";
     const ADVICE: &str = "`leasehold show NAME` shows the owner, `leasehold force NAME --yes` ends the lock; Redisson makes such locks with lease -1 and no watchdog";
@@ -167,8 +167,8 @@ fn deadlocks(client: &LockClient) -> Finding {
     match client.deadlocks() {
         Ok(found) if found.is_empty() => Finding::fine("deadlocks", NONE),
         Ok(found) => {
-            let words: Vec<String> = found.iter().map(rings::words).collect();
-            let found = rings::all_as_json(&found);
+            let words: Vec<String> = found.iter().map(cycles::words).collect();
+            let found = cycles::all_as_json(&found);
             Finding::fault("deadlocks", words.join("; and a "), ADVICE).with("deadlocks", found)
         }
         Err(error) => Finding::not_checked("deadlocks", store::text(&error)),
@@ -254,7 +254,7 @@ fn add_latency(
     report.add(lease_finding(lease, command_timeout, &latency));
 }
 
-/// Judges the lease: renewals are a third of it apart, and one of them may fail.
+/// Judges whether the lease is long enough: it is renewed every third of its time, and one renewal may fail.
 fn lease_finding(lease: Duration, command_timeout: Duration, latency: &Latency) -> Finding {
     const CHECK: &str = "lease";
     const ADVICE: &str = "The rule: a lease of at least 30 times the p99 of a round trip, and 3 times the command time-out (LEASEHOLD_LEASE, LEASEHOLD_COMMAND_TIMEOUT)";

@@ -50,7 +50,7 @@ pub(super) fn check(
     has_no_rights
 }
 
-/// Checks for tables of the same name elsewhere, in which other programs keep other locks.
+/// Warns of tables with the same name in other schemas: programs with different tables share no locks.
 fn table(report: &mut Report, health: Health) {
     const ADVICE: &str = "Name the table that is meant with its schema in every program (table(\"schema.name\") in the library), or set one search_path for all roles; drop the others when nobody uses them";
     let Some(name) = health.table else { return };

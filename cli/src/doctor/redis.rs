@@ -82,7 +82,7 @@ pub(super) fn none_of(report: &mut Report, checks: &[&'static str], why: &str) {
     }
 }
 
-/// A check without an answer. Only a silent server is a fault.
+/// The finding of a check that failed. Only a silent server is a fault; otherwise the check was not possible.
 pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
     match refusal {
         Refusal::Silent => Finding::fault(check, refusal.to_string(), ""),
@@ -93,7 +93,7 @@ pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
 fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, String>) -> bool {
     const ADVICE: &str = "Install Redis 6.2 or later, or Valkey";
     let mut version = greeting.get("version").cloned().unwrap_or_default();
-    // HELLO exists since 6.0.
+    // A server that does not answer HELLO with its version is older than 6.0.
     let greets = !version.is_empty();
     if !greets {
         version =
@@ -256,7 +256,7 @@ fn clock(wire: &mut Wire) -> Result<Finding, Finding> {
     Ok(clock_finding(difference, took / 2))
 }
 
-/// `ahead`: by how many seconds the server's clock leads, give or take `unsure`.
+/// Judges the server's clock, which is `ahead` of this machine's by so many seconds, give or take `unsure`.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

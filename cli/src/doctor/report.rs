@@ -1,4 +1,4 @@
-//! The findings; each is a line that is printed at once.
+//! The findings of `doctor`; each is printed at once, as a line.
 
 use serde_json::{Map, Value, json};
 

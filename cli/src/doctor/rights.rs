@@ -1,7 +1,7 @@
 //! Whether the user has the rights that docs/permissions.md lists.
 //!
-//! Since 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers each request
-//! is tried, on keys of this check, which it removes.
+//! Since Redis 7.0 ACL DRYRUN answers this, or a script if the user may not call ACL. On older servers this
+//! check tries each request, on keys of its own, which it removes.
 
 use redis::Value;
 
@@ -21,19 +21,19 @@ enum Need {
     Locks,
     Notices,
     Names,
-    Line,
+    WaitQueue,
     Directory,
 }
 
 impl Need {
-    const ALL: [Need; 5] = [Need::Locks, Need::Notices, Need::Names, Need::Line, Need::Directory];
+    const ALL: [Need; 5] = [Need::Locks, Need::Notices, Need::Names, Need::WaitQueue, Need::Directory];
 
     fn without(self) -> &'static str {
         match self {
             Need::Locks => "without this right fenced locks fail",
             Need::Notices => "without this right waiters notice a release only by polling",
             Need::Names => "without this right errors do not name the holder",
-            Need::Line => "without this right each release wakes all clients that wait",
+            Need::WaitQueue => "without this right each release wakes all clients that wait",
             Need::Directory => "without this right others do not see where a holder is",
         }
     }
@@ -64,7 +64,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // A trial must not create a key that it can neither remove nor let expire.
+    // Without the right to delete keys, a trial must not create a key without an expiry.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));
@@ -87,7 +87,7 @@ pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replic
             drop(wire.ask(&["DEL", &key]));
         }
     }
-    // TIME concerns no key, so even a user limited to other names may have it.
+    // A user limited to other names may still have the right to TIME, which concerns no key.
     let is_allowed = |request: &&Request| {
         request.0 == Need::Locks
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
@@ -181,7 +181,7 @@ pub(super) fn own(part: &str, name: &str) -> String {
 /// The requests of a client for locks of this name, in an order in which they can be tried.
 fn requests(name: &str) -> Vec<Request> {
     let (channel, token) = (own("redisson_lock__channel", name), own("redisson_lock_token", name));
-    let (line, next) = (own("leasehold_lock_queue", name), own("leasehold_lock_next", name));
+    let (queue, next) = (own("leasehold_lock_queue", name), own("leasehold_lock_next", name));
     let wake = format!("{}:leasehold-doctor", own("leasehold_wake", name));
     let entry = "leasehold_client:leasehold-doctor";
     let hash = redis::Script::new("return 1").get_hash().to_owned();
@@ -205,17 +205,17 @@ fn requests(name: &str) -> Vec<Request> {
         (Need::Notices, &["PUBLISH", &channel, "0"]),
         (Need::Notices, &["SUBSCRIBE", &channel]),
         (Need::Notices, &["UNSUBSCRIBE", &channel]),
-        (Need::Line, &["ZADD", &line, "1", "member"]),
-        (Need::Line, &["PEXPIRE", &line, "1000"]),
-        (Need::Line, &["ZRANGE", &line, "0", "0"]),
-        (Need::Line, &["ZREM", &line, "other"]),
-        (Need::Line, &["ZPOPMIN", &line]),
-        (Need::Line, &["SET", &next, "1", "PX", "1000"]),
-        (Need::Line, &["GET", &next]),
-        (Need::Line, &["PEXPIRE", &next, "0"]),
-        (Need::Line, &["PUBLISH", &wake, "1"]),
-        (Need::Line, &["SUBSCRIBE", &wake]),
-        (Need::Line, &["UNSUBSCRIBE", &wake]),
+        (Need::WaitQueue, &["ZADD", &queue, "1", "member"]),
+        (Need::WaitQueue, &["PEXPIRE", &queue, "1000"]),
+        (Need::WaitQueue, &["ZRANGE", &queue, "0", "0"]),
+        (Need::WaitQueue, &["ZREM", &queue, "other"]),
+        (Need::WaitQueue, &["ZPOPMIN", &queue]),
+        (Need::WaitQueue, &["SET", &next, "1", "PX", "1000"]),
+        (Need::WaitQueue, &["GET", &next]),
+        (Need::WaitQueue, &["PEXPIRE", &next, "0"]),
+        (Need::WaitQueue, &["PUBLISH", &wake, "1"]),
+        (Need::WaitQueue, &["SUBSCRIBE", &wake]),
+        (Need::WaitQueue, &["UNSUBSCRIBE", &wake]),
         (Need::Directory, &["SET", entry, "", "PX", "1000"]),
         (Need::Directory, &["DEL", entry]),
         (Need::Locks, &["DEL", name]),

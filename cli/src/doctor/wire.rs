@@ -1,4 +1,4 @@
-//! Connections to Redis servers for questions about other things than locks, and these servers' addresses.
+//! Connections to Redis servers, for questions that the library does not ask, and these servers' addresses.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::clock::Moment;
 pub(super) enum Refusal {
     NoRight,
     Unknown,
-    /// Another reason: the code, which is the refusal's first word. The other words may repeat a password.
+    /// Another reason: the first word of the server's error. The other words may repeat a password.
     Other(String),
     Silent,
 }
@@ -100,7 +100,7 @@ pub(super) struct Wire {
 impl Place {
     fn new(url: &str, access: &Access, label: Option<String>) -> Option<Place> {
         let info = url.into_connection_info().ok()?;
-        // A restricted user may not send the library's name to the server.
+        // Does not send the library's name (CLIENT SETINFO), which a restricted user may not do.
         let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         settings = access.username.iter().fold(settings, |settings, name| settings.set_username(name));
         settings =
@@ -259,7 +259,7 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// A server that does not know its own host is at the address that was asked.
+/// The address of a slot range's primary. A server that does not know its own host is at the address `asked`.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

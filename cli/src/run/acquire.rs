@@ -7,12 +7,13 @@ use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::clock::Moment;
+use crate::run::messages::{self, Waiting};
 use crate::run::signals::Caught;
-use crate::run::told::{self, Waiting};
 use crate::say::{Exit, Say};
 use crate::store::{explain, text};
 
-/// The lock, and how long it is held without a renewal. `Err`: the exit code; the reason was printed.
+/// Acquires the lock; also returns how long it is held without a renewal. `Err` is an exit code whose reason
+/// was printed.
 pub(super) fn acquire(
     client: &LockClient,
     args: &RunArgs,
@@ -46,7 +47,7 @@ pub(super) fn acquire(
             Err(error) => return Err(explain(&error, say)),
             Ok(None) => {
                 drop(waiting);
-                return Err(told::busy(client, name, "is busy", patience.conflict_exit_code, say));
+                return Err(messages::busy(client, name, "is busy", patience.conflict_exit_code, say));
             }
             Ok(Some(guard)) => {
                 if let Some(window) = full_window(args, &guard) {
@@ -76,8 +77,8 @@ fn way_out(args: &RunArgs) -> &'static str {
     }
 }
 
-/// How long the lock is held without a renewal; `None` if lost. A late grant leaves a short window, in which
-/// the command would be ended at once, so the command starts only after the first renewal.
+/// How long the lock is held without a renewal; `None` if lost. After a late grant the window is so short
+/// that the command would be ended at once, so this waits for the first renewal.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -85,7 +86,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
         return Some(last);
     }
-    // A store may allow a shorter lease than requested; a renewal shows it.
+    // The window after the first renewal is the full one, even if the store allows a shorter lease than
+    // `asked`.
     while !last.is_zero() {
         std::thread::park_timeout(Duration::from_millis(10));
         let remaining = guard.remaining();
@@ -116,7 +118,7 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
-/// `Err`: the name has another number of permits already, which was reported.
+/// Acquires a permit. `Err`: the name has another number of permits, which was reported.
 fn permit(
     client: &LockClient,
     name: &str,

@@ -76,7 +76,7 @@ impl Family {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps orphans, but not the command: until it is reaped, no other process gets its pid.
+    /// Reaps orphans, but not the command: until the command is reaped, no other process gets its pid.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
@@ -104,14 +104,15 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// Timers that continue a stopped process: the parent, which would [wake] it, may be stopped or dead too.
+/// Timers that continue this process if it is stopped. The parent, which also [wakes](wake) it, may be
+/// stopped or dead.
 pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<nix::sys::timer::Timer>);
 
 impl Awake {
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
-        // The timer stops after its first signal if the signal has no handler.
+        // A handler for the signal, since without one the timer would stop after its first signal.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = || SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |_| nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on()).ok();
@@ -123,11 +124,11 @@ impl Awake {
         Awake()
     }
 
-    /// Postpones the timers: they fire only while this process is stopped. It must run again at `due`.
+    /// Postpones the timers: they fire only while this process is stopped, which has work to do at `due`.
     ///
     /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
-    /// again. On a busy machine the first timer's signal may stay pending for long, so the two others first
-    /// fire when there is work: at `due`, and 200 ms later.
+    /// again. On a busy machine the first timer's signal may stay pending for long, so the other two first
+    /// fire at `due` and 200 ms later.
     pub(super) fn put_off(&mut self, due: Moment) {
         #[cfg(target_os = "linux")]
         for (timer, late) in self.0.iter_mut().zip([None, Some(0), Some(200)]) {
@@ -140,12 +141,12 @@ impl Awake {
     }
 }
 
-/// Continues a stopped child, which no other process knows.
+/// Continues a child if it is stopped, since no other process knows of it.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
     if let Some(child) = child
-        && matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
+        && matches!(waitid(WaitId::Pid(child), options), Ok(Some(_)))
     {
         kill_process(child, Signal::CONT).ok(); // not reaped yet, so the pid is still the child's
     }
@@ -227,7 +228,8 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. The list may miss a child while others end, so read it again.
+/// The children of all threads of a process. While processes end, the list may lack a child: callers read it
+/// again.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -274,9 +276,9 @@ fn is_known_to_be_dead(group: Pid) -> bool {
     cfg!(target_os = "linux") && of_group.peek().is_some() && of_group.all(|member| member.is_dead)
 }
 
-/// The command's own control group (version 2), in which other users' processes can be killed too (`su -c`).
-/// Only users other than root create one, below a group delegated to them: root needs none, and the system's
-/// manager owns the other groups.
+/// A control group (version 2) for the command, in which this process may kill other users' processes too
+/// (`su -c`). It is created only below a group that the system delegated to this user, and not for root, who
+/// needs none.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -289,7 +291,7 @@ impl Cgroup {
             return None;
         }
         if !cgroup.path.join("cgroup.kill").exists() {
-            cgroup.remove(); // Linux before 5.14
+            cgroup.remove(); // Linux before 5.14 cannot kill a group
             return None;
         }
         Some(cgroup)
@@ -319,7 +321,8 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // Fails while a member is being reaped: the empty directory stays, and no later helper uses its name.
+        // Fails while a member is being reaped. An empty directory then stays, which disturbs no later
+        // helper.
         std::fs::remove_dir(&self.path).ok();
     }
 }

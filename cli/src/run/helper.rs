@@ -31,8 +31,8 @@ use crate::run::parts::{self, BecomeArgs, HelperArgs, Order, Part, Report};
 use crate::run::signals;
 use crate::say::Exit;
 
-/// After the machine slept, the clock may have jumped past all timers, so it is checked this often.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+/// The clock is checked this often, since it may jump past the next due time while the machine sleeps.
+pub(super) const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
@@ -50,19 +50,20 @@ pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     }
 }
 
-/// Becomes the command. The kernel kills this process when the helper dies: otherwise a helper killed before
-/// it reports the start would leave a command that the supervisor does not know.
+/// Becomes the command. The kernel kills this process when the helper dies: otherwise a helper that is killed
+/// before it reports the start would leave a command of which the supervisor does not know.
 pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
-    // Checked after the request: if the helper died earlier, this process has another parent.
+    // If the helper died before that request, this process has another parent, and the kernel will not kill
+    // it.
     if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
-        // Optional: without it the helper still finds descendants.
+        // May fail, since the helper can find descendants without the control group too.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
@@ -95,7 +96,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     if Moment::now() >= until.minus(args.margin) {
         return parts::send(&stream, &Report::Late);
     }
-    // Readable once the lock is lost. The command inherits this end; its exec closes only the other.
+    // The command inherits the end `lost`, which becomes readable when the lock is lost.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -119,7 +120,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     let watched = Watched { events: sender, report: None };
     std::thread::Builder::new().name("child".to_owned()).spawn(move || watch(group, watched))?;
     let family = Family { group, helper: None, cgroup };
-    let keeper = Keeper {
+    let helper = Helper {
         args,
         awake,
         family,
@@ -130,7 +131,7 @@ fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
         is_asked: false,
         ended: None,
     };
-    keeper.run(&events);
+    helper.run(&events);
     Ok(())
 }
 
@@ -150,7 +151,7 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(parts::send(stream, &report));
 }
 
-/// Reports the command's end on drop: else the lock of an unwatched command would be renewed for ever.
+/// Reports the command's end when dropped: the lock of an unwatched command would be renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -171,7 +172,7 @@ fn watch(child: Pid, mut watched: Watched) {
             Err(_) => return,
         };
         if let Some(signal) = status.stopping_signal() {
-            // Consumes the stop, so that the next call waits for the next one.
+            // Consumes this stop, so that the next call of `waitid` does not report it again.
             waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).ok();
             drop(watched.events.send(Event::Stopped(signal)));
             continue;
@@ -192,7 +193,7 @@ enum Stage {
     Tolerated,
 }
 
-struct Keeper<'a> {
+struct Helper<'a> {
     args: &'a HelperArgs,
     awake: Awake,
     family: Family,
@@ -200,12 +201,12 @@ struct Keeper<'a> {
     loses: Option<OwnedFd>,
     until: Moment,
     stage: Stage,
-    /// TERM was sent, so all that the command started must end too.
+    /// Whether the supervisor sent TERM, so that all processes that the command started must end too.
     is_asked: bool,
     ended: Option<Report>,
 }
 
-impl Keeper<'_> {
+impl Helper<'_> {
     fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.awake.put_off(self.next());
@@ -213,8 +214,8 @@ impl Keeper<'_> {
             if let Some(report) = self.ended.filter(|_| self.is_over()) {
                 return self.conclude(report);
             }
-            let look = if self.ended.is_some() || self.stage == Stage::Killed { POLL } else { LOOK };
-            let wait = self.next().since(Moment::now()).min(look);
+            let limit = if self.ended.is_some() || self.stage == Stage::Killed { POLL } else { CHECK_EVERY };
+            let wait = self.next().since(Moment::now()).min(limit);
             match events.recv_timeout(wait) {
                 Ok(Event::Order(Order::Until(until))) => self.until = self.until.max(until),
                 Ok(Event::Order(Order::Gone)) => self.gone(),
@@ -223,7 +224,7 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The watch has dropped its sender, so it has reported the command's end.
+                // The watching thread reports the command's end before it drops its sender.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -239,7 +240,7 @@ impl Keeper<'_> {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),
             (Stage::Running, _) => self.limit(),
             (Stage::Ending { kill_at }, _) => kill_at.min(self.limit()),
-            // Repeated, because a process that was forking may have left a child.
+            // Kills again after a while, since a process that was forking may have left a child.
             (Stage::Killed, _) => Moment::now().plus(POLL),
             (Stage::Tolerated, _) => Moment::NEVER,
         }
@@ -271,7 +272,7 @@ impl Keeper<'_> {
     }
 
     fn kill(&mut self) {
-        // Before anything else, since all the rest may take time.
+        // The kill comes first, since the other steps may take time.
         self.family.kill();
         self.loses = None;
         if self.stage == Stage::Running {
@@ -297,7 +298,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// No process renews the lock any more. A grace fits in the time that is left.
+    /// Called when the supervisor is gone, so that no process renews the lock. The time left includes the
+    /// grace.
     fn orphaned(&mut self) {
         if (self.stage, self.args.on_lost) == (Stage::Running, OnLost::Kill) {
             self.terminate(Moment::now());
@@ -311,7 +313,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// After a command that ended by itself children may stay; after one told to end, they get the grace.
+    /// A command that ended by itself may leave children. Those of a command that was asked to end get the
+    /// grace.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();

@@ -4,13 +4,13 @@ mod acquire;
 mod family;
 mod helper;
 pub(crate) mod hold;
+mod messages;
 mod office;
 pub(crate) mod parts;
 pub(crate) mod signals;
 mod supervisor;
 mod terminal;
 pub(crate) mod times;
-mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Ended {
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
-                // Already explained. Another attempt may reach the store, as with the library's candidates.
+                // The error was printed. Like a candidate of the library, this one tries to reach the store
+                // again.
                 Exit::Unavailable => is_patient && !args.one_term,
                 _ => false,
             };
@@ -103,7 +104,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
         let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
-            told::acquired(name, guard, begun.since(asked), say);
+            messages::acquired(name, guard, begun.since(asked), say);
             let task = Task {
                 name,
                 terms: &args.terms,
@@ -118,12 +119,12 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
             let words = format!("it is unknown for how long {name} counts as run");
             let fields = json!({"name": name});
             let last_words = move || say.notice("release_unknown", &words, &fields);
-            // If the thread cannot be started, a signal waits for the store.
+            // If no thread can be started, a signal takes effect only after the store's answer.
             caught.end_by_signal(RELEASE_AFTER_SIGNAL, last_words).ok();
             if !end.was_never_begun {
                 record(client, guard, end.exit, Moment::now().since(begun), say);
             }
-            told::ended(name, begun.since(asked), begun, end.exit, say);
+            messages::ended(name, begun.since(asked), begun, end.exit, say);
             if matches!(end.exit, Exit::Command(1..) | Exit::Signal(_)) {
                 let code = end.exit.code();
                 let words = format!(
@@ -146,7 +147,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Ended {
                 say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
             }
             (None, Err(error)) => store::explain(&error, say),
-            // Already reported.
+            // The loss or the release was already reported.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
                 let words =
@@ -185,14 +186,15 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
         );
         return Exit::Busy(code);
     }
-    told::busy(client, name, "runs already", code, say)
+    messages::busy(client, name, "runs already", code, say)
 }
 
-/// Releases the lock of a job whose command never started; otherwise the lock would stay, without renewal,
-/// until `--at-least` is over.
+/// Releases the lock of a job whose command never started, so that another machine can run the job before
+/// `--at-least` is over.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
-    // Only if the lock lasts longer than the request; otherwise the request could free another owner's lock.
+    // Releases only a lock that lasts longer than a request may take. Otherwise the request could arrive when
+    // another owner has the lock.
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)
@@ -217,7 +219,7 @@ fn connect(
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        // Wrong certificates and an old server do not go away by themselves.
+        // Waiting helps neither against wrong certificates nor against an old server.
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {
@@ -260,7 +262,7 @@ fn with_client(
     let client = connect(common, lease, label.as_deref(), away, &caught, say)?;
     let ended = act(&client, &caught, say);
     if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // has waited already
+        store::finish_within(client, Duration::ZERO); // a signal has already cut a wait short
     } else {
         store::finish(client);
     }
@@ -271,7 +273,7 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
     let asked = Moment::now();
     let (guard, window) = acquire::acquire(client, args, caught, say)?;
     let (granted, waited) = (Moment::now(), Moment::now().since(asked));
-    told::acquired(&args.name, &guard, waited, say);
+    messages::acquired(&args.name, &guard, waited, say);
     let task = Task {
         name: &args.name,
         terms: &args.terms,
@@ -283,12 +285,12 @@ fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &C
         office,
     };
     let exit = supervisor::supervise_and_release(&task, guard, caught, say);
-    told::ended(&args.name, waited, granted, exit, say);
+    messages::ended(&args.name, waited, granted, exit, say);
     Ok(exit)
 }
 
-/// Ends this process with the interrupt that ended the wait: a shell ends its loop or script only if the
-/// interrupt itself killed the process. The exit code is the same.
+/// Ends this process by the interrupt that ended its wait: a shell ends its loop or script only if the
+/// interrupt itself killed the process. The exit code stays the same.
 pub(crate) fn end_as_interrupted(exit: Exit) {
     if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();

@@ -1,8 +1,8 @@
 //! `elect --listen`: `/leader` and `/ready` over HTTP.
 //!
-//! The supervisor reports its state, and each answer reads the clock again. Thus a 200 is always written
-//! before the latest instant at which the helper kills the command, even if only the answering thread runs.
-//! The answer may be outdated when it arrives.
+//! The supervisor publishes until when it leads, and each answer compares this with the clock. Therefore a
+//! 200 is always written before the helper kills the command, even if only the answering thread runs. The
+//! answer may be outdated when it arrives.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ pub(super) enum Stage {
     Begins,
     Leads {
         term: Option<u64>,
-        /// Ends before another process can lead.
+        /// A moment before another process can lead.
         until: Moment,
     },
     Ends,
@@ -61,7 +61,7 @@ impl Office {
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
         fresh.want(); // so the first request does not wait
-        self.store.set(fresh).ok(); // set once a process
+        self.store.set(fresh).ok(); // cannot fail, since this runs once in a process
         Ok(())
     }
 

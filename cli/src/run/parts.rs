@@ -31,7 +31,8 @@ pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
     let (role, part) = (words.next()?, words.next()?);
     let part: Part = serde_json::from_str(part.to_str()?).ok().filter(|part: &Part| role == part.role())?;
-    // Programs started through /proc are listed as `exe`. Other systems have no such file.
+    // Linux would list this process as `exe`, after the file in /proc from which it started. Other systems
+    // have no such file to write.
     std::fs::write("/proc/self/comm", "leasehold").ok();
     let command: Vec<OsString> = words.collect();
     Some(match part {
@@ -53,7 +54,7 @@ impl Part {
     }
 
     pub(super) fn program(self) -> io::Result<Command> {
-        // Works even if the program's file was replaced.
+        // This path works even if the program's file was replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
         command.arg0("leasehold").arg(self.role()).arg(serde_json::to_string(&self)?);
@@ -78,10 +79,11 @@ pub(crate) struct BecomeArgs {
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// Visible in the process list, so the command, which may contain a password, comes over the socket.
+/// The keeper's arguments. The process list shows them, so the options of `hold`, which may contain a
+/// password, are sent over the socket instead.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct KeepArgs {
-    /// Shown in the process list.
+    /// The lock's name, for readers of the process list.
     pub(crate) name: String,
     pub(crate) pid: i32,
     pub(crate) began: u64,
@@ -97,13 +99,13 @@ pub(crate) struct LookoutArgs {
     pub(crate) before: Duration,
 }
 
-/// Orders of the process that holds the lock. The socket's end means that this process is dead.
+/// Orders of the process that holds the lock. If that process dies, the socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The lock is certainly held until this instant, unless another order comes.
     Until(Moment),
     Gone,
-    /// TERM was sent to the command: the processes that it started must end with it.
+    /// The supervisor sent TERM to the command, so the processes that the command started must end with it.
     Asked,
 }
 
@@ -116,7 +118,7 @@ pub(super) enum Report {
     Ending,
     Exited(i32),
     Signaled(i32),
-    /// Nothing could observe the command's end, so it was ended.
+    /// The helper could not observe the command's end, so it killed the command.
     Unwatched,
     Survivor(i32),
 }

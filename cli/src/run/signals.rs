@@ -26,7 +26,7 @@ fn ends(signal: i32) -> bool {
 
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
-    /// Takes back signals that were read from `signals` but still need handling.
+    /// Puts a signal that was read too early back into `signals`.
     pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
@@ -41,7 +41,8 @@ pub(crate) struct Caught {
 /// The children of this process: the one that it started, and [adopted](family::adopt_orphans) orphans.
 #[derive(Default)]
 struct Wards {
-    /// Awaited by another thread. Locked during the start, lest the child be taken for an orphan.
+    /// The child that another thread waits for. Locked while the child starts, so that it is not reaped as an
+    /// orphan.
     own: Mutex<Option<Pid>>,
 }
 
@@ -80,7 +81,7 @@ impl Caught {
                     is_asked.store(signal, Ordering::SeqCst);
                 }
                 if matches!(signal, SIGTSTP | SIGCONT) && is_waiting.load(Ordering::SeqCst) {
-                    // There is no command yet to forward it to.
+                    // Before the command runs, this signal stops or continues this process.
                     signal_hook::low_level::emulate_default_handler(signal).ok();
                     continue;
                 }
@@ -121,7 +122,8 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts, whatever the outcome: only this receives it.
+                        // Without more time the signal ends the program, even if the work just succeeded: no
+                        // one else receives the signal.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -137,8 +139,8 @@ impl Caught {
         }
     }
 
-    /// From here on there is no command to receive a signal: a signal ends the program after `more`, unless
-    /// it has ended by then. `last_words` reports unfinished work.
+    /// Called when the command has ended: from now on a signal ends the program after `more`, unless the
+    /// program ends before. `last_words` reports unfinished work.
     pub(super) fn end_by_signal(
         &self,
         more: Duration,
@@ -178,7 +180,7 @@ impl Caught {
     }
 
     pub(crate) fn wait_again(&self, pause: Duration) -> Option<i32> {
-        // Earlier signals were meant for the command.
+        // Drops earlier signals, which were meant for the command.
         while self.signals.try_recv().is_ok() {}
         self.waits.store(true, Ordering::SeqCst);
         match self.asked_to_end.load(Ordering::SeqCst) {
@@ -198,7 +200,7 @@ impl Caught {
     }
 }
 
-/// Keeps signals to all processes of a service from ending this process, which must end after its command.
+/// Ignores signals that a service manager sends to all processes: this process must end after its command.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {
@@ -207,17 +209,17 @@ pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Lets this thread and those it starts write to the terminal, and hand it over, from the background.
+/// Lets this thread, and threads that it starts, write to the terminal and hand it over from the background.
 pub(crate) fn ignore_terminal_output_stop() {
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGTTOU);
-    // Without this, a hand-over from the background would stop this process.
+    // SIGTTOU would stop this process when it uses the terminal from the background.
     set.thread_block().ok();
 }
 
 pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
-        kill_current_process_group(signal).ok(); // the group contains at least this process
+        kill_current_process_group(signal).ok(); // cannot fail: the group contains this process
     }
 }
 
@@ -235,7 +237,8 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads them and unblocks all signals. Called before the first thread starts: threads inherit the mask.
+    /// Reads the dispositions and unblocks all signals. Called before the first thread starts, since threads
+    /// inherit the mask.
     pub(super) fn take() -> Inherited {
         let mut before = SigSet::empty();
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), Some(&mut before)).ok();
@@ -245,7 +248,7 @@ impl Inherited {
 
     pub(super) fn restore(self) {
         for signal in Named::iterator() {
-            // `Caught` catches no other signal that was ignored, so those are still ignored.
+            // Only SIGCHLD is caught although it was ignored: all other ignored signals are still ignored.
             if signal == Named::SIGCHLD && self.ignored & bit(signal) != 0 {
                 set(signal, SigHandler::SigIgn);
             }

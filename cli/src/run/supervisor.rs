@@ -1,5 +1,5 @@
-//! The supervisor: the process that holds the lock. It tells its helper until when, forwards signals, and
-//! reports the end.
+//! The supervisor: the process that holds the lock. It sends its helper the time until which the lock is
+//! held, forwards signals to the command, and reports the command's end.
 
 use std::io::{IoSlice, stdin};
 use std::mem::MaybeUninit;
@@ -46,7 +46,7 @@ pub(crate) struct Task<'a> {
 
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Dropping the guard releases what may remain. The exit code does not depend on the store's answer.
+        // The dropped guard releases what may be left; the store's answer does not change this exit code.
         lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -97,14 +97,14 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
 fn wanted_by_others(task: &Task<'_>, guard: &OwnedGuard) -> leasehold::Result<Receiver<()>> {
     let (sender, contended) = bounded(1);
     match task.on_contended {
-        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // full: a message waits already
+        Some(_) => guard.on_contended(move || sender.try_send(()).unwrap_or_default())?, // one message is enough
         None => return Ok(never()),
     }
     Ok(contended)
 }
 
 fn under(guard: &OwnedGuard) -> String {
-    /// In a deeply nested command the outermost owners are left out.
+    /// A more deeply nested command gets the innermost owners only.
     const MOST: usize = 16;
     let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
@@ -143,7 +143,7 @@ impl Helper {
             Some(signal) => command.env("LEASEHOLD_CONTENDED_BY", signal.trim_start_matches("SIG")),
             None => command.env_remove("LEASEHOLD_CONTENDED_BY"),
         };
-        // In a group of its own, the helper does not get what the terminal sends to this process's group.
+        // The helper has a process group of its own, so that it gets no signals from the terminal.
         let process = caught.spawn(command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0))?;
         drop(command); // closes the socket's other end
         send_input(&stream)?;
@@ -173,7 +173,7 @@ enum Ended {
     Exited(i32),
     Signaled(i32),
     Not(Exit),
-    /// The helper is gone, and so is the command.
+    /// The helper ended without a report, and the command ended with it.
     Unknown,
 }
 
@@ -202,7 +202,8 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // The helper must run: without its report of the end the lock would be renewed for ever.
+            // A stopped helper must continue: without its report of the command's end the lock would be
+            // renewed for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -218,7 +219,7 @@ impl Supervisor<'_> {
                     self.is_gone = loss.is_ok_and(|loss| loss.reason == LossReason::Gone);
                     lost = never();
                     if self.is_lost {
-                        drop(parts::send(&self.helper.stream, &Order::Gone)); // otherwise the helper sees the window end
+                        drop(parts::send(&self.helper.stream, &Order::Gone)); // else the helper acts at the window's end
                     }
                 },
                 // The command gets the signal of `--on-contended` once, and only while it runs.
@@ -239,7 +240,7 @@ impl Supervisor<'_> {
         let now = Moment::now();
         let until = now.plus(self.guard.remaining()).min(self.ceiling);
         if until > self.until.plus(Duration::from_millis(1)) && !self.is_lost {
-            // If an order is lost, the next one makes up for it.
+            // If an order is lost, the next order replaces it.
             if parts::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
@@ -247,8 +248,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// This run leads until the helper begins to end the command, at the latest until the helper kills it.
-    /// Both precede another leadership.
+    /// Publishes until when this run leads: until the helper begins to end the command, at the latest until
+    /// the helper kills the command. Another process can lead only after that.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {
@@ -271,9 +272,9 @@ impl Supervisor<'_> {
         self.is_ending = true;
         self.family(group).kill();
         if now < self.until.plus(Duration::from_secs(1)) {
-            return None; // the helper's report is on its way
+            return None; // the helper's report will arrive
         }
-        // A stopped helper reports nothing. Its death makes the command's orphans children of this process.
+        // A stopped helper reports nothing. When it is killed, the command becomes a child of this process.
         drop(self.helper.process.kill());
         self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -298,7 +299,7 @@ impl Supervisor<'_> {
                 self.group = Pid::from_raw(pid);
                 if let Some(group) = self.group {
                     self.terminal.offer(group);
-                    // The command may have been stopped because it used the terminal too early.
+                    // Continues the command in case it was stopped because it used the terminal too early.
                     kill_group(group, SIGCONT);
                     std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
@@ -364,7 +365,7 @@ impl Supervisor<'_> {
     fn signaled(&mut self, signal: i32) {
         let Some(group) = self.group else { return self.unheard.push(signal) };
         if family::is_dead(group) {
-            self.unheard.push(signal); // processes that it left behind may still receive the signal
+            self.unheard.push(signal); // the command is dead, but its group may have other processes
         }
         if signal == SIGCONT {
             self.terminal.offer(group);
@@ -375,7 +376,7 @@ impl Supervisor<'_> {
 
     fn send(&self, group: Pid, signal: i32) {
         if signal == SIGTERM {
-            // Also reaches processes outside the group, like a service manager: none may outlive the lock.
+            // Signals processes outside the group too, as a service manager would: none may outlive the lock.
             drop(parts::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -416,7 +417,7 @@ impl Supervisor<'_> {
             // Returns when the shell continues this process.
             kill_process(getpid(), Signal::STOP).ok();
         } else if signal != SIGTSTP {
-            return; // whoever stopped the command must continue it: nothing could continue both
+            return; // the process that stopped the command continues it, but would not continue this process
         }
         self.beat();
         if had {
@@ -426,7 +427,7 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
-        // Before the release, after which another run may lead.
+        // Publishes the end of the leadership before the release, after which another run may lead.
         self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {

@@ -1,4 +1,5 @@
-//! The terminal belongs to the command's group while the command runs, as if the shell had started it alone.
+//! Gives the terminal to the command's group while the command runs, as if the shell had started only the
+//! command.
 
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;

@@ -13,15 +13,15 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The default grace, or a tenth of a short window: a store may then be down for half of the lease.
+/// The default grace, or a tenth of the window if that is less: the store may then be down for half a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Renewals are a third of the window apart, so at most a third remains for the grace. The window is
-    /// shorter than requested (1 % for clocks, and the request's time), so the grace is cut to fit, not
-    /// refused.
+    /// Renewals are a third of the window apart, so at most a third remains for the grace. The window is a
+    /// little shorter than the requested lease (1 % for clocks, and the request's time), so a grace of a
+    /// third of the lease is cut, not refused.
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -31,16 +31,16 @@ impl Times {
     }
 }
 
-/// How long a store may be down before TERM. In the worst case it goes down just before a renewal, a third of
-/// the lease after the last one.
+/// How long a store may be down before the command gets TERM. In the worst case the store fails just before a
+/// renewal, when a third of the lease is over.
 pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     let window = lease.mul_f64(0.99);
     let times = Times::of(window, grace);
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why no command can be ended in time under a lock that lasts only this long without renewal. Depends on the
-/// options alone, so the same options are always refused or never.
+/// Why a command cannot be ended in time under a lock of this lease. Depends on the options alone, so that
+/// the same options are always refused or never.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     if asked < SHORTEST {
         return Some("too short to end a command in time: the least is 1s".to_owned());
@@ -50,9 +50,9 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is over a third of the lease, which must be at least {least:?}"))
 }
 
-/// Whether the helper ended the command because of `--max-hold`, and not for a missing renewal: `until` is
-/// near `ceiling`. The library's window ends up to 1 % earlier, and begins with the request, which may have
-/// been slow.
+/// Whether the helper ended the command because of `--max-hold`, not for a missing renewal: then `until` is
+/// near `ceiling`. The two may differ, since the library's window ends up to 1 % earlier, and begins with the
+/// request, which may have been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(why_too_short(15 * SECOND, &terms(50)), None);
         assert!(why_too_short(15 * SECOND, &terms(51)).is_some());
         assert!(why_too_short(SECOND / 2, &terms(0)).is_some());
-        // The window of a 15 s lease.
+        // A lease of 15 s may be used for this time.
         let window = Duration::from_millis(14_850);
         assert_eq!(Times::of(window, terms(50).kill_grace).grace, window / 3);
         assert_eq!(Times::of(window, terms(10).kill_grace).grace, SECOND);

@@ -1,6 +1,7 @@
-//! On Windows no command runs under a lock; these are the signals that the other actions need.
+//! On Windows no command can run under a lock. This module refuses such actions, and has the signals for the
+//! others.
 
-/// `doctor` prints how long a store may be down.
+/// Used by `doctor`, which prints for how long a store may be down.
 #[allow(dead_code, reason = "no command is ended here")]
 #[path = "times.rs"]
 pub(crate) mod times;
@@ -20,7 +21,7 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Ended {
     refused(common, "elect")
 }
 
-/// Windows cannot end a command for certain, and a command that outlives its lock is worse than none.
+/// Refuses an action that runs a command: Windows has no sure way to end the command before the lock is lost.
 fn refused(common: &Common, action: &str) -> Ended {
     let words =
         format!("{action} is for Unix only: a command could outlive the lock here; take the library, or WSL");

@@ -32,7 +32,7 @@ struct State<T> {
 
 struct Made<T> {
     value: Arc<T>,
-    /// When the making began: a value is as old as its oldest part.
+    /// When the computation of the value began, since a value is as old as its oldest part.
     since: Moment,
 }
 
@@ -58,7 +58,7 @@ impl<T> Seen<T> {
 }
 
 impl Trouble {
-    /// A text for any reader: no address, and no text from the store.
+    /// The trouble in words that every reader of the page may see: without addresses or text from the store.
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",
@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         self.get(Duration::ZERO);
     }
 
-    /// The newest value: a fresh one, or one made within `wait`, or else an old one.
+    /// The newest value. If it is not fresh, waits up to `wait` for a new one, and then returns the old one.
     pub(crate) fn get(&self, wait: Duration) -> Seen<T> {
         let end = Moment::now().plus(wait);
         let mut state = self.0.lock();
@@ -155,10 +155,10 @@ impl<T> Shared<T> {
         let now = Moment::now();
         let mut state = self.lock();
         state.running = None;
-        state.is_wanted = false; // callers that came meanwhile get this value
+        state.is_wanted = false; // this value also serves callers that asked during the computation
         match made {
             Ok((value, fresh)) => {
-                // A value that takes long to make is made less often.
+                // A value that takes long to compute is computed less often.
                 state.tried = Some((now, fresh.max(now.since(since)).max(FRESH)));
                 state.made = Some(Made { value: Arc::new(value), since });
                 state.failure = None;
@@ -168,7 +168,7 @@ impl<T> Shared<T> {
                 let first = state.failure.map_or(since, |(_, first)| first);
                 state.failure = Some((error.kind(), first));
                 state.failed_total += 1;
-                // Tried again soon, even if the failure took long.
+                // After a failure tries again soon, even if the failure took long.
                 state.tried = Some((now, FRESH));
             }
         }

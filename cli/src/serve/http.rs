@@ -14,7 +14,7 @@ use crate::say::{Exit, Say};
 const MOST_CONNECTIONS: usize = 64;
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
-/// For the whole request, in however many pieces it arrives.
+/// Time limit for the arrival of the whole request, in however many pieces.
 const TO_ASK: Duration = Duration::from_secs(5);
 const TO_TAKE: Duration = Duration::from_secs(10);
 const TO_CLOSE: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const TO_CLOSE: Duration = Duration::from_secs(1);
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `None`: an HTTP/1.0 client may omit it. Browsers always send it.
+    /// `None` if the client, of HTTP/1.0, sent none. Browsers always send it.
     pub(crate) host: Option<String>,
     pub(crate) local: SocketAddr,
 }
@@ -108,13 +108,13 @@ fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sy
     let connections = Arc::new(Connections::default());
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Usually too many files are open; there may be fewer a moment later.
+            // The usual reason is too many open files, so try again a little later.
             std::thread::park_timeout(Duration::from_millis(50));
             continue;
         };
         let Ok(place) = connections.enter(&stream) else { continue };
         let answer = Arc::clone(&answer);
-        // If no thread starts, the connection is closed.
+        // If no thread can be started, the connection is dropped, and so closed.
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
             drop(converse(stream, &place, &*answer)); // on an error the client has gone
         });
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8], local: SocketAddr) -> Result<Option<Request>, Answer> {
         (Some(host), None) => Some(String::from_utf8_lossy(host.value).into_owned()),
         _ => return Err(Answer::text(400, "a request has one Host")),
     };
-    // A whole URL, as sent to proxies, could name another host than the checked one.
+    // Refuses a whole URL, as clients send to proxies: its host could differ from the checked `Host`.
     let path = head.path.unwrap_or_default();
     if !path.starts_with('/') {
         return Err(Answer::text(400, "a path begins with /"));
@@ -225,7 +225,7 @@ struct Open {
 
 struct Connection {
     stream: TcpStream,
-    /// The request has arrived and its answer is being made, so the client is not slow.
+    /// Whether this server still computes the answer. Such a connection is never cut for a new client.
     waits_for_us: bool,
     is_cut: bool,
 }
@@ -236,7 +236,7 @@ struct InUse {
 }
 
 impl Connections {
-    /// If all places are taken, disconnects the slowest client.
+    /// Takes a place. If none is free, cuts the oldest connection that does not wait for this server.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();
@@ -277,7 +277,7 @@ impl Drop for InUse {
 // Another site's page can point its own name at a loopback address (DNS rebinding), and read what a server there
 // answers. Its requests have that name in `Host`, so this server refuses unknown names.
 
-/// The host name. The port says nothing: it differs behind a tunnel, and an attacker can choose it.
+/// The host name without its port, which differs behind a tunnel, and which an attacker can choose.
 pub(crate) fn host_name(host: &str) -> Option<String> {
     let host = host.trim();
     let name = match host.strip_prefix('[') {

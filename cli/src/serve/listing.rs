@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::args::ServeArgs;
 use crate::clock::{Moment, wall};
+use crate::cycles;
 use crate::job::{self, State};
 use crate::list::{has_no_end, lock_as_json};
-use crate::rings;
 use crate::serve::fresh::{Progress, Seen, Trouble};
 
 const MOST_LOCKS: usize = 10_000;
@@ -22,7 +22,7 @@ const SHARE: u32 = 100;
 /// The store's processor time for a key that is no lock, and for a lock, measured on Redis 7.
 const KEY_COST: Duration = Duration::from_micros(2);
 const LOCK_COST: Duration = Duration::from_micros(20);
-/// Two readings of a run's end differ by less than this many seconds, because two clocks are read.
+/// Two computed times of the same run's end differ by less than this many seconds, since two clocks are read.
 const JITTER: u64 = 2;
 
 pub(crate) struct Listing {
@@ -53,7 +53,7 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// How a lock is used, from which alerts know how long it may be held, and how many may wait.
+/// How a lock is used. By this label alerts decide how long a lock may be held, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     Lock,
@@ -96,7 +96,8 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// Only the first groups seen have their own series, so that series neither come and go nor multiply.
+/// The groups with series of their own: only those seen first, so that the number of series is bounded, and a
+/// series does not come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -186,7 +187,7 @@ impl Lists {
                 waiters.add(&one);
             }
             if waiters.may_be_deadlocked {
-                deadlocks = rings::seen(&self.client);
+                deadlocks = cycles::seen(&self.client);
             }
             for lock in shown.iter().filter(|lock| lock.waiting == 0 && Use::of(lock) == Use::Permits) {
                 counted.entry(self.groups.of(lock)).or_default().waiting += waiters.number(&lock.name);
@@ -204,13 +205,13 @@ impl Lists {
             ("requests", json!(requests)),
             ("keys", json!(keys)),
             ("took_seconds", json!(took.as_secs_f64())),
-            ("deadlocks", rings::all_as_json(&deadlocks)),
+            ("deadlocks", cycles::all_as_json(&deadlocks)),
             ("jobs", jobs.iter().map(Job::as_json).collect()),
             ("locks", shown.iter().map(|lock| waiters.with(lock)).collect()),
         ] {
             fields += &format!(",\"{field}\":{value}");
         }
-        let certain = deadlocks.iter().filter(|ring| ring.is_certain).count();
+        let certain = deadlocks.iter().filter(|cycle| cycle.is_certain).count();
         let deadlocks = [certain, deadlocks.len() - certain];
         let fresh = self.interval.unwrap_or_else(|| rest(keys, found));
         Ok((Listing { fields, groups: counted, jobs, deadlocks, requests, keys, took }, fresh))
@@ -235,7 +236,8 @@ fn rest(keys: u64, locks: u64) -> Duration {
     (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
 }
 
-/// The former number, unless the run's end really changed; seconds since 1970, 0: none.
+/// When the run ended, in seconds since 1970, or 0 for none: `before`, unless the new time differs by more
+/// than the clocks' inaccuracy.
 fn steady(before: u64, ago: Option<Duration>) -> u64 {
     let Some(ago) = ago else { return 0 };
     let now = wall().saturating_sub(ago).as_secs();

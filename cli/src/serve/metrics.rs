@@ -5,7 +5,7 @@ use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// While the store is in trouble no locks are counted, so that no outdated number is shown.
+/// The metrics as text. While the store is in trouble they lack the counts of locks, which would be outdated.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     let is_up = f64::from(u8::from(trouble.is_none()));
@@ -33,15 +33,16 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
     text.metric("locks_without_end", "gauge", help, groups(|group| Some(group.without_end as f64)));
     let help = "For how long the longest hold has lasted, of those whose holders say so.";
     text.metric("oldest_hold_seconds", "gauge", help, groups(|group| Some(group.oldest?.as_secs_f64())));
-    let help = "Rings of threads or commands that wait for each other, and rings that may be some.";
-    let rings = ["true", "false"].into_iter().zip(listing.deadlocks);
+    let help =
+        "Cycles of threads or commands that wait for each other: certain deadlocks, and possible ones.";
+    let cycles = ["true", "false"].into_iter().zip(listing.deadlocks);
     text.metric(
         "deadlocks",
         "gauge",
         help,
-        rings.map(|(certain, number)| (vec![("certain", certain)], number as f64)),
+        cycles.map(|(certain, number)| (vec![("certain", certain)], number as f64)),
     );
-    // Not `job`, which is Prometheus's own label.
+    // The label cannot be `job`, which Prometheus itself uses.
     let jobs = |number: fn(&Job) -> Option<f64>| {
         let jobs = listing.jobs.iter();
         jobs.filter_map(move |job| Some((vec![("name", job.name.as_str())], number(job)?)))

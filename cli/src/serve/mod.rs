@@ -23,7 +23,7 @@ use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain, explained};
 
 const WAIT: Duration = Duration::from_millis(2500);
-/// Any name will do: the request only shows whether the store answers.
+/// The name in the request that only tests whether the store answers.
 const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Ended {
@@ -78,7 +78,7 @@ impl Site {
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
-    /// A slow list is no trouble: a store that answers one request is up.
+    /// The list, and any trouble of the store. A slow list is no trouble if the store answers one request.
     fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
         let trouble = self.health.get(WAIT).trouble();
         let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };
@@ -198,7 +198,7 @@ mod tests {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
-        // Other programs' text stays text: nothing in the page turns it into elements or code.
+        // The page has none of the calls that would turn other programs' text into elements or code.
         const NONE: &str = "http:|https:|//cdn|src=|@import|url(|innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|Function(|\
                             style=| on";
         for no in NONE.split('|') {

@@ -9,7 +9,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, 
 use leasehold::{Deadlock, Error, Inspection, ListCost, ListedLock, LockClient, ObjectKind};
 
 use crate::clock::Moment;
-use crate::rings;
+use crate::cycles;
 use crate::show;
 
 const MOST_LOCKS: usize = 10_000;
@@ -17,7 +17,7 @@ const MOST_LOCKS: usize = 10_000;
 const UNASKED: u64 = 5;
 const MOST_TOKENS: usize = 64;
 
-pub(crate) struct Look {
+pub(crate) struct Poll {
     pub(crate) locks: Vec<ListedLock>,
     pub(crate) found: u64,
     pub(crate) waiting: u64,
@@ -29,14 +29,14 @@ pub(crate) struct Look {
 }
 
 pub(crate) enum Answer {
-    Looked(Look),
+    Polled(Poll),
     Failed(Error),
     Asked(Box<Inspection>),
     Said(String),
 }
 
 pub(crate) enum Ask {
-    Look,
+    Poll,
     Question(String),
     Force(Box<Inspection>),
 }
@@ -50,14 +50,14 @@ pub(crate) struct Asks {
 impl Asks {
     pub(crate) fn start(client: &LockClient, pattern: &str, interval: Duration) -> io::Result<Asks> {
         let (asks, asked) = unbounded();
-        // At most one answer waits to be drawn.
+        // Room for one answer: this thread does not poll again before that answer is drawn.
         let (answer, answers) = bounded(1);
         let visible = Arc::<Mutex<Vec<String>>>::default();
         let mut thread = Thread {
             client: client.clone(),
             pattern: pattern.to_owned(),
             visible: Arc::clone(&visible),
-            looks: 0,
+            polls: 0,
             fences: HashMap::new(),
         };
         std::thread::Builder::new().name("asks".to_owned()).spawn(move || {
@@ -65,14 +65,14 @@ impl Asks {
             loop {
                 let ask = match asked.recv_timeout(due.since(Moment::now())) {
                     Ok(ask) => ask,
-                    Err(RecvTimeoutError::Timeout) => Ask::Look,
+                    Err(RecvTimeoutError::Timeout) => Ask::Poll,
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
                 let forced = matches!(ask, Ask::Force(_));
                 if answer.send(thread.answer(ask)).is_err() {
                     return;
                 }
-                // The outcome of a forced release must show at once.
+                // After a forced release the next poll is due at once, so that the screen shows the outcome.
                 let now = Moment::now();
                 due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
             }
@@ -85,7 +85,7 @@ impl Asks {
     }
 
     pub(crate) fn ask(&self, ask: Ask) {
-        self.asks.send(ask).ok(); // if the thread has ended, its answers say so
+        self.asks.send(ask).ok(); // fails if the thread has ended, which its closed channel of answers shows
     }
 }
 
@@ -93,17 +93,18 @@ struct Thread {
     client: LockClient,
     pattern: String,
     visible: Arc<Mutex<Vec<String>>>,
-    looks: u64,
+    polls: u64,
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and how long it had held the lock when its token was read; less means a new hold.
+/// The owner, and how long it had held the lock when its token was read. A later shorter time means a new
+/// hold.
 type Hold = (String, Option<Duration>);
 
 impl Thread {
     fn answer(&mut self, ask: Ask) -> Answer {
         let answered = match ask {
-            Ask::Look => self.look().map(Answer::Looked),
+            Ask::Poll => self.poll().map(Answer::Polled),
             Ask::Question(name) => self.client.inspect(&name).map(|seen| Answer::Asked(Box::new(seen))),
             Ask::Force(seen) => {
                 show::evict(&self.client, &seen).map(|forced| Answer::Said(forced.words(&seen)))
@@ -112,7 +113,7 @@ impl Thread {
         answered.unwrap_or_else(Answer::Failed)
     }
 
-    fn look(&mut self) -> Result<Look, Error> {
+    fn poll(&mut self) -> Result<Poll, Error> {
         let since = Moment::now();
         let (mut kept, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);
         let mut locks = self.client.list(&self.pattern);
@@ -126,12 +127,12 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
-        // For some kinds the store shows no waiters, so the search runs now and then without one.
-        self.looks += 1;
-        let is_asked = waiting > 0 || found > 1 && self.looks.is_multiple_of(UNASKED);
-        let deadlocks = if is_asked { rings::seen(&self.client) } else { Vec::new() };
+        // Searches now and then even without a waiter, since the store does not show waiters of all kinds.
+        self.polls += 1;
+        let is_asked = waiting > 0 || found > 1 && self.polls.is_multiple_of(UNASKED);
+        let deadlocks = if is_asked { cycles::seen(&self.client) } else { Vec::new() };
         let took = Moment::now().since(since);
-        Ok(Look { locks: kept, found, waiting, fences, deadlocks, cost, took, since })
+        Ok(Poll { locks: kept, found, waiting, fences, deadlocks, cost, took, since })
     }
 
     fn fences(&mut self, locks: &[ListedLock], cost: &mut ListCost) -> Result<HashMap<String, u64>, Error> {

@@ -42,7 +42,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Ended {
 }
 
 enum Trouble {
-    /// Waiting will not help: the user has no rights, or the store no lists.
+    /// An error that stays: the user lacks a right, or the store has no lists.
     Store(leasehold::Error),
     System(std::io::Error),
 }
@@ -84,7 +84,7 @@ fn shown(
         let next = select! {
             recv(events) -> event => match event {
                 Ok(Event::Key(key)) if is_press(&key) => view.typed(&key),
-                Ok(_) => Next::Go, // for example a new size
+                Ok(_) => Next::Go, // for example after the terminal's size has changed
                 Err(_closed) => return Ok(Exit::Success), // the terminal is gone
             },
             recv(asks.answers) -> answer => match answer {
@@ -112,8 +112,8 @@ fn is_press(key: &KeyEvent) -> bool {
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     system::stop()?;
-    // The screen is empty already. `clear` would ask the terminal for the cursor's position, and `typed`
-    // would read the answer.
+    // Does not call `clear`, which asks the terminal for the cursor's position: `typed` would read the
+    // answer. The screen is empty anyway.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -13,12 +13,12 @@ use crate::say::{folded, plain};
 use crate::show::harmless;
 use crate::top::view::{Mode, Row, View};
 
-/// Without colors, since the user can read the terminal's own.
+/// The styles use no colors, which might be unreadable on the terminal's own.
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 const OLD: Style = Style::new().add_modifier(Modifier::DIM);
 
-const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  Enter look now";
+const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  Enter refresh";
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     let width = frame.area().width;
@@ -47,28 +47,28 @@ fn summary(view: &View, now: Moment) -> String {
     } else {
         view.order.words().to_owned()
     };
-    let Some(look) = &view.look else { return "the store is asked".to_owned() };
-    let shown = u64::try_from(look.locks.len()).unwrap_or(u64::MAX);
-    let locks = if look.found == 1 { "lock" } else { "locks" };
-    let mut words = format!("{} {locks}, {} waiting", look.found, look.waiting);
-    if look.found > shown {
+    let Some(poll) = &view.poll else { return "the store is asked".to_owned() };
+    let shown = u64::try_from(poll.locks.len()).unwrap_or(u64::MAX);
+    let locks = if poll.found == 1 { "lock" } else { "locks" };
+    let mut words = format!("{} {locks}, {} waiting", poll.found, poll.waiting);
+    if poll.found > shown {
         words += &format!(", the first {shown} here");
     }
     if !view.filter.is_empty() {
         words += &format!(", {} with “{}”", view.rows.len(), plain(&view.filter));
     }
     words += &format!(", {order}");
-    match look.deadlocks.len() {
+    match poll.deadlocks.len() {
         0 => {}
         1 => words += ", 1 deadlock",
         count => words += &format!(", {count} deadlocks"),
     }
-    let age = now.since(look.since);
+    let age = now.since(poll.since);
     if view.trouble.is_some() {
         words += &format!("; of {} ago", time(age));
     }
     words
-        + &format!("; {} requests, {} keys, {} ms", look.cost.requests, look.cost.keys, look.took.as_millis())
+        + &format!("; {} requests, {} keys, {} ms", poll.cost.requests, poll.cost.keys, poll.took.as_millis())
 }
 
 fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
@@ -79,7 +79,7 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
         Mode::Asking(name) => Line::raw(format!("who has {}?", plain(name))),
         Mode::Question(_) if width < WIDE => Line::styled("release it by force? y: yes, else: no", BOLD),
         Mode::Question(_) => Line::styled(
-            "release it by force? Its holder goes on without it, unless it looks. y: yes, any other key: no",
+            "release it by force? Its holder goes on without it, unless it checks. y: yes, any other key: no",
             BOLD,
         ),
         Mode::Moving => match (&view.trouble, &view.said) {
@@ -93,11 +93,11 @@ fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
 }
 
 const WIDE: u16 = 100;
-/// Narrower screens have only the most important columns, and all of the selected lock below.
+/// A narrower screen has only the most important columns, and below them all columns of the selected lock.
 const NARROW: u16 = 72;
 
 fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {
-    let age = view.look.as_ref().map_or(Duration::ZERO, |look| now.since(look.since));
+    let age = view.poll.as_ref().map_or(Duration::ZERO, |poll| now.since(poll.since));
     view.height = usize::from(area.height.saturating_sub(1));
     let (at, count) = (view.at(), view.rows.len());
     let least = (at + 1).saturating_sub(view.height);

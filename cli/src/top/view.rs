@@ -7,11 +7,11 @@ use leasehold::{Holder, Inspection, ListedLock, ObjectKind};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::clock::Moment;
-use crate::rings;
+use crate::cycles;
 use crate::say::plain;
 use crate::show;
 use crate::store;
-use crate::top::asks::{Answer, Ask, Look};
+use crate::top::asks::{Answer, Ask, Poll};
 
 pub(crate) enum Next {
     Go,
@@ -74,7 +74,7 @@ pub(crate) enum Mode {
 
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) look: Option<Look>,
+    pub(crate) poll: Option<Poll>,
     pub(crate) rows: Vec<Row>,
     pub(crate) order: Order,
     pub(crate) reversed: bool,
@@ -90,14 +90,14 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn has_locks(&self) -> bool {
-        self.look.is_some()
+        self.poll.is_some()
     }
 
     pub(crate) fn answered(&mut self, answer: Answer, now: Moment) {
         match answer {
-            Answer::Looked(look) => {
+            Answer::Polled(poll) => {
                 self.trouble = None;
-                self.look = Some(look);
+                self.poll = Some(poll);
                 self.arrange();
             }
             Answer::Failed(error) => {
@@ -108,7 +108,7 @@ impl View {
                 }
             }
             Answer::Asked(seen) => {
-                // The user may have pressed another key meanwhile.
+                // Drops the answer if the user has pressed another key meanwhile.
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }
@@ -170,7 +170,7 @@ impl View {
                 self.arrange();
             }
             KeyCode::Char('/') => self.mode = Mode::Filtering,
-            KeyCode::Enter => return Next::Ask(Ask::Look),
+            KeyCode::Enter => return Next::Ask(Ask::Poll),
             KeyCode::Char('f') => {
                 let Some(row) = self.rows.get(self.at()) else { return Next::Go };
                 self.mode = Mode::Asking(row.name.clone());
@@ -215,10 +215,10 @@ impl View {
     }
 
     fn arrange(&mut self) {
-        let Some(look) = &self.look else { return };
-        let rows = look.locks.iter().map(|lock| {
-            let is_deadlocked = look.deadlocks.iter().any(|ring| rings::has(ring, &lock.name));
-            Row { is_deadlocked, ..row(lock, look.fences.get(&lock.name).copied()) }
+        let Some(poll) = &self.poll else { return };
+        let rows = poll.locks.iter().map(|lock| {
+            let is_deadlocked = poll.deadlocks.iter().any(|cycle| cycles::has(cycle, &lock.name));
+            Row { is_deadlocked, ..row(lock, poll.fences.get(&lock.name).copied()) }
         });
         let filter = self.filter.to_lowercase();
         let is_meant = |row: &Row| {

@@ -148,7 +148,7 @@ fn a_strict_unknown_release_exits_with_80() {
         let mut run = server.leasehold(&["run", "--lease", "20s", "unknown"]);
         run.args(strict.then_some("--strict")).args(["--", "sh", "-c"]);
         run.arg("echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done").arg(&file);
-        // Earlier than the lease's end, after which the lock would be lost.
+        // The release gives up before the lease ends, since after that the lock would count as lost.
         run.env("LEASEHOLD_RETRY_TIMEOUT", "500ms").env("LEASEHOLD_COMMAND_TIMEOUT", "500ms");
         let mut run = Run::start(&mut run);
         eventually("the command runs", || file.exists());

@@ -18,7 +18,7 @@ fn rounds() -> usize {
 pub(crate) enum Child {
     Itself,
     IgnoresTerm,
-    /// In a session of its own, while the parent waits.
+    /// The command runs in its own session, while its parent waits.
     Setsid,
     Su,
     Script,
@@ -72,14 +72,15 @@ enum Fault {
     KeyDeleted,
 }
 
-/// Long enough that a busy machine may stand still for half of it.
+/// A lease so long that the test passes even if a busy machine stands still for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
-/// The next renewal, within a third of the 15 s lease, finds a deleted key. If it did not, the window would
-/// last for most of two thirds.
+/// How long the command may run after its key was deleted. The next renewal, within 5 s (a third of the 15 s
+/// lease), finds the loss; without that renewal the command would run for almost 10 s.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// In each pair the first command stamps until it is ended; the second waits for the lock and stamps once.
+/// In each pair the first command writes time stamps until it is ended; the second waits for the lock and
+/// writes one.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =
@@ -112,7 +113,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
-        eventually("the second waits", || server.in_line(&name) == 1);
+        eventually("the second waits", || server.queue_length(&name) == 1);
         pairs.push((name, first, second, first_file, second_file));
     }
     let struck_at = now();
@@ -143,7 +144,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
     for (name, mut first, mut second, first_file, second_file) in pairs {
         assert_eq!(second.wait().code(), Some(0), "{name}");
         let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        // After its key is deleted the server grants the lock at once, so the two may overlap.
+        // If the lock's key is deleted, the server grants the lock at once, so the two commands may overlap.
         if fault != Fault::KeyDeleted {
             assert!(last < start, "{name}: {} ns after the second's start", last - start);
         }

@@ -47,7 +47,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
     } else if name.starts_with("cron/") {
         let is_variable = |line: &&str| line.starts_with("LEASEHOLD_");
         let variables: Vec<_> = text.lines().filter(is_variable).map(pair).collect();
-        // Minute, hour, day, month, weekday, and, in this folder of the system's, the user.
+        // A line of the system's crontab has five fields for the time, then the user, then the command.
         for line in
             text.lines().filter(|line| line.starts_with(|one: char| one.is_ascii_digit() || one == '*'))
         {
@@ -83,7 +83,7 @@ fn each_line_of_the_files_runs_its_command() {
                 word => word.to_owned(),
             };
             if line.words[1] == "serve" {
-                // Without `$OPTIONS`, whose file is optional.
+                // Leaves out `$OPTIONS`: the unit's optional file, which would set it, does not exist.
                 let words =
                     line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
                 let words: Vec<String> = words.collect();

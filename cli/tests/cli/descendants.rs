@@ -82,8 +82,8 @@ fn a_hidden_process_is_not_reported_as_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// As under a service manager that delegates a control group to a user, where other users' processes can be
-/// ended too.
+/// A service manager may delegate a control group to a user. Below it the user may end other users' processes
+/// too.
 #[test]
 fn a_delegated_cgroup_ends_another_users_process() {
     let server = Server::start();
@@ -204,7 +204,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
-    eventually("it waits", || server.in_line("inherited") == 1);
+    eventually("it waits", || server.queue_length("inherited") == 1);
     assert_eq!(waiting.terminate(), Some(128 + 15));
     holder.terminate();
 }
@@ -250,7 +250,8 @@ fn a_signal_at_once_ends_a_run_that_is_still_connecting() {
     }
 }
 
-/// Also a signal between the command's end and the run's notice of it, which no command receives.
+/// One of the signals comes after the command's end and before the run notices that end, so no command
+/// receives it.
 #[test]
 fn a_signal_ends_an_unanswered_release() {
     let run = &["run", "-q", "--lease", "120s", "hung"][..];
@@ -267,7 +268,7 @@ fn a_signal_ends_an_unanswered_release() {
         let command = children(helper)[0];
         signal(server.pid(), Signal::STOP);
         if !is_known {
-            signal(helper, Signal::STOP); // it continues by itself
+            signal(helper, Signal::STOP); // the helper continues by itself
         }
         std::fs::remove_file(&file).unwrap();
         eventually("the command has ended", || {

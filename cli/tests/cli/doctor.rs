@@ -149,7 +149,7 @@ fn a_missing_right_is_named() {
     rights_on(&Server::start());
 }
 
-/// Without ACL DRYRUN, and without a right to ask in a script, the rights are tried, and no key is left.
+/// Redis 6.2 has no ACL DRYRUN, so `doctor` tries each command, and must leave no key.
 #[test]
 fn a_missing_right_is_named_on_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
@@ -179,14 +179,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // A key that the user could not delete is never created.
+    // Since this user may not delete keys, `doctor` creates none without an expiry.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // If DEL is refused, the keys expire.
+    // The keys that were created expire.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

@@ -67,12 +67,12 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
     let second = candidate(&server, "second", &[]);
-    eventually("the second waits", || server.in_line("led") == 1);
+    eventually("the second waits", || server.queue_length("led") == 1);
     assert_eq!(server.outcome(&["force", "led", "--yes"]).0, 0);
     eventually("the second leads", || leads(&server, "second"));
-    eventually("the first waits", || server.in_line("led") == 1);
+    eventually("the first waits", || server.queue_length("led") == 1);
     assert_eq!(first.terminate(), Some(128 + 15));
-    eventually("its place is given up", || server.in_line("led") == 0);
+    eventually("its place is given up", || server.queue_length("led") == 0);
     drop(second);
 }
 
@@ -95,7 +95,7 @@ fn library_and_program_candidates_share_an_election() {
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
-    eventually("the library's waits", || server.in_line("led") == 1);
+    eventually("the library's waits", || server.queue_length("led") == 1);
     assert_eq!(candidate.term(), None);
     assert_eq!(leader.terminate(), Some(128 + 15));
     let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
@@ -131,7 +131,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     let leads = || server.keys().contains(&"led".to_owned());
     let said = || std::fs::read_to_string(&errors).unwrap();
     eventually("it leads", leads);
-    // Open connections work until they break.
+    // A changed password affects only new connections, so the test breaks the open ones.
     for word in ["new", "newer"] {
         set(word);
         server.ask(&["CLIENT", "KILL", "USER", "user"]);
@@ -157,7 +157,7 @@ fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
     eventually("it leads", || led() == 1);
     let _others: Vec<Run> = (0..6).map(|_| candidate()).collect();
     eventually("six wait", || server.outcome(&["clients"]).1.matches("waits for led").count() == 6);
-    let stand = || server.in_line("led") == 3;
+    let stand = || server.queue_length("led") == 3;
     let subscribed = |client: &str| client.contains(" sub=") && !client.contains(" sub=0 ");
     let listen = || server.ask(&["CLIENT", "LIST"]).lines().filter(|one| subscribed(one)).count();
     eventually("three listen", || stand() && listen() == 3);

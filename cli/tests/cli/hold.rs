@@ -160,8 +160,8 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     assert_eq!(shell.wait().code(), Some(79));
     let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    // The next renewal, after a third of the lease, finds the loss; the last window would end after half of
-    // it.
+    // The next renewal, after a third of the lease, finds the loss. Without it the signal would come later,
+    // by the end of the last window.
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
@@ -238,9 +238,9 @@ fn a_killed_lookout_is_replaced() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // The new lookout must have become the program before it is stopped: until then its parent blocks.
+    // Waits until the new lookout runs the program: if the test stopped it earlier, its parent would block.
     eventually(
-        "another looks out",
+        "another lookout runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
     );
     signal(children(keeper)[0], Signal::STOP);
@@ -262,7 +262,7 @@ fn the_keeper_survives_signals_to_its_service() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // A lookout that has just started may die of the signal; then the keeper starts another.
+        // The signal may kill a lookout that has just started. The keeper then starts another lookout.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }
@@ -339,8 +339,8 @@ fn hold_and_release_exit_as_the_page_says() {
         assert_eq!(code, wanted, "{text}: {said}");
         assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
     }
-    // Another user's folder in this user's name: root and logged-in users have a folder that no other user
-    // can create.
+    // Under TMPDIR another user may have taken the folder's name. The program must then use a folder that no
+    // other user can create.
     let taken = "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
           hold=$(TMPDIR=\"$DIR/x\" leasehold hold -q job) && leasehold release \"$hold\" && echo \"$hold\"";
     let (code, said) = code(taken);
@@ -375,7 +375,7 @@ fn each_kind_of_lock_can_be_held() {
 #[test]
 fn a_hold_that_cannot_create_its_socket_signals_nobody() {
     let server = Server::start();
-    // Longer than a socket's path may be.
+    // A folder whose path is longer than a socket's path may be.
     let deep = server.path(&"d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
     for shell in SHELLS {

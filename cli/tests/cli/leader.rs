@@ -77,7 +77,7 @@ fn a_leader_that_was_stopped_does_not_claim_to_lead() {
     let second = candidate(&server, "second", &["--lease", "2s"]);
     eventually("the second stands", || second.get("/ready").status == 200);
     signal(first.pid(), Signal::STOP);
-    // Asked while the process is stopped, over connections that the system accepts.
+    // The requests are sent while the process is stopped; the system accepts their connections.
     let mut asked: Vec<_> = (0..8).map(|_| first.connect()).collect();
     for stream in &mut asked {
         stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").unwrap();

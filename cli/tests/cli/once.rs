@@ -61,7 +61,7 @@ fn a_job_is_killed_at_its_maximum_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
-    // Dead before the lock ended, so before another run could begin.
+    // The command was dead before the lock ended, so no other run could have begun.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
 
@@ -213,7 +213,8 @@ fn the_documented_crontab_hides_the_url() {
 /// Runs the line as cron does: an assignment sets the environment, any other line's command goes to a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
-    // Replaces the user's command: prints what every user of the machine sees, and proves that it ran.
+    // This script replaces the user's command. It prints what every user of the machine sees, and creates a
+    // file.
     let seen = server.path("seen");
     let script = server.path("report.sh");
     fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();

@@ -228,7 +228,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
     if (document.documentElement.scrollWidth > innerWidth) off.push('the page'); \
     return off.slice(0, 20); })()";
 
-/// `LEASEHOLD_PICTURES=FOLDER` saves a picture of each size: look at them after a change of the page.
+/// With `LEASEHOLD_PICTURES=FOLDER` the test saves pictures, for a person to look at after a change.
 #[test]
 fn the_page_fits_a_small_screen() {
     let Some(program) = browser::find() else { return };
@@ -289,8 +289,8 @@ fn the_page_fits_a_small_screen() {
     assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
     let named = "getComputedStyle(document.getElementById('sort')).display";
     assert_eq!(page.value(named), "none");
-    // A phone has no room for a table: each lock is a block with named parts, and one selection replaces the
-    // column heads.
+    // A phone has no room for a table: each lock is a block with named parts, and a selection list replaces
+    // the column heads.
     page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

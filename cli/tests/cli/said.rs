@@ -114,7 +114,7 @@ fn ls_prints_columns_and_correct_counts() {
     let server = Server::start();
     let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");
     let _alpha = holding(&server, &["run", "-q", "alpha", "--", "sleep", "60"], "alpha");
-    // As Redisson's `lock(-1, …)` leaves the lock.
+    // A lock without an expiry, as Redisson's `lock(-1, …)` may leave it.
     server.ask(&["HSET", "middle", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"]);
     let (code, said) = server.outcome(&["ls"]);
     let lines: Vec<&str> = said.lines().collect();

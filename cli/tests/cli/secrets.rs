@@ -83,7 +83,7 @@ fn no_process_has_a_password_among_its_arguments() {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
             run.terminate();
-            // Otherwise the job would count as run for a second.
+            // Deletes the job's lock, since otherwise the next `once` would not run the job.
             server.ask(&["DEL", "job:once"]);
         }
     }

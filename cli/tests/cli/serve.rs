@@ -64,7 +64,7 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // One list a second, one that had begun before, and one for the last part of a second.
+    // At most one list for each second, one that had begun before, and one for the last part of a second.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -87,7 +87,7 @@ fn locks_beyond_ten_thousand_are_counted_but_not_listed() {
 fn metrics_are_grouped_and_in_prometheus_format() {
     let server = Server::start();
     make_locks(&server, "orders:", 1, 7);
-    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no end either
+    make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // this lock has no expiry
     make_lock(&server, "plain");
     let mut run = server.begin(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]);
     eventually("it is held", || server.keys().contains(&"import:1".to_owned()));

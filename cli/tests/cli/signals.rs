@@ -60,7 +60,7 @@ fn a_signal_reaches_the_commands_whole_group() {
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
-        // Between a shell's fork and its exec both processes lose an interrupt.
+        // Waits for the exec, since an interrupt between a shell's fork and exec is lost.
         let is_sleep = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
         };
@@ -183,8 +183,8 @@ fn no_command_outlives_a_killed_helper() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // A process that is being killed may still show its arguments, but does not sleep; nor does the
-        // process that was to become the command.
+        // Only a sleeping process counts: one that is being killed, or that was to become the command, may
+        // still show its arguments.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

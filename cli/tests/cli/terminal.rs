@@ -155,7 +155,7 @@ fn a_command_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = with_cat(&server, "", &[]);
     shell.goes(&[("\x1a", &["suspended", "Stopped", "ready> "]), ("fg\n", &["cat"])]);
-    // Shown twice: by the terminal's echo, and by the command.
+    // The word is shown twice: by the terminal's echo, and by the command.
     shell.goes(&[("again\n", &["again", "again"]), ("\x04", &[])]);
     shell.has_code(0);
 }
@@ -165,7 +165,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     let server = Server::start();
     let mut shell = beside_a_holder(&server);
     shell.goes(&[("$run -v one -- echo had''it\n", &["asking for one"])]);
-    eventually("it waits", || server.in_line("one") == 1);
+    eventually("it waits", || server.queue_length("one") == 1);
     shell.goes(&[("\x1a", &["Stopped"]), ("kill %1; fg\n", &["hadit"])]);
     shell.has_code(0);
 }
@@ -174,7 +174,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 #[test]
 fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
-    // At some moment of the run it warns that the lease is shorter than a request may take.
+    // At some moment the program warns that the lease is shorter than a request may take.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());

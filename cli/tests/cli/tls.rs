@@ -49,7 +49,7 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // The server sends its reason and hangs up; the client must read the reason every time.
+    // The server sends the reason and hangs up at once. The client must never miss the reason.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);

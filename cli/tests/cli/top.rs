@@ -117,7 +117,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows(&["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"]);
     let holder = run(&server, "nightly", &["import"]);
     let pid = holder.pid().to_string();
-    // A token is read one round after the round that found the lock.
+    // `top` reads a lock's token only in the poll after the one that found the lock.
     let mut first = 0;
     eventually("the token is shown", || {
         let line = top.shows(&["import", "fenced lock", "nightly ", &pid, "s ", "s ", "0"]);
@@ -142,7 +142,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // The program's last output may not have been read yet.
+    // Waits until the test has read the program's last output.
     eventually("what was on the terminal before is there again, and the cursor", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
@@ -157,7 +157,7 @@ fn a_key_ends_a_hold_only_after_confirmation() {
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
     top.shows(&["a ", "other"]);
     top.shows(&["b ", "nightly"]);
-    top.types("sss"); // by name
+    top.types("sss"); // sorts by name
     top.shows(&["by name"]);
     top.types("jf");
     top.asks("nightly");
@@ -221,7 +221,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["job:0001"]);
     top.types("r");
     top.shows(&["by name, reversed"]);
-    top.types("ssssr"); // around once, and reversed back
+    top.types("ssssr"); // once through all orders, then reversed
     top.types("sss");
     top.shows(&["soonest end first"]);
     top.types("g");

@@ -63,7 +63,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // Between the release and the grant no client waits and none holds: a poll then prints that.
+    // A poll between the release and the grant may print that no client waits and none holds.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;
@@ -138,7 +138,7 @@ fn a_closed_pipe_stops_watch_silently() {
 #[test]
 fn watch_refuses_invalid_arguments() {
     for wrong in [&["watch"][..], &["watch", "a", "--interval", "50ms"], &["watch", "a", "--for", "soon"]] {
-        // The store is away: if the arguments were accepted, the code would be 69.
+        // No store listens here, so accepted arguments would lead to the exit code 69.
         ends(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 64, "");
     }
     let mut away: Command = leasehold(&["watch", "a"]);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything in these tests takes, unless it fails.
+/// The time limit of each wait, longer than any step of a test that passes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Nanoseconds of the clock that all processes of the machine share.
@@ -102,8 +102,7 @@ impl Server {
         keys
     }
 
-    /// Number of clients in a lock's wait queue.
-    pub(crate) fn in_line(&self, name: &str) -> usize {
+    pub(crate) fn queue_length(&self, name: &str) -> usize {
         let answer = self.ask(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")]);
         answer.trim().trim_start_matches(':').parse().unwrap()
     }
@@ -134,7 +133,7 @@ impl Server {
         Run::start(&mut self.leasehold(arguments))
     }
 
-    /// For a test of what follows the connection: connecting may take long on a busy machine.
+    /// The program with a long connect time-out, since on a busy machine connecting may take long.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
         command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");

@@ -9,17 +9,18 @@ use leasehold::{LockClient, Result};
 /// How long a request may wait for its lock.
 pub const WAIT: Duration = Duration::from_secs(1);
 
-/// Connects. It blocks, so it is called before the runtime starts, or from a thread that may wait.
+/// Connects. Connecting blocks, so call this before the runtime starts, or from a thread that may wait.
 pub fn connect() -> Result<LockClient> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    // A request has no use for an answer after seconds: each wait is shorter than the caller's patience.
+    // Web clients give up after a few seconds, so each wait must be shorter.
     let times = LockClient::builder().command_timeout(WAIT).connect_timeout(WAIT).retry_timeout(WAIT);
-    // The program starts while Redis is down, and answers 503 until it is there.
+    // The program starts even if Redis is down, and answers 503 until Redis is up.
     times.url(&url).connect_lazily().build()
 }
 
-/// The status of an answer: done; another has the lock; the locks' server cannot be used and nothing was done,
-/// so try again; anything else, such as a lock that was lost while the work was done.
+/// The status of an answer: 200 for done; 409 if another owner has the lock; 503 if the locks' server cannot
+/// be used and nothing was done, so that the caller may try again; 500 otherwise, for example if the lock was
+/// lost during the work.
 pub fn status(outcome: &Result<Option<()>>) -> u16 {
     match outcome {
         Ok(Some(())) => 200,
@@ -29,9 +30,9 @@ pub fn status(outcome: &Result<Option<()>>) -> u16 {
     }
 }
 
-/// The answer of a finished request after its release. The work is done, so "try again" would repeat it. The
-/// client repeats a failed release, or the lease expires. Only a lock that was lost meanwhile concerns the
-/// caller.
+/// The result of a request after its work and its release. A failed release is no error for the caller, who
+/// would repeat the work: the client repeats the release, or the lease expires. A lock that was lost during
+/// the work is an error.
 pub fn released(unlocked: Result<()>) -> Result<Option<()>> {
     match unlocked {
         Err(error) if error.is_lost() => Err(error),
@@ -39,7 +40,7 @@ pub fn released(unlocked: Result<()>) -> Result<Option<()>> {
     }
 }
 
-/// The work that one process at a time may do. It blocks.
+/// The work that only one process at a time may do. This function blocks.
 pub fn make_report() {
     std::thread::sleep(Duration::from_millis(500));
 }

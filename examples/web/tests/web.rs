@@ -1,5 +1,6 @@
-//! Each recipe as its users meet it: 200, 409 when another has the lock, 503 when the locks' server is gone,
-//! in time; and an end by SIGTERM that answers the request under way and leaves no lock behind.
+//! Tests each recipe over HTTP: it answers in time with 200, with 409 when another owner has the lock, and
+//! with 503 when the locks' server is gone; at SIGTERM it answers the requests under way and leaves no lock
+//! behind.
 //!
 //! `./check web` runs these tests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
@@ -14,10 +15,10 @@ use leasehold::{LockClient, RedisLock};
 use leasehold_web::WAIT;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// More than any of these answers takes on a busy machine, and less than a caller would give up after.
+/// Time limit for an answer: longer than an answer takes on a busy machine, shorter than a caller's time-out.
 const IN_TIME: Duration = Duration::from_secs(8);
 
-/// A Redis of the test's own.
+/// A Redis server that this test starts.
 struct Redis {
     child: Child,
     url: String,
@@ -25,7 +26,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// `None`, said loudly, where there is no server; in CI that is a failure.
+    /// Starts a server. If there is no server program, returns `None` with a message, and fails in CI.
     fn start() -> Option<Redis> {
         let listed = std::env::var("LEASEHOLD_TEST_SERVER").ok().filter(|path| !path.is_empty());
         let in_path = || {
@@ -42,8 +43,7 @@ impl Redis {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
-        // A port that was free a moment ago; if another takes it first, whose server may answer there, the
-        // next one.
+        // If another process takes the free port first, another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let mut server = Command::new(&program);
@@ -138,8 +138,8 @@ fn eventually(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The list in `clippy.toml` is what finds these two: without it clippy complains of expectations that are
-/// not met.
+/// The list in `clippy.toml` makes clippy find the mistake in these two functions: without the list clippy
+/// would report unfulfilled expectations.
 #[expect(clippy::await_holding_invalid_type, reason = "found, as it should be")]
 async fn keeps_a_guard_across_an_await(lock: &RedisLock) -> leasehold::Result<()> {
     let guard = lock.acquire()?;
@@ -154,7 +154,7 @@ async fn keeps_guards_across_an_await(locks: &leasehold::MultiLock) -> leasehold
     guard.unlock()
 }
 
-/// For clippy above all; a task by itself is excluded by nobody.
+/// The purpose is clippy's check of the two functions; running them only shows that they compile and work.
 #[test]
 fn a_guard_across_an_await_is_found_by_clippy() {
     let client = LockClient::in_memory();
@@ -178,14 +178,14 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
     busy.unlock().unwrap();
     assert_eq!(program.report("busy").0, 200);
 
-    // Taken away while the report is made: that is no success, and nothing that a caller may simply try again.
+    // The lock is freed by force during the work. The answer is neither a success nor "try again".
     std::thread::scope(|scope| {
         let request = scope.spawn(|| program.report("taken").0);
         eventually(|| client.get_lock("taken").force_unlock().unwrap());
         assert_eq!(request.join().unwrap(), 500);
     });
 
-    // Many at once: each has an answer.
+    // Many requests at once: each gets an answer.
     std::thread::scope(|scope| {
         let requests: Vec<_> = (0..8).map(|_| scope.spawn(|| program.report("crowd").0)).collect();
         let statuses: Vec<_> = requests.into_iter().map(|request| request.join().unwrap()).collect();
@@ -198,7 +198,7 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
     assert!(status == 503 && took < IN_TIME, "{status} after {took:?}");
     drop(program.child.kill());
 
-    // A request under way when the program is asked to end.
+    // A request is under way when the program gets SIGTERM.
     let Some(redis) = Redis::start() else { return };
     let mut program = Program::start(path, &redis);
     let client = LockClient::connect(&redis.url).unwrap();

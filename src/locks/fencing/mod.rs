@@ -137,7 +137,7 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     if register.seen()? > token {
         return Ok(false);
     }
-    // Fails here, before anything is written, if the owner cannot be kept.
+    // If the new file cannot have the old file's owner, this fails before anything is written.
     let mut draft = match TemporaryFile::instead_of(old.as_ref(), &path)
         .and_then(|draft| register.suit(old.as_ref()).map(|()| draft))
     {
@@ -147,9 +147,9 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
             return Err(error);
         }
     };
-    // The token comes first: whatever becomes of the content, no older token is accepted.
+    // Stores the token before the content: even after a crash in between no older token is accepted.
     register.set(token)?;
-    // A new register is on the disk before the content.
+    // Puts a new register's name on the disk before the content.
     system::sync_folder(&path)?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;
@@ -159,7 +159,6 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Resolves the links of the path's folder.
 fn in_folder(path: &Path) -> io::Result<PathBuf> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
     let name = path.file_name().ok_or_else(unusable)?;
@@ -190,7 +189,7 @@ fn refused(words: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, words)
 }
 
-/// The mode of a new file: readable by nobody else if it is to replace one, else by the process's umask.
+/// The mode of a new file. A replacement is at first readable by nobody else; another file follows the umask.
 fn mode(old: Option<&Metadata>) -> u32 {
     if old.is_some() { FOR_THE_OWNER } else { FOR_ALL }
 }
@@ -207,7 +206,7 @@ struct TokenRegister {
 }
 
 impl TokenRegister {
-    /// `<name>.fence`, locked; created if missing.
+    /// Opens and locks the register `<name>.fence` beside the file, and creates it if missing.
     fn beside(file: &Path) -> io::Result<TokenRegister> {
         let mut path = OsString::from(file);
         path.push(".fence");
@@ -231,8 +230,8 @@ impl TokenRegister {
             {
                 return Err(refused("the file at the register's path is no register of this file's owner"));
             }
-            file.lock()?; // ends with the file
-            // A register that was replaced meanwhile excludes nobody.
+            file.lock()?; // closing the file unlocks it
+            // If another file replaced this register meanwhile, its lock excludes nobody: try again.
             if system::is_at(&file, &path) {
                 return Ok(TokenRegister { file, path, is_new });
             }
@@ -242,14 +241,14 @@ impl TokenRegister {
     fn seen(&mut self) -> io::Result<u64> {
         let mut seen = String::new();
         (&self.file).take(LONGEST_TOKEN).read_to_string(&mut seen)?;
-        // Zero bytes: a crash preceded the first write.
+        // Zero bytes mean that a crash preceded the first write.
         match seen.trim_matches(['\0', ' ', '\n']) {
             "" => Ok(0),
             seen => seen.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
         }
     }
 
-    /// Lets the same users write the register and the file.
+    /// Gives a new register the file's owner, group and permissions, so that the same users can write both.
     fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
         let old = old.filter(|_| self.is_new);
         old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
@@ -261,7 +260,7 @@ impl TokenRegister {
         self.file.sync_all()
     }
 
-    /// Removes a register beside a file that this user may not write.
+    /// Removes a new register after its file turned out to be unwritable for this user.
     fn take_back(&self) {
         if self.is_new {
             // If the removal fails, a register without a token remains, which does no harm.
@@ -270,7 +269,7 @@ impl TokenRegister {
     }
 }
 
-/// Removed on drop unless renamed to its place.
+/// A file that is removed on drop, unless it was renamed to the final name.
 struct TemporaryFile {
     path: PathBuf,
     file: File,
@@ -322,7 +321,8 @@ mod system {
                 return Err(super::refused("the path is another user's link, which is not followed"));
             }
             let target = fs::read_link(&path)?;
-            // The link that was read is the one that was checked: one replaced and restored has another time.
+            // The link must not have been replaced between the reading of its owner and of its target. A link
+            // that was replaced and restored has another change time.
             let known = |link: &Metadata| (link.dev(), link.ino(), link.ctime(), link.ctime_nsec());
             if super::there(&path)?.as_ref().map(known) != Some(known(&link)) {
                 return Err(super::refused("the path was changed while it was resolved"));
@@ -358,7 +358,7 @@ mod system {
         id(fs::symlink_metadata(path)).is_some_and(|there| id(file.metadata()) == Some(there))
     }
 
-    /// Gives the file the old one's owner, and a mode without set-user-id and set-group-id bits.
+    /// Gives `file` the owner and group of `old`, and its mode without the set-user-id and set-group-id bits.
     pub(super) fn suit(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
         let made = file.metadata()?;
         let owner = (made.uid() != old.uid()).then(|| old.uid());
@@ -371,7 +371,6 @@ mod system {
         file.set_permissions(Permissions::from_mode(mode(old.mode()) & 0o777))
     }
 
-    /// Returns once the names beside `path` are on the disk.
     pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
         File::open(path.parent().unwrap_or(path))?.sync_all()
     }
@@ -392,7 +391,7 @@ mod system {
 
     /// Follows no link at the path's end: Windows does not report the link's owner.
     pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
-        // A colon precedes the name of a stream within a file.
+        // Refuses a stream of a file, whose name follows a colon.
         match path.file_name() {
             Some(name) if name.to_string_lossy().contains(':') => super::in_folder(Path::new("..")),
             _ => super::in_folder(path),

@@ -1,6 +1,5 @@
-//! The lock of the tutorials, written by hand as they have it: a hash with the owner and a count, changed by
-//! Lua scripts; who does not get it sleeps 50 ms and tries again; every acquire starts a timer thread that
-//! renews.
+//! A hand-written lock as tutorials show it: Lua scripts change a hash with the owner and a count. A waiter
+//! sleeps 50 ms and tries again, and each acquire starts a timer thread that renews.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -52,7 +51,7 @@ struct ArticleSession {
     shared: Arc<Shared>,
     names: Vec<String>,
     owner: String,
-    /// Its end ends the timer.
+    /// Dropping this sender ends the timer thread.
     timer: Option<Sender<()>>,
 }
 

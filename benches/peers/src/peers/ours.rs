@@ -8,13 +8,13 @@ use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
 use crate::drive::{Peer, Session};
 use crate::load::{PERMITS, Sort, WRITES_EVERY};
 
-/// `acquire()`, and the guard dropped.
+/// Uses `acquire()` and drops the guard.
 pub struct Guards(LockClient);
 
-/// `lock()` and `unlock()`; cached until a recall, or not.
+/// Uses `lock()` and `unlock()`; the flag says whether the lock is cached until a recall.
 pub struct Calls(LockClient, bool);
 
-/// Locks that several may hold, by guards.
+/// Uses guards of locks that several owners may hold.
 pub struct Shared(LockClient, Sort);
 
 struct PermitSession {

@@ -1,8 +1,8 @@
-//! The limit: what leasehold sends for one lock and one unlock, sent again and again on bare sockets, one per
-//! thread.
+//! The limit for leasehold's rate: its requests for one lock and one unlock, sent repeatedly on bare sockets,
+//! one for each thread.
 //!
-//! The two requests are recorded, not written here: leasehold acquires and releases a lock on the same server
-//! while MONITOR listens. So the scripts and arguments are always the library's own.
+//! The two requests are recorded by MONITOR while leasehold acquires and releases a lock on the same server.
+//! Therefore scripts and arguments are always the library's own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::server::{self, Control, pack};
 
 pub struct Raw {
     address: String,
-    /// The name in the two requests below that stands for the lock's.
+    /// The placeholder for the lock's name in the two requests below.
     probe: String,
     acquire: Vec<Vec<u8>>,
     release: Vec<Vec<u8>>,

@@ -1,5 +1,5 @@
-//! The crate `rlock`, its blocking half, with its defaults: a lease of 10 s that a thread renews, a sleep of
-//! 100 ms between tries.
+//! The blocking API of the crate `rlock`, with its defaults: a thread renews a lease of 10 s, and a waiter
+//! sleeps for 100 ms between tries.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
-//! The crate `rslock`, in its own world: tasks on a tokio runtime instead of threads. And from threads, as a
-//! program would use it that has those.
+//! The crate `rslock`, used from tasks on a tokio runtime, as intended, and from threads.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -18,7 +17,7 @@ use crate::tally::{Outcome, Tally};
 
 const LEASE: std::time::Duration = std::time::Duration::from_millis(LEASE_MS as u64);
 
-/// Each thread blocks on the runtime for its own request.
+/// The peer used from threads, each of which blocks on the runtime for its own request.
 pub struct Threads {
     runtime: Runtime,
     client: LockManager,
@@ -188,7 +187,7 @@ async fn holder(load: &Load) -> Result<Outcome> {
     Ok(Outcome { at_ns, ..Outcome::default() })
 }
 
-/// Every task has a separate client; the clients live until all tasks were served.
+/// Every task has a separate client, which lives until all tasks have had the lock.
 async fn crowd(load: &Load) -> Result<Outcome> {
     let guarded = Arc::new(Guarded::new(load)?);
     let name = load.names().first().context("no key")?.clone();

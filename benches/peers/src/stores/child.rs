@@ -1,8 +1,6 @@
-//! Contenders on one store under one load, in a process of their own. Prints one JSON object: what was
-//! measured.
+//! Contenders on one store under one load, in a separate process that prints its measurements as JSON.
 //!
-//! A contender is a client of its own with one thread, as a process of its own would be: what it shares with
-//! the others is the store.
+//! Each contender is a client with one thread, like a separate process: only the store is shared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,11 +24,11 @@ use crate::tally::Waits;
 pub enum Kind {
     /// Lock and unlock one key without a pause.
     Cycles,
-    /// The same, with guards that are dropped.
+    /// As `Cycles`, with guards that are dropped.
     Guards,
     /// Two contenders: each holds the lock for a few ms, pauses, and acquires it again.
     Handoff,
-    /// All wait for a lock that is held, then pass it on once.
+    /// All contenders wait for a lock that is held; then each acquires it once.
     Crowd,
 }
 
@@ -51,11 +49,11 @@ pub struct One {
     pub name: String,
 }
 
-/// How long a crowd may take to pass the lock on to all of its members.
+/// How long a crowd may take until each of its members has had the lock.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// How long a crowd stands and waits before the lock is released.
+/// How long a crowd waits before the lock is released.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Threads do little; hundreds of them shall not be what is measured.
+/// A small stack, so that hundreds of threads do not dominate the measured memory.
 const STACK: usize = 256 * 1024;
 
 /// A contender for the lock.
@@ -64,7 +62,7 @@ pub(super) trait Contender: Send {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;
 }
 
-/// How often a store was asked for a lock, and how often that was granted.
+/// The number of requests for a lock, and of grants.
 #[derive(Default)]
 struct Asked {
     grants: AtomicU64,
@@ -94,7 +92,7 @@ struct Maker<'a> {
 
 struct Leased {
     lock: RedisLock,
-    /// Its guards are dropped, and not unlocked.
+    /// Whether the contender drops its guards instead of calling `unlock`.
     drops: bool,
 }
 
@@ -124,7 +122,7 @@ impl<'a> Maker<'a> {
         })
     }
 
-    /// A store that is more than a URL to [`LockClient`] has an arm here.
+    /// Makes a contender. A store for which [`LockClient`] needs more than a URL has an arm here.
     fn make(&self) -> Result<Box<dyn Contender>> {
         if let Some(transactions) = &self.transactions {
             return Ok(transactions.contender(&self.one.name));
@@ -145,7 +143,7 @@ impl<'a> Maker<'a> {
         Ok(Box::new(Leased { lock, drops: self.one.kind == Kind::Guards }))
     }
 
-    /// Not known of transactions: they wait in the server.
+    /// Notes the requests per grant, which are unknown for transactions, since those wait in the server.
     fn note_asked(&self, metrics: &mut Metrics) {
         let grants = self.asked.grants.load(Ordering::Relaxed) as f64;
         if grants > 0.0 {
@@ -166,7 +164,7 @@ pub fn run(one: &One) -> Result<()> {
     Ok(())
 }
 
-/// The data that the lock guards, and nothing else does.
+/// The data that only the lock protects.
 #[derive(Default)]
 struct Guarded {
     value: AtomicU64,
@@ -179,7 +177,7 @@ impl Guarded {
         if self.inside.swap(true, Ordering::SeqCst) {
             self.violations.fetch_add(1, Ordering::SeqCst);
         }
-        // The update is not atomic: two holders at once would lose one.
+        // The update is not atomic, so that two simultaneous holders lose an update.
         let value = self.value.load(Ordering::SeqCst);
         self.value.store(value + 1, Ordering::SeqCst);
         self.inside.store(false, Ordering::SeqCst);
@@ -276,7 +274,7 @@ fn cycles(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
 fn finish(metrics: &mut Metrics, parts: &[Part], guarded: &Guarded) {
     metrics.insert("violations".into(), guarded.violations.load(Ordering::SeqCst) as f64);
     metrics.insert("errors".into(), parts.iter().map(|part| part.errors).sum::<u64>() as f64);
-    // Each failure is printed once.
+    // Prints each error text once.
     let mut said = BTreeMap::new();
     for error in parts.iter().filter_map(|part| part.error.clone()) {
         *said.entry(error).or_insert(0_u32) += 1;
@@ -394,7 +392,7 @@ fn crowd(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
         }
         thread::sleep(SETTLE);
         metrics.insert("connections".into(), sockets() as f64);
-        // Not this one, the holder's, and the contenders'.
+        // Subtracts this thread, the holder's thread, and the contenders' threads.
         metrics.insert("client_threads".into(), (threads().saturating_sub(count + 2)) as f64);
         released = Instant::now();
         drop(let_go);
@@ -416,7 +414,7 @@ fn crowd(maker: &Maker<'_>, one: &One) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// How many connections this process has, as Linux shows them.
+/// How many connections this process has, from /proc.
 fn sockets() -> usize {
     let Ok(open) = fs::read_dir("/proc/self/fd") else { return 0 };
     let is_socket = |link: std::path::PathBuf| link.to_string_lossy().starts_with("socket:");

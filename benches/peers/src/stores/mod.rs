@@ -1,7 +1,7 @@
-//! leasehold on each store it can keep locks in: `./bench stores`.
+//! leasehold on each of its stores: `./bench stores`.
 //!
-//! Every workload with every store in turn, again and again, each run in a process of its own. The servers'
-//! use is read from /proc.
+//! Each round runs every workload on every store, each run in a separate process. The servers' processor time
+//! and memory are read from /proc.
 
 pub mod child;
 mod page;
@@ -24,7 +24,7 @@ use child::Kind;
 
 #[derive(Args, Debug)]
 pub struct Options {
-    /// A store: `name|url|pid of its server|about it`.
+    /// A store: `name|url|pid of its server|description`.
     #[arg(long = "store", required = true)]
     stores: Vec<Place>,
     /// A store that cannot be measured here, and why: `name: reason`.
@@ -35,7 +35,7 @@ pub struct Options {
     /// How long one run of a workload lasts.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// One short round: shows that it runs, not how fast.
+    /// One short round, which shows that the benchmark works, not how fast the stores are.
     #[arg(long)]
     quick: bool,
     /// The file for all results as JSON.
@@ -46,12 +46,12 @@ pub struct Options {
     docs: Option<PathBuf>,
 }
 
-/// A store that runs.
+/// A running store.
 #[derive(Clone, Debug, Serialize)]
 struct Place {
     name: String,
     url: String,
-    /// Of the server, where there is one.
+    /// The server's process, if the store has a server.
     pid: Option<u32>,
     about: String,
 }
@@ -92,7 +92,7 @@ struct Run {
     round: usize,
     metrics: Metrics,
     note: Option<String>,
-    /// `None` where it cannot be told.
+    /// `None` on systems that do not show the time of processors.
     disturbance: Option<Disturbance>,
 }
 
@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
                 let contenders =
                     if options.quick { workload.contenders.min(50) } else { workload.contenders };
                 let before = place.pid.map(usage);
-                // The servers of the other stores idle; their time is no other process's.
+                // The servers of the other stores idle, and do not count as foreign processes.
                 let servers: Vec<u32> = options.stores.iter().filter_map(|place| place.pid).collect();
                 let all =
                     move || Some(servers.iter().map(|pid| usage(*pid).cpu_s * TICKS_PER_S).sum::<f64>());
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<()> {
                 if let (Some(before), Some(after)) = (before, place.pid.map(usage)) {
                     let cycles = metrics.get("cycles_per_s").map(|rate| rate * seconds);
                     if let Some(cycles) = cycles.filter(|cycles| *cycles > 0.0) {
-                        // The warm-up is in it: an upper bound.
+                        // An upper bound, since the server's time includes the warm-up.
                         metrics.insert("server_cpu_us".into(), (after.cpu_s - before.cpu_s) * 1e6 / cycles);
                     }
                     metrics.insert("server_mib".into(), after.mib);
@@ -203,8 +203,8 @@ fn usage(pid: u32) -> Usage {
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-        // Counted from the state on: parent 1, resident pages 21; user and system time 11 and 12, and at 13
-        // and 14 those of children that have ended, as PostgreSQL's do with each connection.
+        // Fields by their distance from the state: 1 parent, 21 resident pages, 11 and 12 user and system
+        // time, 13 and 14 the same of ended children. PostgreSQL has a child for each connection.
         if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21))
         {
             processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));

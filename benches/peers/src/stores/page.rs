@@ -88,7 +88,8 @@ enum Limit {
     AtMost(f64),
 }
 
-/// A goal, of which store, in which workload: the metric, in words, the limit, and how many digits.
+/// A figure to reach: its name, the store, the workload, the metric, the limit in words, the limit, the
+/// digits.
 type Wanted = (&'static str, &'static str, &'static str, &'static str, &'static str, Limit, usize);
 
 const WANTED: &[Wanted] = &[
@@ -99,7 +100,7 @@ const WANTED: &[Wanted] = &[
     ("hand-off p50, ms", "sqlite", "handoff", "handoff_p50_ms", "≤ 10", Limit::AtMost(10.0), 2),
 ];
 
-/// The worst of the rounds, not the median.
+/// The metrics of which the page shows the worst round, not the median.
 const WORST: &[&str] = &["wait_max_ms", "failures", "errors", "violations"];
 
 impl Report<'_> {
@@ -114,7 +115,7 @@ impl Report<'_> {
         if WORST.contains(&metric) {
             return values.last().copied();
         }
-        // Of an even number, between the two in the middle.
+        // The median of an even number of values is between the two in the middle.
         let upper = *values.get(values.len() / 2)?;
         let lower = *values.get((values.len() - 1) / 2)?;
         Some((lower + upper) / 2.0)
@@ -129,7 +130,7 @@ impl Report<'_> {
         disturbed.collect()
     }
 
-    /// The figures that the project set itself, and what was reached.
+    /// Writes the figures that the project wants to reach, and the measured ones.
     fn figures(&self, out: &mut String) -> Result<()> {
         writeln!(out, "## Figures to reach\n\n| | wanted | reached | |\n|---|---|---|---|")?;
         for (title, store, workload, metric, wanted, limit, digits) in WANTED {
@@ -160,7 +161,7 @@ impl Report<'_> {
         Ok(out)
     }
 
-    /// The machine, what ran, and the figures to reach.
+    /// Writes the machine, the stores, and the figures to reach.
     fn head(&self, out: &mut String) -> Result<()> {
         let Machine { cores, cpu, kernel, rustc, load, .. } = &self.machine;
         writeln!(out, "{cores} cores, {cpu}, {kernel}; {rustc}. Load average at the start: {load}.\n")?;
@@ -184,7 +185,7 @@ impl Report<'_> {
         self.figures(out)
     }
 
-    /// Whether a call failed there, or a whole run.
+    /// Whether a call or a whole run failed with this workload on this store.
     fn has_failed(&self, workload: &str, store: &str) -> bool {
         let failures = ["errors", "failures"].iter();
         failures.filter_map(|metric| self.value(workload, store, metric)).any(|count| count > 0.0)

@@ -1,5 +1,5 @@
-//! Locks on transactions of the caller's own, as an application would have them: each that waits or holds has
-//! a connection, and connections are few.
+//! Locks on transactions of the caller's own, as an application uses them: each waiter and each holder needs
+//! a connection, and there are few connections.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use r2d2::{ManageConnection, Pool};
 
 use super::child::Contender;
 
-/// The most connections, as a pooler before the server would have.
+/// The maximum number of connections, as many as a typical pooler allows.
 pub const MOST: u32 = 100;
-/// A thread that gets no connection within this time has failed: the usual time-out of pools.
+/// How long a thread waits for a connection before it counts as failed: the usual time-out of pools.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub enum Transactions {
@@ -23,7 +23,7 @@ pub enum Transactions {
 }
 
 impl Transactions {
-    /// `None`: this store is none of these.
+    /// Opens a pool of connections; `None` if locks on transactions do not exist for this store.
     pub fn open(store: &str, url: &str) -> Result<Option<Transactions>> {
         let url = url.to_owned();
         Ok(Some(match store {
@@ -104,7 +104,7 @@ where
     }
 }
 
-/// Connections are made when they are needed, and kept.
+/// A pool that opens a connection when one is needed, and keeps it.
 fn pool<M>(server: M) -> Result<Pool<M>>
 where
     M: ManageConnection,

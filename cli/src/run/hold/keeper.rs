@@ -1,6 +1,6 @@
 //! The keeper of a shell's lock: acquires, renews, releases, and answers `release`.
 //!
-//! The keeper has its own session and none of the shell's open files, so that no substitution and no terminal
+//! The keeper has its own session and none of the shell's open files, so that neither `$(…)` nor a terminal
 //! waits for it. A signal to all processes of a service does not end the keeper: it ends after its shell.
 
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use crate::run::hold::shell::Shell;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
-use crate::run::{connect, told};
+use crate::run::{connect, messages};
 use crate::say::{Exit, Say};
 use crate::store;
 
@@ -38,17 +38,17 @@ enum Event {
 
 pub(crate) fn keep(args: &KeepArgs) -> Exit {
     close_inherited();
-    rustix::process::setsid().ok(); // succeeds, since this process leads no group yet
+    rustix::process::setsid().ok(); // cannot fail, since this process leads no group yet
     // On an error `hold` sees the end of the socket.
     begin(args).unwrap_or_else(|error| Say::json().internal("the lock cannot be kept", &error))
 }
 
-/// Closes inherited files: a pipe of the shell would stay open as long as this process.
+/// Closes inherited files, since an inherited pipe of the shell would stay open while this process runs.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        nix::unistd::close(number).ok(); // the list's own descriptor is closed by now
+        nix::unistd::close(number).ok(); // fails for the descriptor of the list, which is closed by now
     }
 }
 
@@ -70,8 +70,8 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // Anything that can fail comes before the request, and before the start of the lookout, which takes this
-    // process's end for a loss.
+    // All steps that can fail come before the request, and before the start of the lookout, which treats the
+    // end of this process as a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
@@ -84,7 +84,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let waits = Moment::now();
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
-            told::acquired(&hold.name, &guard, Moment::now().since(waits), say);
+            messages::acquired(&hold.name, &guard, Moment::now().since(waits), say);
             socket.note(shell, &guard.owner().to_string());
             let times = Times::of(window, hold.notice);
             let lookout = LookoutArgs {
@@ -133,7 +133,7 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
             drop(events.send(Event::CallerGone));
         }
         fall_silent();
-        interrupt.interrupt(); // no effect once the lock was taken
+        interrupt.interrupt(); // no effect after the grant
     })?;
     Ok(())
 }
@@ -178,7 +178,7 @@ impl Keeper<'_> {
             "pid": self.lookout.pid,
         });
         lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
-        // If the caller is dead, an event reports it.
+        // The write fails if the caller is dead, which an event reports.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
         let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
@@ -197,7 +197,8 @@ impl Keeper<'_> {
                     lost = never();
                     lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
                 },
-                // The lookout was ended: the shell must still get its signal.
+                // The lookout has ended; below a new one is started, so that the shell gets its signal in
+                // time.
                 recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
                 recv(self.caught.signals) -> _ => {}
                 default(self.tick) => if lookout.is_none() {
@@ -226,7 +227,7 @@ impl Keeper<'_> {
 fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {
-        return lost(); // dropping the guard releases what may remain
+        return lost(); // the dropped guard releases what may be left
     }
     match guard.unlock() {
         Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),

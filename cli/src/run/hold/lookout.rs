@@ -12,7 +12,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 
 use crate::clock::Moment;
 use crate::run::family;
-use crate::run::helper::LOOK;
+use crate::run::helper::CHECK_EVERY;
 use crate::run::hold::place;
 use crate::run::hold::shell::Shell;
 use crate::run::parts::{self, LookoutArgs, Order, Part};
@@ -48,8 +48,8 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
         if left.is_zero() {
             tell();
         }
-        match orders.recv_timeout(if left.is_zero() { LOOK } else { LOOK.min(left) }) {
-            // The first order comes before the handle is printed.
+        match orders.recv_timeout(if left.is_zero() { CHECK_EVERY } else { CHECK_EVERY.min(left) }) {
+            // `NEVER` stands for no order yet; the first order comes before the handle is printed.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
             Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
@@ -81,9 +81,9 @@ impl Lookout {
             drop(alive);
         })?;
         let mut command = Part::Lookout(args.clone()).program()?;
-        // Does not inherit standard error, which may be a pipe that the shell reads.
+        // The lookout must not keep open standard error, which may be a pipe that the shell reads to its end.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        // The last step that can fail: if the socket closes, the lookout signals the shell.
+        // No later step may fail: if this process closed the socket, the lookout would signal the shell.
         let process = caught.spawn(&mut command)?;
         Ok(Lookout { process, stream, ended, until: Moment::from_nanos(0) })
     }
@@ -94,7 +94,7 @@ impl Lookout {
 
     pub(super) fn beat(&mut self, until: Moment) {
         family::wake(&self.process);
-        // If an order is lost, the next one makes up for it.
+        // If an order is lost, the next order replaces it.
         if until > self.until.plus(Duration::from_millis(1))
             && parts::send(&self.stream, &Order::Until(until)).is_ok()
         {

@@ -44,7 +44,7 @@ impl HoldArgs {
     }
 }
 
-/// How long a keeper may take to acknowledge; it does so at once, unless it is stopped.
+/// How long to wait for the keeper's acknowledgement, which comes at once unless the keeper is stopped.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A signal ends this process as usual. The keeper notices, and gives up the wait or the lock.
@@ -141,7 +141,7 @@ fn ask(place: &Path) -> std::io::Result<Value> {
     let mut lines = BufReader::new(&stream);
     let (mut heard, mut answer) = (String::new(), String::new());
     lines.read_line(&mut heard)?;
-    // From here on the keeper waits for the store, which has limits of its own.
+    // No time-out from here on: the keeper waits for the store, by its own time-outs.
     stream.set_read_timeout(None)?;
     lines.read_line(&mut answer)?;
     serde_json::from_str(&answer).map_err(std::io::Error::other)

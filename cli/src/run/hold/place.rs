@@ -1,4 +1,4 @@
-//! The folder of a hold's socket, which only its user can enter. The handle contains its path.
+//! The folder of a hold's socket, which only its user can enter. The handle contains the socket's path.
 
 use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -80,8 +80,9 @@ impl Socket {
         Ok(Socket { listener, file: file.to_owned() })
     }
 
-    /// Tells programs that the shell starts the hold's owner and shell, in the target of a link, which is
-    /// written atomically. Without this, a deadlock through the hold is not found.
+    /// Publishes the hold's shell and owner to programs that this shell starts: without that a deadlock
+    /// through the hold is not found. The text is the target of a symbolic link, since a link is created
+    /// atomically.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
         std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
             .ok();
@@ -152,7 +153,7 @@ mod tests {
     fn another_users_socket_folder_is_skipped() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
-        // As open as another user's folder; this test has no other user.
+        // Instead of another user's folder, which this test cannot create, a folder that all users may enter.
         std::fs::create_dir(&taken).unwrap();
         std::fs::set_permissions(&taken, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert_eq!(first_usable(&[taken.clone(), free.clone()]).unwrap(), free);

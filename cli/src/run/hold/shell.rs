@@ -10,9 +10,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_s
 
 use crate::run::family::{self, Member};
 
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// One process, not a later one with the same pid.
+/// Identifies one process, and no later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shell {
     pub(super) pid: i32,
@@ -27,8 +27,8 @@ impl Shell {
 
     /// The shell that called this program (its `$$`). `Err`: why it is unknown.
     ///
-    /// A substitution (`$(…)`) or a pipeline runs in a copy of the shell, which ends with it. Copies have the
-    /// same memory addresses, so the topmost process of such a row is the shell.
+    /// A substitution (`$(…)`) or a pipeline runs in a copy of the shell, which ends with the substitution.
+    /// Copies have the shell's memory addresses, so the topmost ancestor with these addresses is the shell.
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
@@ -56,7 +56,7 @@ impl Shell {
     pub(super) fn wait_for_end(self) {
         let Ok(process) = self.open() else {
             while self.is_alive() {
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(CHECK_EVERY);
             }
             return;
         };
@@ -68,14 +68,16 @@ impl Shell {
     fn open(self) -> Result<Option<OwnedFd>, Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // The pid may have changed hands before the open; from then on the descriptor means one process.
+            // Before the open another process may have got the pid; the descriptor then always means that
+            // process.
             Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Signals the shell first: a script that waits for a command must start no other after it.
+    /// Signals the shell before its descendants, so that a script does not start its next command when one
+    /// dies.
     pub(super) fn signal(self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else { return };
         if !self.is_alive() {
@@ -87,7 +89,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // Also includes processes started just before the shell got the signal.
+        // Searches again, for processes that the shell started just before it got the signal.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);

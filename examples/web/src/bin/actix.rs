@@ -1,4 +1,4 @@
-//! actix-web: locks are taken by threads of the program's own, which get their work through a queue.
+//! actix-web: the program has its own threads for locks, which get their work through a queue.
 
 use std::thread::JoinHandle;
 
@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A lock's name, and where to say what came of it.
+/// A lock's name, and the channel for the status of the answer.
 type Job = (String, oneshot::Sender<u16>);
 
-/// So many requests wait or work at a time,
+/// Maximum number of requests that wait or work at a time.
 const THREADS: usize = 16;
-/// and so many more may be in the queue. A caller beyond that is told at once.
+/// Maximum number of further requests in the queue; any more get an answer at once.
 const QUEUE: usize = 64;
 
 fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
@@ -27,12 +27,12 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
         let (client, queue) = (client.clone(), queue.clone());
         let work = move || {
             for (name, tell) in queue {
-                // Its caller has gone while it was in the queue.
+                // The caller hung up while the job was in the queue.
                 if tell.is_closed() {
                     continue;
                 }
                 let outcome = (|| {
-                    // The next job on this thread is another owner's, whatever this one leaves behind.
+                    // Not reentrant: the next job on this thread must not re-enter a lock that was left held.
                     let lock = client.lock_builder(&name).non_reentrant().build();
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();
@@ -64,10 +64,10 @@ fn main() -> Result<()> {
         let server = HttpServer::new(move || App::new().app_data(jobs.clone()).service(report));
         let server = server.workers(2).bind(("127.0.0.1", 0))?;
         println!("{}", server.addrs().first().ok_or(std::io::ErrorKind::AddrNotAvailable)?);
-        // Until SIGTERM; requests under way are answered first.
+        // Runs until SIGTERM, and then answers the requests under way.
         server.run().await
     })?;
-    // The queue's senders have gone with the server, so the threads come to an end.
+    // The server's end has dropped the queue's senders, which ends the threads.
     for thread in threads {
         thread.join().map_err(|_| "a thread panicked")?;
     }

@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[derive(Clone)]
 struct Locks {
     client: LockClient,
-    /// Each request that waits or works has a thread of the runtime's pool, which others need too.
+    /// Limits the requests that wait or work, since each blocks a thread of the runtime's pool.
     places: Arc<Semaphore>,
 }
 
@@ -26,7 +26,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
     let made = spawn_blocking(move || {
         let _place = place;
         let outcome = (|| {
-            // The next closure on this thread is another owner's, whatever this one leaves behind.
+            // Not reentrant: the next request on this thread must not re-enter a lock that was left held.
             let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();
@@ -48,7 +48,7 @@ async fn main() -> Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let ended = async move { end.recv().await.map_or((), drop) };
     axum::serve(listener, app).with_graceful_shutdown(ended).await?;
-    // All requests are answered. Their releases reach the server before the process ends.
+    // All requests are answered. Shutting down waits until their releases have reached the server.
     spawn_blocking(move || client.shutdown()).await??;
     Ok(())
 }

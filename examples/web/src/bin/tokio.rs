@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Work that awaits.
+/// The work, with an `.await` in it.
 async fn make_report() {
     tokio::time::sleep(Duration::from_millis(500)).await;
 }
@@ -25,10 +25,10 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
     guard.on_lost(move |loss| drop(tell.send(loss.clone())));
     tokio::select! {
         () = make_report() => {}
-        // A write after this moment needs a fence.
+        // The lock is lost: a write from now on needs a fencing token.
         Ok(_loss) = lost => {}
     }
-    // The end of the guard waits for the server's answer, and says whether the hold was lost.
+    // `unlock` waits for the server's answer, and returns an error if the hold was lost.
     let ended = spawn_blocking(move || released(guard.unlock())).await;
     ended.map_or(500, |outcome| status(&outcome))
 }
@@ -37,8 +37,7 @@ async fn report(State(client): State<LockClient>, Path(name): Path<String>) -> S
     let lock = client.lock_builder(&name).non_reentrant().build();
     let taken = spawn_blocking(move || lock.try_acquire_owned_for(WAIT)).await;
     let status = match taken {
-        // A task of its own: it ends its work and its hold even if the caller hangs up and this future is
-        // dropped.
+        // A separate task, which also releases the lock if the caller hangs up and this future is dropped.
         Ok(Ok(Some(guard))) => tokio::spawn(make_holding(guard)).await.unwrap_or(500),
         Ok(outcome) => status(&outcome.map(|_| None)),
         Err(_) => 500,

@@ -227,7 +227,7 @@ public final class Peers {
             bytes.rewind();
             counter.write(bytes, 0);
         }
-        // Two accesses, but no atomic step between them.
+        // Two separate accesses, so that simultaneous holders lose an update.
         numbers.set(key, numbers.get(key) + 1);
     }
 

@@ -12,8 +12,8 @@ pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
     client.deadlocks().unwrap_or_default()
 }
 
-pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
-    ring.steps.iter().any(|step| step.holds == name || step.waits_for == name)
+pub(crate) fn has(cycle: &Deadlock, name: &str) -> bool {
+    cycle.steps.iter().any(|step| step.holds == name || step.waits_for == name)
 }
 
 fn who(step: &DeadlockStep) -> String {
@@ -31,26 +31,26 @@ fn who(step: &DeadlockStep) -> String {
     words
 }
 
-pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
-    let first = if ring.is_certain { "deadlock" } else { "maybe a deadlock" };
-    let count = ring.steps.len();
+pub(crate) fn lines(cycle: &Deadlock) -> Vec<String> {
+    let first = if cycle.is_certain { "deadlock" } else { "maybe a deadlock" };
+    let count = cycle.steps.len();
     let mut lines = vec![format!("{first} of {count} thread{}", if count == 1 { "" } else { "s" })];
-    lines.extend(ring.steps.iter().map(|step| {
+    lines.extend(cycle.steps.iter().map(|step| {
         let (who, holds, waited) = (who(step), &step.holds, span(step.waiting_for));
         plain(&format!("  {who} holds {holds} and has waited {waited} for {}", step.waits_for))
     }));
     lines
 }
 
-pub(crate) fn words(ring: &Deadlock) -> String {
-    let lines = lines(ring);
+pub(crate) fn words(cycle: &Deadlock) -> String {
+    let lines = lines(cycle);
     let (first, steps) = lines.split_first().map_or(("", &[][..]), |(first, steps)| (first.as_str(), steps));
     let steps: Vec<&str> = steps.iter().map(|line| line.trim_start()).collect();
     format!("{first}: {}", steps.join("; "))
 }
 
-pub(crate) fn as_json(ring: &Deadlock) -> Value {
-    let steps = ring.steps.iter().map(|step| {
+pub(crate) fn as_json(cycle: &Deadlock) -> Value {
+    let steps = cycle.steps.iter().map(|step| {
         placed(
             (!step.location.host.is_empty()).then_some(&step.location),
             json!({
@@ -63,9 +63,9 @@ pub(crate) fn as_json(ring: &Deadlock) -> Value {
             }),
         )
     });
-    json!({ "is_certain": ring.is_certain, "steps": steps.collect::<Vec<_>>() })
+    json!({ "is_certain": cycle.is_certain, "steps": steps.collect::<Vec<_>>() })
 }
 
-pub(crate) fn all_as_json(rings: &[Deadlock]) -> Value {
-    rings.iter().map(as_json).collect()
+pub(crate) fn all_as_json(cycles: &[Deadlock]) -> Value {
+    cycles.iter().map(as_json).collect()
 }
