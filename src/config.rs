@@ -1,7 +1,6 @@
 //! Options of a client, their checks, and credentials with their provider.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -112,6 +111,19 @@ macro_rules! setters {
     };
 }
 pub(crate) use setters;
+
+/// `Debug` with some fields: secrets, and parts that say nothing, are left out.
+macro_rules! debug_fields {
+    ($type:ident, |$this:pat_param| $($field:ident: $value:expr),*) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                f.debug_struct(stringify!($type))$(.field(stringify!($field), &$value))*.finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use debug_fields;
 
 macro_rules! structs {
     ($($(#[$about:meta])* $options:ident {
@@ -316,12 +328,8 @@ impl<U: AsRef<str>> From<U> for RedlockNode {
     }
 }
 
-impl fmt::Debug for RedlockNode {
-    /// Omits the URL, which may hold a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedlockNode").finish_non_exhaustive()
-    }
-}
+// Omits the URL, which may hold a password.
+debug_fields!(RedlockNode, |it| maps_names: it.map_names.is_some());
 
 impl RedlockOptions {
     pub(crate) fn checked(self) -> Result<RedlockOptions> {
@@ -356,16 +364,8 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     checked_span("connect", &format!("a {option}"), timeout).map(drop)
 }
 
-impl fmt::Debug for ServerOptions {
-    /// Omits secrets: the URL's user part and the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerOptions")
-            .field("database", &self.database)
-            .field("client_name", &self.client_name)
-            .field("pool_size", &self.pool_size)
-            .finish_non_exhaustive()
-    }
-}
+// Omits secrets: the URL's user part and the password.
+debug_fields!(ServerOptions, |it| database: it.database, client_name: it.client_name, pool_size: it.pool_size);
 
 /// Longest user name and password.
 const LONGEST: usize = 64 * 1024;
@@ -426,11 +426,7 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
-    }
-}
+debug_fields!(Credentials, |it| valid_for: it.valid_for);
 
 /// A provider of credentials, called with the server's address.
 pub(crate) type Provider = Arc<dyn Fn(&str) -> Told<Credentials> + Send + Sync>;

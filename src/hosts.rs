@@ -17,9 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) use crate::hosts::url::HostList;
 #[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::no_parameters;
-pub(crate) use crate::hosts::url::without_credentials;
 pub(crate) use crate::hosts::url::{
-    SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
+    SCHEMES, check_scheme, check_url, labelled, needs_feature, parameters, unescaped, unknown_parameter,
+    without_credentials,
 };
 use crate::inquiry::{Cause, Inquiry};
 use crate::sync::Mutex;

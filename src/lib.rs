@@ -170,6 +170,8 @@ mod park;
 mod refused;
 mod seam;
 mod secrets;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod servers;
 mod shrink;
 mod stores;
 mod sync;

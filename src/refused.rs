@@ -25,7 +25,7 @@ impl Refused {
     }
 
     /// Called when the server has done what it had refused.
-    #[cfg(any(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[cfg(test)]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);
     }

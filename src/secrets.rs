@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::config::{Credentials, Provider, ServerOptions, provider, read_secret, read_urls};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::without_credentials;
+use crate::hosts::{labelled, without_credentials};
 use crate::inquiry::{Cause, Inquiry, Told};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ const FRESH: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mill
 /// First and longest pause between two questions to a provider whose answers are refused; the pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Maximum number of tries of a connection while each answer is newer than the refused one.
-pub(crate) const MOST_TRIES: usize = 4;
+const MOST_TRIES: usize = 4;
 const MOST_KEPT: usize = 1024;
 
 pub(crate) fn password_in(file: PathBuf) -> Provider {
@@ -71,7 +71,7 @@ impl ServerOptions {
         let (mut options, mut ends) = (self.clone(), None);
         let place = without_credentials(&self.url);
         for text in self.url_files.iter().filter_map(|file| read_urls(file).ok()) {
-            let urls = [&*text].into_iter().chain(text.split_whitespace().map(behind_label));
+            let urls = [&*text].into_iter().chain(text.split_whitespace().map(|word| labelled(word).1));
             if let Some(url) = urls.into_iter().find(|url| without_credentials(url) == place) {
                 url.clone_into(&mut options.url);
             }
@@ -98,12 +98,6 @@ fn late() -> Error {
     failed("the provider of credentials did not answer in time")
 }
 
-/// The URL in a list's entry, such as `label*2=redis://host`.
-fn behind_label(word: &str) -> &str {
-    let before = word.split_once("://").map_or("", |(before, _)| before);
-    before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
-}
-
 /// Options in a store's own form, which follows changes of the secrets.
 ///
 /// The sources of the secrets are asked for each connection. After a refused login or handshake all sources
@@ -121,9 +115,9 @@ pub(crate) struct Renewable<T> {
     fresh: Duration,
 }
 
-pub(crate) struct Made<T> {
+struct Made<T> {
     of: Arc<Secrets>,
-    pub(crate) form: Arc<T>,
+    form: Arc<T>,
 }
 
 impl<T> Clone for Made<T> {
@@ -169,7 +163,7 @@ impl<T> Renewable<T> {
         self.made.lock().get(address).cloned()
     }
 
-    pub(crate) fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
+    fn current(&self, address: &str, deadline: Moment) -> Result<Made<T>> {
         let address = if self.options.credentials.is_some() { address } else { "" };
         let last = self.last(address);
         match last {
@@ -198,7 +192,7 @@ impl<T> Renewable<T> {
     }
 
     /// The form to try after `tried` failed with `error`; `None`: nothing new.
-    pub(crate) fn after(
+    fn after(
         &self,
         error: &Error,
         tried: &Made<T>,
@@ -248,11 +242,7 @@ impl<T> Renewable<T> {
             tried = newer;
             connected = connect(&tried.form, tried.of.ends);
         }
-        connected.inspect(|_| self.accepted())
-    }
-
-    pub(crate) fn accepted(&self) {
-        self.refusals.store(0, Ordering::Relaxed);
+        connected.inspect(|_| self.refusals.store(0, Ordering::Relaxed))
     }
 }
 

@@ -149,25 +149,15 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
 
 /// The meaning of a server's alert. TLS 1.3 has one for a missing certificate; some servers send another.
 fn refused_by_server(alert: AlertDescription) -> &'static str {
-    use AlertDescription as Alert;
+    use AlertDescription::{CertificateRequired, HandshakeFailure, InsufficientSecurity, ProtocolVersion};
     match alert {
-        Alert::CertificateRequired => {
+        CertificateRequired => {
             "the server demands a client certificate, and none was given: give one by tls_identity"
         }
-        Alert::AccessDenied
-        | Alert::BadCertificate
-        | Alert::CertificateExpired
-        | Alert::CertificateRevoked
-        | Alert::CertificateUnknown
-        | Alert::DecryptError
-        | Alert::UnknownCA
-        | Alert::UnsupportedCertificate => {
-            "the server does not accept the client certificate (tls_identity), or demands one"
-        }
-        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
+        HandshakeFailure | InsufficientSecurity | ProtocolVersion => {
             "the server and this client have no cipher or version in common, or it demands a client certificate (tls_identity)"
         }
-        _ => "the server ended the handshake",
+        _ => "the server does not accept the client certificate (tls_identity), or demands one",
     }
 }
 
@@ -185,7 +175,7 @@ fn unanswered(error: io::Error) -> io::Error {
 ///
 /// A server checks the client's certificate while the client still writes the rest of the handshake and, in
 /// TLS 1.3, its first request.
-fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error) -> io::Error {
+pub(crate) fn last_words(tls: &mut ClientConnection, mut socket: impl Read, error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
         return error;
@@ -206,6 +196,15 @@ pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
 }
 
+/// Reads and writes `socket` through a session.
+#[cfg(feature = "postgres")]
+pub(crate) type Stream<'a, S> = rustls::Stream<'a, ClientConnection, S>;
+
+#[cfg(feature = "postgres")]
+pub(crate) fn over<'a, S: Read + Write>(session: &'a mut TlsClient, socket: &'a mut S) -> Stream<'a, S> {
+    rustls::Stream::new(session, socket)
+}
+
 /// A TLS connection that one thread reads while others write.
 pub(crate) struct TlsStream {
     socket: Socket,
@@ -214,9 +213,8 @@ pub(crate) struct TlsStream {
 
 struct TlsSession {
     tls: ClientConnection,
-    raw: Box<[u8]>,
-    start: usize,
-    end: usize,
+    /// Bytes of the socket that the session has not taken.
+    raw: Vec<u8>,
     /// Whether plain text has come, which shows that the server accepted this client.
     is_accepted: bool,
 }
@@ -234,11 +232,8 @@ impl TlsStream {
                 return Err(last_words(&mut tls, &socket, unanswered(error)));
             }
         }
-        let raw = vec![0; 16 * 1024].into_boxed_slice();
-        Ok(TlsStream {
-            socket,
-            session: Mutex::new(TlsSession { tls, raw, start: 0, end: 0, is_accepted: false }),
-        })
+        let session = Mutex::new(TlsSession { tls, raw: Vec::new(), is_accepted: false });
+        Ok(TlsStream { socket, session })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -249,7 +244,7 @@ impl TlsStream {
     /// them.
     pub(crate) fn has_plaintext(&self) -> bool {
         let session = self.session.lock();
-        session.start < session.end || !session.tls.wants_read()
+        !session.raw.is_empty() || !session.tls.wants_read()
     }
 
     /// Reads plain text. Waits for the socket without holding the session, so that others can write. Only one
@@ -266,11 +261,10 @@ impl TlsStream {
         }
         let read = (&self.socket).read(&mut fresh)?;
         let mut session = self.session.lock();
-        match (session.raw.get_mut(..read), fresh.get(..read)) {
-            (Some(raw), Some(fresh)) if read > 0 => raw.copy_from_slice(fresh),
-            _ => return Ok(0),
+        if read == 0 {
+            return Ok(0);
         }
-        (session.start, session.end) = (0, read);
+        session.raw.extend_from_slice(fresh.get(..read).unwrap_or_default());
         session.plain(buf)?.ok_or_else(|| io::ErrorKind::Interrupted.into())
     }
 
@@ -303,12 +297,11 @@ impl TlsSession {
                 }
                 Err(error) => return Err(error),
             }
-            let Some(mut rest) = self.raw.get(self.start..self.end).filter(|rest| !rest.is_empty()) else {
+            if self.raw.is_empty() {
                 return Ok(None);
-            };
-            let before = rest.len();
-            self.tls.read_tls(&mut rest)?;
-            self.start += before - rest.len();
+            }
+            let taken = self.tls.read_tls(&mut self.raw.as_slice())?;
+            self.raw.drain(..taken);
             self.tls
                 .process_new_packets()
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

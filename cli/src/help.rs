@@ -76,7 +76,7 @@ LEASEHOLD_LABEL, LEASEHOLD_CLIENT_NAME: A name for this run; the name of its con
 LEASEHOLD_UNDER: The owners of the holds under which the program works.
 LEASEHOLD_DIRECTORY: no leaves host and process out of the store.
 LEASEHOLD_POOL_SIZE, LEASEHOLD_UNSUBSCRIBE_DELAY, LEASEHOLD_CLUSTER_PUB_SUB: Options of the connections.
-LEASEHOLD_REPLICAS, LEASEHOLD_REPLICAS_TIMEOUT: How many replicas must have each grant, and within which time; LEASEHOLD_REPLICAS=no: none, also with Sentinels and a cluster, where the default is one of those connected, within 1s.
+LEASEHOLD_REPLICAS: How many replicas must have each grant, and within which time (1 100ms); no: none, also with Sentinels and a cluster, where the default is one of those connected, within 1s.
 LEASEHOLD_DURABLE: In how many files each grant must be, as \"1 1\": the server's own, and the replicas' (Redis 7.2, Valkey).";
 
 const FILES: &str = "\

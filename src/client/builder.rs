@@ -1,14 +1,14 @@
 //! The options of a client, and the client that is made with them.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
 use crate::config::{
-    self, ClusterPubSub, Credentials, Options, RedlockNode, RedlockOptions, ServerOptions, setters,
+    self, ClusterPubSub, Credentials, Options, RedlockNode, RedlockOptions, ServerOptions, debug_fields,
+    setters,
 };
 use crate::copies::{Durable, ReplicaRule, Replicas};
 use crate::engine::core::StoreCell;
@@ -440,8 +440,4 @@ fn warn_of_timeout(reporter: &Reporter, options: &Options) {
     reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
 }
 
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("server", &self.server).finish_non_exhaustive()
-    }
-}
+debug_fields!(ClientBuilder, |it| server: it.server);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::client::ClientBuilder;
 use crate::config::{ClusterPubSub, client_options, read_secret, read_urls};
 use crate::error::{Error, Result};
-use crate::hosts::check_scheme;
+use crate::hosts::{check_scheme, labelled};
 use crate::secrets::password_in;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
@@ -38,10 +38,17 @@ macro_rules! setters {
 
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
-/// Options whose setters take no value, or two numbers.
+/// Options whose setters take no value, or two.
 const MORE: &[(&str, Setter)] = &[
     ("LEASEHOLD_SESSION_LOCKS", |builder, text| {
         Ok(if switch(text)? { builder.session_locks() } else { builder })
+    }),
+    ("LEASEHOLD_REPLICAS", |builder, text| {
+        if switch(text) == Ok(false) {
+            return Ok(builder.without_replicas());
+        }
+        let (count, within) = text.split_once(' ').ok_or("it is a number and a time, or no")?;
+        Ok(builder.require_replicas(number(count)?, time(within)?))
     }),
     ("LEASEHOLD_DURABLE", |builder, text| {
         let (local, replicas) = text.split_once(' ').ok_or("it is two numbers")?;
@@ -72,8 +79,7 @@ impl ClientBuilder {
     /// | `LEASEHOLD_TLS_CA` | `tls_ca` (feature `tls`) | `/etc/locks/ca.pem` |
     /// | `LEASEHOLD_TLS_CERT`, `LEASEHOLD_TLS_KEY` | `tls_identity` (feature `tls`), both together | `/etc/locks/client.pem` |
     /// | `LEASEHOLD_SESSION_LOCKS` | `yes`: [`session_locks`](Self::session_locks) | `yes` |
-    /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
-    /// | `LEASEHOLD_REPLICAS` | `no`: [`without_replicas`](Self::without_replicas) | `no` |
+    /// | `LEASEHOLD_REPLICAS` | [`require_replicas`](Self::require_replicas); `no`: [`without_replicas`](Self::without_replicas) | `1 100ms`, `no` |
     /// | `LEASEHOLD_DURABLE` | [`durable`](Self::durable): the server's file, and how many replicas' | `1 1` |
     #[doc = client_options!(rows)]
     ///
@@ -124,22 +130,6 @@ impl ClientBuilder {
             builder = builder.sentinel_password(&password);
             builder.server.sentinel_credentials =
                 variables.file("LEASEHOLD_SENTINEL_PASSWORD")?.map(password_in);
-        }
-        if variables.text("LEASEHOLD_REPLICAS")?.is_some_and(|text| switch(&text) == Ok(false)) {
-            builder = builder.without_replicas();
-            if variables.text("LEASEHOLD_REPLICAS_TIMEOUT")?.is_some() {
-                return Err(bad(
-                    "LEASEHOLD_REPLICAS_TIMEOUT",
-                    "LEASEHOLD_REPLICAS says that none is waited for",
-                ));
-            }
-        } else if let Some((count, within)) =
-            variables.pair("LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT")?
-        {
-            let count = number(&count).map_err(|why| bad("LEASEHOLD_REPLICAS", why))?;
-            let within = time(&within).map_err(|why| bad("LEASEHOLD_REPLICAS_TIMEOUT", why))?;
-            builder = builder.require_replicas(count, within);
-            builder.check_times().map_err(|error| bad("LEASEHOLD_REPLICAS_TIMEOUT", error.detail()))?;
         }
         secured(builder, &variables)
     }
@@ -238,12 +228,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
 /// Servers with optional labels and weights: `label*2=redis://host`.
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
-        // A scheme has no `=`; the text after the scheme may have any character.
-        let scheme = word.find("://").unwrap_or(word.len());
-        let (before, url) = match word.get(..scheme).and_then(|before| before.rfind('=')) {
-            Some(at) => (word.get(..at).unwrap_or_default(), word.get(at + 1..).unwrap_or_default()),
-            None => ("", word),
-        };
+        let (before, url) = labelled(word);
         check_scheme(url).map_err(|error| bad(name, error.detail()))?;
         let (label, weight) = before.rsplit_once('*').unwrap_or((before, ""));
         let mut node = RingNode::new(url);
@@ -371,8 +356,7 @@ mod tests {
             ("LEASEHOLD_POOL_SIZE", "9"),
             ("LEASEHOLD_UNSUBSCRIBE_DELAY", "4s"),
             ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
-            ("LEASEHOLD_REPLICAS", "2"),
-            ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
+            ("LEASEHOLD_REPLICAS", "2 20ms"),
             ("LEASEHOLD_DURABLE", "1 2"),
             ("LEASEHOLD_TABLE", "s.t"),
             ("LEASEHOLD_CREATE_SCHEMA", "1"),
@@ -480,11 +464,7 @@ mod tests {
                 ["LEASEHOLD_REDLOCK", "LEASEHOLD_RING"],
             ),
             (&[("LEASEHOLD_RING_FROM", three)], ["LEASEHOLD_RING_FROM", "LEASEHOLD_RING"]),
-            (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"]),
-            (
-                &[("LEASEHOLD_REPLICAS", "no"), ("LEASEHOLD_REPLICAS_TIMEOUT", "1s")],
-                ["LEASEHOLD_REPLICAS", "LEASEHOLD_REPLICAS_TIMEOUT"],
-            ),
+            (&[("LEASEHOLD_REPLICAS", "1")], ["LEASEHOLD_REPLICAS", "a number and a time"]),
             #[cfg(feature = "tls")]
             (&[("LEASEHOLD_TLS_KEY", "k")], ["LEASEHOLD_TLS_KEY", "LEASEHOLD_TLS_CERT"]),
         ] {

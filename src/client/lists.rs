@@ -1,19 +1,19 @@
 //! Lists of locks and of clients, page by page.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::LockClient;
+use crate::config::debug_fields;
 use crate::deadlock::Deadlock;
-use crate::directory::{ClientInfo, add_holders};
+use crate::directory::ClientInfo;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ClientId;
 use crate::inspect::{Holder, Inspection, ObjectKind};
 use crate::seam::Failure;
-use crate::seam::directory::{Listing, Page, Place, Wanted};
+use crate::seam::directory::{Page, Place, Wanted};
 
 /// A held lock: an item of [`LockClient::list`].
 ///
@@ -134,7 +134,7 @@ impl LockClient {
     ///
     /// The list lacks Redisson's clients, and a client that began a moment ago, has its
     /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
-    /// up to its lease. A database without the table of entries lists the holders in its rows.
+    /// up to its lease.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -247,9 +247,9 @@ fn locks_page(
     engine.usable("list")?;
     let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
     let page = listing.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
-    let page = page.map_err(|error| error.during("list"))?;
+    let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
-    let shown = page.found.into_iter().filter(is_held).map(|seen| {
+    let shown = found.into_iter().filter(is_held).map(|seen| {
         // Stores that do not map names show the lock's own name.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
@@ -257,7 +257,7 @@ fn locks_page(
     if known.len() > MOST_KNOWN {
         known.clear();
     }
-    let requests = engine.locate(&mut shown, known);
+    let requests = requests + engine.locate(&mut shown, known);
     let found = shown.into_iter().map(|(_, seen)| ListedLock {
         name: seen.name,
         kind: seen.kind,
@@ -265,38 +265,7 @@ fn locks_page(
         remaining: seen.remaining,
         waiting: seen.waiting,
     });
-    Ok(Page {
-        found: found.collect(),
-        next: page.next,
-        requests: page.requests + requests,
-        examined: page.examined,
-    })
-}
-
-/// The clients of all holders, for a store whose locks name their holders' locations. Reads all locks before
-/// it returns, since one client may hold the first lock and the last.
-fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
-    let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
-    let mut all = Page { found: Vec::new(), next: None, requests: 0, examined: 0 };
-    let mut clients = HashMap::new();
-    let mut place = Place::default();
-    loop {
-        let page = listing.locks(&wanted, &place, engine.one_command()).map_err(Failure::into_read_error);
-        let page = page.map_err(|error| error.during("clients"))?;
-        all.requests += page.requests;
-        all.examined += page.examined;
-        for seen in &page.found {
-            let name = seen.name.strip_prefix(&*engine.options.key_prefix).unwrap_or(&seen.name);
-            add_holders(&mut clients, name, seen, engine.id);
-        }
-        match page.next {
-            Some(next) => place = next,
-            None => {
-                all.found = clients.into_values().collect();
-                return Ok(all);
-            }
-        }
-    }
+    Ok(Page { found: found.collect(), next, requests, examined })
 }
 
 impl Clients {
@@ -313,23 +282,11 @@ impl Iterator for Clients {
     fn next(&mut self) -> Option<Result<ClientInfo>> {
         self.list.next(|engine, place| {
             engine.usable("clients")?;
-            let capabilities = engine.store.capabilities();
-            let Some(directory) = capabilities.directory else {
-                return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
-            };
+            let directory = engine.store.capabilities().directory.ok_or_else(|| unsupported("clients"))?;
             let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
-            let page = match (page, capabilities.listing) {
-                // Without a directory, the clients are found by the holders of the listed locks.
-                (Err(error), Some(listing))
-                    if *place == Place::default()
-                        && matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NoPermission) =>
-                {
-                    return by_holders(engine, listing);
-                }
-                (page, _) => page.map_err(|error| error.during("clients"))?,
-            };
+            let Page { found, next, requests, examined } = page.map_err(|error| error.during("clients"))?;
             let prefix = &engine.options.key_prefix;
-            let read = page.found.into_iter().filter_map(|(id, posted)| {
+            let read = found.into_iter().filter_map(|(id, posted)| {
                 let mut info = ClientInfo::read(id, &posted.text, posted.remaining)?;
                 info.by_this_client = id == engine.id;
                 for one in &mut info.uses {
@@ -339,24 +296,11 @@ impl Iterator for Clients {
                 }
                 Some(info)
             });
-            Ok(Page {
-                found: read.collect(),
-                next: page.next,
-                requests: page.requests,
-                examined: page.examined,
-            })
+            Ok(Page { found: read.collect(), next, requests, examined })
         })
     }
 }
 
-impl fmt::Debug for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("wanted", &self.wanted).finish_non_exhaustive()
-    }
-}
+debug_fields!(Locks, |it| wanted: it.wanted);
 
-impl fmt::Debug for Clients {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clients").field("cost", &self.list.cost).finish_non_exhaustive()
-    }
-}
+debug_fields!(Clients, |it| cost: it.list.cost);

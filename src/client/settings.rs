@@ -1,12 +1,11 @@
 //! What only the program `leasehold` uses: the builder's options, for its own connections to the servers, and
 //! some of the library's functions.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::{Provider, read_urls};
+use crate::config::{Provider, debug_fields, read_urls};
 
 /// The clock of this machine that includes sleep, in nanoseconds.
 pub const NANOS: fn() -> u64 = crate::system::nanos;
@@ -41,11 +40,7 @@ pub struct Settings {
     pub retry_timeout: Duration,
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings").finish_non_exhaustive()
-    }
-}
+debug_fields!(Settings, |_|);
 
 /// User and password, from the provider if there is one.
 impl From<Settings> for (Option<String>, Option<String>) {

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-/// A control character as a backslash, its number and a semicolon.
-pub(crate) fn escaped(character: char) -> String {
+/// A character as a backslash, its number and a semicolon.
+fn escaped(character: char) -> String {
     format!("\\{:x};", u32::from(character))
 }
 
@@ -14,15 +14,15 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// Adds a text, with each control character and each backslash [`escaped`].
+    /// Escapes backslashes, control characters, and what a database may be unable to store.
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
         for character in value.chars() {
-            if character.is_control() || character == '\\' {
-                self.0.push_str(&escaped(character));
-            } else {
+            if character.is_ascii() && !character.is_control() && character != '\\' {
                 self.0.push(character);
+            } else {
+                self.0.push_str(&escaped(character));
             }
         }
         self.0.push('\n');

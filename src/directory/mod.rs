@@ -157,32 +157,22 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 impl ClientInfo {
-    fn new(id: ClientId, host: String, pid: u32, program: String, label: Option<String>) -> ClientInfo {
+    pub(crate) fn here(id: ClientId, label: Option<String>) -> ClientInfo {
         ClientInfo {
             id,
-            host,
-            boot_id: String::new(),
-            pid,
-            process_start: None,
-            program,
+            host: host(),
+            boot_id: shown(&system::boot_id().unwrap_or_default()),
+            pid: std::process::id(),
+            process_start: system::process_start(),
+            program: program(),
             label,
-            version: String::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             age: Duration::ZERO,
             written_ago: Duration::ZERO,
-            by_this_client: false,
+            by_this_client: true,
             uses: Vec::new(),
             unlisted: 0,
             is_cut: false,
-        }
-    }
-
-    pub(crate) fn here(id: ClientId, label: Option<String>) -> ClientInfo {
-        ClientInfo {
-            boot_id: shown(&system::boot_id().unwrap_or_default()),
-            process_start: system::process_start(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            by_this_client: true,
-            ..ClientInfo::new(id, host(), std::process::id(), program(), label)
         }
     }
 
@@ -311,31 +301,6 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
         }
     }
     clients
-}
-
-pub(crate) fn add_holders(
-    clients: &mut HashMap<ClientId, ClientInfo>,
-    name: &str,
-    seen: &Inspection,
-    asking: ClientId,
-) {
-    for holder in &seen.holders {
-        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
-        let since = holder.held_for.unwrap_or_default();
-        let one = LockUse {
-            is_leader: holder.is_leader,
-            ..LockUse::new(name, number.unwrap_or(0), &place.thread, since)
-        };
-        let client = clients.entry(id).or_insert_with(|| ClientInfo {
-            by_this_client: id == asking,
-            ..ClientInfo::new(id, shown(&place.host), place.pid, place.program.clone(), place.label.clone())
-        });
-        if client.uses.len() < MOST_USES {
-            client.uses.push(one);
-        } else {
-            client.unlisted += 1;
-        }
-    }
 }
 
 impl LockUse {

@@ -1,12 +1,12 @@
 //! Levels of several holds that are lost or released together, and their guards.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
+use crate::config::debug_fields;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
@@ -260,12 +260,7 @@ macro_rules! group_guard {
             }
         }
 
-        impl fmt::Debug for $guard {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let names: Vec<&str> = self.names().collect();
-                f.debug_struct(stringify!($guard)).field("names", &names).finish_non_exhaustive()
-            }
-        }
+        debug_fields!($guard, |it| names: it.names().collect::<Vec<_>>());
 
     };
 }

@@ -1,6 +1,5 @@
 //! Guards: values that release a level of a hold when they are dropped.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::config::debug_fields;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::hold::{Hold, Standing};
@@ -230,13 +230,8 @@ impl HeldLevel {
     }
 
     fn lost(&self) -> Receiver<Loss> {
-        if is_forked() {
-            let (sender, receiver) = bounded(1);
-            self.send_loss(sender);
-            return receiver;
-        }
-        let receiver = self.hold().loss_channel();
-        self.engine.watch(self.hold());
+        let (sender, receiver) = bounded(1);
+        self.send_loss(sender);
         receiver
     }
 
@@ -377,15 +372,7 @@ macro_rules! guard {
             }
         }
 
-        impl fmt::Debug for $guard {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($guard))
-                    .field("name", &self.name())
-                    .field("owner", &self.owner())
-                    .field("fence", &self.fencing_token())
-                    .finish_non_exhaustive()
-            }
-        }
+        debug_fields!($guard, |it| name: it.name(), owner: it.owner(), fence: it.fencing_token());
     };
 }
 

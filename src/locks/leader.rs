@@ -1,11 +1,11 @@
 //! One leader among many processes: the holder of the fenced lock of a name.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
+use crate::config::debug_fields;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, LockConfig, WaitLimit};
 use crate::error::{Error, ErrorKind, Result};
@@ -324,11 +324,4 @@ impl LeaderShared {
     }
 }
 
-impl fmt::Debug for Leader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leader")
-            .field("name", &self.shared.name.given())
-            .field("term", &self.term())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Leader, |it| name: it.shared.name.given(), term: it.term());

@@ -1,11 +1,10 @@
 //! The lock by name, the fenced lock, the read-write lock, and the options of a lock.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::setters;
+use crate::config::{debug_fields, setters};
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Backoff, Granted, LockConfig, WaitLimit};
 use crate::engine::hold::LocalLock;
@@ -15,7 +14,7 @@ use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::options::AcquireOptions;
-use crate::seam::{Claim, Counting, Kind};
+use crate::seam::{Claim, Counting, Kind, Snapshot};
 use crate::time::Lease;
 
 /// A lock by name: reentrant, blocking, owned by the calling thread. On Redis this lock is Redisson's
@@ -134,8 +133,7 @@ impl RedisLock {
     /// # Errors
     /// The server could not be used.
     pub fn is_locked(&self) -> Result<bool> {
-        let name = self.checked("is_locked")?;
-        Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
+        Ok(self.seen("is_locked")?.is_some())
     }
 
     /// The holder, as the server says; `None` if the lock is free.
@@ -147,8 +145,7 @@ impl RedisLock {
     /// # Errors
     /// The server could not be used, or the key is another kind of object.
     pub fn holder(&self) -> Result<Option<Holder>> {
-        let snapshot = self.engine.inspect("holder", self.kind, self.checked("holder")?)?;
-        Ok(snapshot.map(|snapshot| Holder {
+        Ok(self.seen("holder")?.map(|snapshot| Holder {
             by_this_client: snapshot
                 .holder
                 .rsplit_once(':')
@@ -167,9 +164,7 @@ impl RedisLock {
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
-        let name = self.checked("is_held_by_current_thread")?;
-        let snapshot = self.engine.inspect("is_held_by_current_thread", self.kind, name)?;
-        Ok(snapshot.is_some_and(|snapshot| snapshot.count > 0))
+        Ok(self.seen("is_held_by_current_thread")?.is_some_and(|snapshot| snapshot.count > 0))
     }
 
     /// The number of levels that the calling thread holds.
@@ -177,8 +172,7 @@ impl RedisLock {
     /// # Errors
     /// As [`is_held_by_current_thread`](Self::is_held_by_current_thread).
     pub fn hold_count(&self) -> Result<u32> {
-        let name = self.checked("hold_count")?;
-        Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
+        Ok(self.seen("hold_count")?.map_or(0, |snapshot| snapshot.count))
     }
 
     /// The remaining lease of the holder, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if
@@ -187,9 +181,11 @@ impl RedisLock {
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
-        let name = self.checked("remaining_lease")?;
-        let snapshot = self.engine.inspect("remaining_lease", self.kind, name)?;
-        Ok(snapshot.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
+        Ok(self.seen("remaining_lease")?.map(|snapshot| snapshot.remaining.unwrap_or(Duration::MAX)))
+    }
+
+    fn seen(&self, action: &'static str) -> Result<Option<Snapshot>> {
+        self.engine.inspect(action, self.kind, self.checked(action)?)
     }
 
     pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
@@ -240,7 +236,7 @@ impl RedisLock {
     }
 
     pub(crate) fn ask(&self, action: &'static str) -> Result<()> {
-        self.engine.inspect(action, self.kind, self.checked(action)?).map(drop)
+        self.seen(action).map(drop)
     }
 
     pub(crate) fn count(&self, action: &'static str, what: &Counting) -> Result<Option<i64>> {
@@ -300,14 +296,7 @@ impl From<&RedisLock> for RedisLock {
     }
 }
 
-impl fmt::Debug for RedisLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLock")
-            .field("name", &self.given)
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(RedisLock, |it| name: it.given, kind: it.kind);
 
 /// A [`RedisLock`] whose grants each have a fencing token, larger than all earlier tokens: Redisson's
 /// `RFencedLock`.

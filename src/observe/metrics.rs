@@ -8,6 +8,7 @@ use ::metrics::{
     Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
+use crate::config::debug_fields;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::stats::Stats;
@@ -122,11 +123,7 @@ impl Overdue {
     }
 }
 
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").field("labels", &self.0.labels).finish_non_exhaustive()
-    }
-}
+debug_fields!(Metrics, |it| labels: it.0.labels);
 
 impl Default for Metrics {
     fn default() -> Metrics {

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::debug_fields;
 use crate::error::Error;
 use crate::observe::Observer;
 use crate::observe::event::Event;
@@ -330,11 +330,7 @@ fn drop_all(callbacks: Vec<OnLost>) {
     callbacks.into_iter().for_each(|callback| run(|| drop(callback)));
 }
 
-impl fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reporter").finish_non_exhaustive()
-    }
-}
+debug_fields!(Reporter, |_|);
 
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]

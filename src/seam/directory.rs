@@ -1,9 +1,10 @@
 //! The seam of the directory of clients and of lists of locks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::ident::ClientId;
+use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::failure::{Answer, Failure};
 use crate::sync::channel::bounded;
@@ -83,6 +84,15 @@ pub(crate) struct Page<T> {
     pub(crate) examined: u64,
 }
 
+impl<T> Page<T> {
+    /// `cursor`: the place at which the list goes on.
+    pub(crate) fn of(found: Vec<T>, cursor: Option<String>, (requests, examined): (usize, usize)) -> Page<T> {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let next = cursor.map(|cursor| Place { servers: None, cursor });
+        Page { found, next, requests: number(requests), examined: number(examined) }
+    }
+}
+
 /// A page of a list over several servers, from the answer of the first of `servers`. That server stays first
 /// until it has listed everything.
 pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
@@ -122,10 +132,11 @@ impl Wanted {
         whole + &self.pattern
     }
 
-    /// The name to be shown for this key, if it is wanted; for stores without patterns.
-    pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
+    /// The lock of this key, if it is wanted; for stores without patterns.
+    pub(crate) fn lock(&self, key: String) -> Option<LockName> {
         let name = key.strip_prefix(&*self.prefix)?;
-        matches(self.pattern.as_bytes(), name.as_bytes()).then_some(name)
+        let name = matches(self.pattern.as_bytes(), name.as_bytes()).then(|| Arc::from(name))?;
+        LockName::new(&name, key).ok()
     }
 }
 
@@ -237,8 +248,8 @@ mod tests {
     fn pattern_characters_in_a_prefix_are_literal() {
         let wanted = Wanted { prefix: "a*[b]\\:".to_owned(), pattern: "x*".to_owned() };
         assert_eq!(wanted.whole(), "a\\*\\[b\\]\\\\:x*");
-        assert_eq!(wanted.name("a*[b]\\:xy"), Some("xy"));
-        assert_eq!(wanted.name("axb:xy"), None);
+        let given = |key: &str| wanted.lock(key.to_owned()).map(|name| name.given().to_owned());
+        assert_eq!((given("a*[b]\\:xy").as_deref(), given("axb:xy")), (Some("xy"), None));
         assert!(matches(wanted.whole().as_bytes(), b"a*[b]\\:xyz"));
     }
 }

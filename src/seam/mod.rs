@@ -19,6 +19,8 @@ pub(crate) mod format;
 pub(crate) mod hub;
 pub(crate) mod inspection;
 pub(crate) mod kind;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod pool;
 pub(crate) mod ring_member;
 pub(crate) mod subscription;
 

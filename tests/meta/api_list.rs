@@ -60,6 +60,10 @@ fn expanded(text: &str) -> String {
             macros.insert(name, (variables.map(|(variable, _)| format!("${variable}")).collect(), body));
             continue;
         }
+        if let Some((name, _)) = line.strip_prefix("debug_fields!(").and_then(|rest| rest.split_once(',')) {
+            out.push_str(&format!("impl fmt::Debug for {name} {{\n}}\n"));
+            continue;
+        }
         let call = line.split_once('!').filter(|(name, _)| macros.contains_key(name));
         let Some((name, arguments)) = call else {
             out.push_str(line);
@@ -76,8 +80,10 @@ fn expanded(text: &str) -> String {
         for line in body {
             let line = line.strip_prefix("        ").unwrap_or("").to_owned();
             let line = arguments.iter().fold(line, |line, (variable, word)| line.replace(*variable, word));
-            out.push_str(&line);
-            out.push('\n');
+            match line.strip_prefix("debug_fields!(").and_then(|rest| rest.split_once(',')) {
+                Some((name, _)) => out.push_str(&format!("impl fmt::Debug for {name} {{\n}}\n")),
+                None => out.push_str(&format!("{line}\n")),
+            }
         }
     }
     out

@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 const GROUND: &str = "config copies deadlock directory error fork health hosts inquiry credentials ident fuzz \
-    inspect interrupt observe park refused shrink secrets sync system task time tls wire";
+    inspect interrupt observe park refused shrink secrets servers sync system task time tls wire";
 
 /// Crates that only some places may use.
 const DRIVERS: &[(&str, &[&str])] = &[

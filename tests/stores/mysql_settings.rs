@@ -141,14 +141,17 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
-    // Host and thread names must not make a lock fail, whatever the columns can store.
-    for column in ["VARCHAR(64) CHARACTER SET latin1", "VARCHAR(1) CHARACTER SET utf8mb4"] {
+    // Host and thread names must not make a lock fail, whatever characters the columns can store.
+    let mut alter = |column: &str| {
         admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
-        let client = at(&server.url_as("few")).build().unwrap();
-        let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
-        thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
-    }
+    };
+    alter("VARCHAR(1) CHARACTER SET utf8mb4");
+    assert_eq!(at(&server.url_as("few")).build().unwrap_err().kind(), ErrorKind::Refused);
+    alter("VARCHAR(64) CHARACTER SET latin1");
+    let client = at(&server.url_as("few")).build().unwrap();
+    let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
+    thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
     // A table in which no lock can be released.
     admin
         .query_drop(

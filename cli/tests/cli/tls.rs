@@ -148,10 +148,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     run.terminate();
     // Refused settings: replicas that do not exist, two sources of the password.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
-    command
-        .env("LEASEHOLD_REPLICAS", "1")
-        .env("LEASEHOLD_REPLICAS_TIMEOUT", "50ms")
-        .env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
+    command.env("LEASEHOLD_REPLICAS", "1 50ms").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     ends(&mut command, 69, "replica");
     ends(program(&TRUE).env("LEASEHOLD_PASSWORD", "S3CR3T"), 64, "LEASEHOLD_PASSWORD is set too");
     let said =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Sender;
 
 use super::Hold;
 use crate::engine::hold::phase::{List, OnContended, forget};
@@ -89,8 +89,9 @@ impl Hold {
     }
 
     /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
-    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
-        let (sender, receiver) = bounded(1);
+    #[cfg(test)]
+    pub(crate) fn loss_channel(&self) -> crossbeam_channel::Receiver<Loss> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
         self.send_loss(sender);
         receiver
     }

@@ -4,7 +4,7 @@
 //! resource can, by keeping the highest token beside the data and comparing. This module does so for three
 //! kinds of resource. All writers of a resource must use it, with tokens of one lock.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -88,13 +88,13 @@ fn is_identifier(text: &str) -> bool {
 /// set them, nothing is written. The new file lacks set-user-id and set-group-id bits, access control lists,
 /// other attributes, and hard links of the old one.
 ///
-/// Other users may write to the folder. A path that ends in a link leads to the link's target, with the
-/// register beside that; another user's link is refused, except root's. Links at the names of the register
-/// and the third file are never followed. A register must belong to this user, root or the file's owner.
+/// Other users may write to the folder. A path that ends in a link is refused, and links at the names of the
+/// register and the third file are never followed. A register must belong to this user, root or the file's
+/// owner.
 ///
-/// Windows does not report the owner of a link or file: a path that ends in a link is refused, as are a
-/// read-only file and a stream of a file. The new file gets the folder's permissions for new files. While
-/// another process reads the file without sharing its deletion, the file cannot be replaced.
+/// On Windows a read-only file and a stream of a file are refused too. The new file gets the folder's
+/// permissions for new files. While another process reads the file without sharing its deletion, the file
+/// cannot be replaced.
 ///
 /// # Blocking
 /// While another process writes the same file; and for the disk: token and content are synced.
@@ -130,7 +130,7 @@ pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bo
 // name within it is used before it is known to be a file, and no link.
 
 fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
-    let path = system::resolved(path)?;
+    let path = in_folder(path)?;
     let mut register = TokenRegister::beside(&path)?;
     // From here on no other fenced writer replaces the file.
     let old = old(&path)?;
@@ -161,7 +161,9 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
 
 fn in_folder(path: &Path) -> io::Result<PathBuf> {
     let unusable = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file");
-    let name = path.file_name().ok_or_else(unusable)?;
+    // On Windows a colon precedes the name of a stream within a file.
+    let is_stream = |name: &OsStr| cfg!(windows) && name.to_string_lossy().contains(':');
+    let name = path.file_name().filter(|name| !is_stream(name)).ok_or_else(unusable)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok(fs::canonicalize(parent.unwrap_or(Path::new(".")))?.join(name))
 }
@@ -177,7 +179,9 @@ fn there(path: &Path) -> io::Result<Option<Metadata>> {
 fn old(path: &Path) -> io::Result<Option<Metadata>> {
     let old = there(path)?;
     match &old {
-        Some(old) if !old.is_file() => Err(refused("the path leads to something that is no file")),
+        Some(old) if !old.is_file() => {
+            Err(refused("the path names a link or something else that is no file"))
+        }
         // On Unix the folder's permissions decide.
         Some(old) if cfg!(windows) && old.permissions().readonly() => Err(refused("the file is read-only")),
         _ => Ok(()),
@@ -302,35 +306,10 @@ mod system {
     use std::fs::{self, File, Metadata, OpenOptions, Permissions};
     use std::io;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use rustix::fs::OFlags;
-    use rustix::io::Errno;
     use rustix::process::geteuid;
-
-    /// The maximum number of links followed, as on Linux.
-    const LINKS: usize = 40;
-
-    /// A link at the path's end is followed only if this user or root owns it: another user's link could name
-    /// any file that this user may write.
-    pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
-        let mut path = super::in_folder(path)?;
-        for _ in 0..LINKS {
-            let Some(link) = super::there(&path)?.filter(Metadata::is_symlink) else { return Ok(path) };
-            if !is_trusted(link.uid()) {
-                return Err(super::refused("the path is another user's link, which is not followed"));
-            }
-            let target = fs::read_link(&path)?;
-            // The link must not have been replaced between the reading of its owner and of its target. A link
-            // that was replaced and restored has another change time.
-            let known = |link: &Metadata| (link.dev(), link.ino(), link.ctime(), link.ctime_nsec());
-            if super::there(&path)?.as_ref().map(known) != Some(known(&link)) {
-                return Err(super::refused("the path was changed while it was resolved"));
-            }
-            path = super::in_folder(&path.with_file_name(target))?;
-        }
-        Err(Errno::LOOP.into())
-    }
 
     /// Follows no link, and does not block if the name is a pipe or a device.
     pub(super) fn opening(mode: u32) -> OpenOptions {
@@ -383,20 +362,11 @@ mod system {
     use std::fs::{File, Metadata, OpenOptions};
     use std::io;
     use std::os::windows::fs::OpenOptionsExt;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use winapi_util::file::information;
 
     use crate::system::{file_id, id_of};
-
-    /// Follows no link at the path's end: Windows does not report the link's owner.
-    pub(super) fn resolved(path: &Path) -> io::Result<PathBuf> {
-        // Refuses a stream of a file, whose name follows a colon.
-        match path.file_name() {
-            Some(name) if name.to_string_lossy().contains(':') => super::in_folder(Path::new("..")),
-            _ => super::in_folder(path),
-        }
-    }
 
     pub(super) fn opening(_mode: u32) -> OpenOptions {
         const OPEN_REPARSE_POINT: u32 = 0x0020_0000;

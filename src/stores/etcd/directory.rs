@@ -3,7 +3,6 @@
 //! A client's entry is a key of its own below `%clients/`, with a lease; no lock's key begins like this,
 //! since `%` in a name is `%25`. An entry's age follows from its lease, by one request for each entry.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -11,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::error::ErrorKind;
-use crate::ident::{ClientId, LockName};
+use crate::ident::ClientId;
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure};
@@ -58,8 +57,7 @@ impl EtcdStore {
     }
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let mut page =
-            Page { found: Vec::with_capacity(clients.len()), next: None, requests: 0, examined: 0 };
+        let mut page = Page::of(Vec::with_capacity(clients.len()), None, (0, 0));
         for clients in clients.chunks(BATCH) {
             let looks: Vec<Value> = clients.iter().map(|client| get(&self.entry(*client))).collect();
             let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
@@ -119,8 +117,8 @@ impl EtcdStore {
         let found = found.ok_or_else(|| Failure::Refused(unreadable()))?;
         let has_more = answer.get("more").and_then(Value::as_bool).unwrap_or(false);
         let next = found.last().filter(|_| has_more).map(|last| goes_on(&last.key, b"\0"));
-        let examined = u64::try_from(found.len()).unwrap_or(u64::MAX);
-        Ok((found, Page { found: Vec::new(), next, requests: 1, examined }))
+        let page = Page::of(Vec::new(), next, (1, found.len()));
+        Ok((found, page))
     }
 
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
@@ -153,15 +151,13 @@ impl EtcdStore {
         let last = keys.last().and_then(|last| line_of(&last.key));
         if let (Some(next), Some(line)) = (&mut page.next, lines.last().filter(|line| last == Some(**line))) {
             // The first key behind all owners of this lock.
-            *next = goes_on(line, b"/%0");
+            next.cursor = goes_on(line, b"/%0");
         }
         let each = deadline.since(Clock::System.now());
         for line in lines {
             let line = std::str::from_utf8(line).ok();
             let key = line.and_then(|line| line.strip_prefix(&**prefix)).and_then(name_of);
-            let Some(key) = key else { continue };
-            let Some(name) = wanted.name(&key).map(Arc::from) else { continue };
-            let Ok(name) = LockName::new(&name, key) else { continue };
+            let Some(name) = key.and_then(|key| wanted.lock(key)) else { continue };
             page.requests += 2;
             match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
@@ -180,8 +176,8 @@ fn line_of(key: &[u8]) -> Option<&[u8]> {
     key.get(..at)
 }
 
-fn goes_on(key: &[u8], behind: &[u8]) -> Place {
-    Place { servers: None, cursor: STANDARD.encode([key, behind].concat()) }
+fn goes_on(key: &[u8], behind: &[u8]) -> String {
+    STANDARD.encode([key, behind].concat())
 }
 
 impl Directory for EtcdStore {

@@ -49,17 +49,8 @@ struct Head {
 
 impl Connection {
     pub(super) fn open(at: usize, address: &EtcdAddress, deadline: Moment) -> io::Result<Connection> {
-        let (host, port) = address.members.get(at).ok_or(io::ErrorKind::NotFound)?;
-        let socket = address.hosts.connect(host, *port, deadline)?;
-        socket.set_write_timeout(Some(WRITE_LIMIT))?;
-        #[cfg(feature = "tls")]
-        let wire = match &address.tls {
-            Some(config) => Wire::tls(host.name(), config, socket, deadline)?,
-            None => Wire::Tcp(socket),
-        };
-        #[cfg(not(feature = "tls"))]
-        let wire = Wire::Tcp(socket);
-        let (wire, member) = (Arc::new(wire), address.place(at));
+        let wire = Arc::new(address.members.connect(at, WRITE_LIMIT, deadline)?);
+        let member = address.members.place(at);
         Ok(Connection { at, member, wire, armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 

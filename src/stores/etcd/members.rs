@@ -6,13 +6,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::config::ServerOptions;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::pool::{Connector, Pool, Rank};
 use crate::seam::{Answer, Failure};
 use crate::secrets::Renewable;
 use crate::stores::etcd::address::EtcdAddress;
 use crate::stores::etcd::http::{Connection, Response};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 use crate::wire::is_late;
 
@@ -35,40 +36,17 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(options: &ServerOptions) -> Result<Members, Error> {
+    pub(super) fn new(options: &ServerOptions) -> Result<Members> {
         let (logins, address) = Renewable::new(options, EtcdAddress::new)?;
         let without_login = ServerOptions { credentials: None, ..options.clone() };
         let (renewal, _) = Renewable::new(&without_login, EtcdAddress::new)?;
-        let has_login = address.user.is_some() || options.credentials.is_some();
+        let has_login = address.members.login.is_some() || options.credentials.is_some();
         let (first, token) = (AtomicUsize::new(0), Mutex::new(None));
         Ok(Members { address, renewal, logins, has_login, first, token })
     }
 
-    /// Connects to the first member that accepts. After a failure nothing was sent.
-    pub(super) fn connect(&self, deadline: Moment) -> Result<Connection, Error> {
-        let (first, count) = (self.first(), self.address.members.len());
-        let mut last = None;
-        for turn in 0..count {
-            let at = first.wrapping_add(turn) % count;
-            // A silent member must leave time for the next ones.
-            let now = Clock::System.now();
-            let left = u32::try_from(count - turn).unwrap_or(u32::MAX);
-            let share = (deadline.since(now) / left).min(self.address.connect_timeout);
-            let open = |renewed: &EtcdAddress, _ends: Option<Moment>| {
-                let opened = Connection::open(at, renewed, now.plus(share));
-                opened.map_err(|error| broken(&self.address.place(at), error))
-            };
-            match self.renewal.with("", deadline, open) {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = Some(error.or_answer(last)),
-            }
-            self.pass_over(at);
-        }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "the URL names no member")))
-    }
-
     fn first(&self) -> usize {
-        self.first.load(Ordering::Relaxed) % self.address.members.len().max(1)
+        self.first.load(Ordering::Relaxed) % self.address.members.hosts.len().max(1)
     }
 
     fn pass_over(&self, at: usize) {
@@ -90,44 +68,60 @@ impl Members {
     }
 }
 
+impl Connector for Arc<Members> {
+    type Link = Connection;
+
+    /// Connects to the first member that accepts.
+    fn connect(&self, deadline: Moment) -> Result<Connection> {
+        let (first, count) = (self.first(), self.address.members.hosts.len());
+        let mut last = None;
+        for turn in 0..count {
+            let at = first.wrapping_add(turn) % count;
+            // A silent member must leave time for the next ones.
+            let now = Clock::System.now();
+            let left = u32::try_from(count - turn).unwrap_or(u32::MAX);
+            let share = (deadline.since(now) / left).min(self.address.connect_timeout);
+            let open = |renewed: &EtcdAddress, _ends: Option<Moment>| {
+                let opened = Connection::open(at, renewed, now.plus(share));
+                opened.map_err(|error| broken(&self.address.members.place(at), error))
+            };
+            match self.renewal.with("", deadline, open) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = Some(error.or_answer(last)),
+            }
+            self.pass_over(at);
+        }
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, "connect", "the URL names no member")))
+    }
+
+    fn is_alive(&self, link: &mut Connection) -> bool {
+        link.is_alive()
+    }
+
+    /// A gateway that accepts no new connections still serves the old ones.
+    fn is_old(&self, link: &Connection) -> bool {
+        link.at != self.first()
+    }
+}
+
 /// A pool of connections; a thread takes one for one exchange.
 pub(super) struct Transport {
-    members: Arc<Members>,
-    pool: Arc<Connections>,
-    is_for_renewals: bool,
-    most: u32,
-}
-
-#[derive(Default)]
-struct Connections {
-    state: Mutex<ConnectionsState>,
-    freed: Condvar,
-}
-
-#[derive(Default)]
-struct ConnectionsState {
-    idle: Vec<Connection>,
-    taken: u32,
-    taken_by_renewals: u32,
-    closed: bool,
-}
-
-impl ConnectionsState {
-    fn taken(&mut self, by_renewals: bool) -> &mut u32 {
-        if by_renewals { &mut self.taken_by_renewals } else { &mut self.taken }
-    }
+    pool: Arc<Pool<Arc<Members>>>,
+    rank: Rank,
 }
 
 impl Transport {
     pub(super) fn new(members: Arc<Members>, most: u32) -> Transport {
-        Transport { members, pool: Arc::default(), is_for_renewals: false, most }
+        Transport { pool: Arc::new(Pool::new(members, most, Vec::new())), rank: Rank::Request }
     }
 
-    /// A transport with the same connections, and one place that no request takes. Renewals take no request's
-    /// place either, so that one that hangs holds up no request.
+    /// A transport over the same connections, with one place that no request takes.
     pub(super) fn for_renewals(&self) -> Transport {
-        let (members, pool) = (Arc::clone(&self.members), Arc::clone(&self.pool));
-        Transport { members, pool, is_for_renewals: true, most: 1 }
+        Transport { pool: Arc::clone(&self.pool), rank: Rank::Renewal }
+    }
+
+    fn members(&self) -> &Arc<Members> {
+        &self.pool.connector
     }
 
     pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
@@ -138,7 +132,7 @@ impl Transport {
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
         // A token ends after some minutes and with each change of users or roles; the request was not read.
-        if self.members.has_login && wants_token(&response) {
+        if self.members().has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
         }
@@ -146,21 +140,19 @@ impl Transport {
     }
 
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
-        if !self.members.has_login {
+        if !self.members().has_login {
             return Ok(());
         }
-        let address = &self.members.address;
-        let members: Vec<_> =
-            address.members.iter().map(|(host, port)| format!("{}:{port}", host.name())).collect();
+        let members: Vec<_> = self.members().address.members.addresses().collect();
         let log_in = |address: &EtcdAddress, _ends: Option<Moment>| {
             self.authenticate_as(address, deadline).map_err(Failure::into_error)
         };
-        self.members.logins.with(&members.join(","), deadline, log_in).map_err(Failure::Refused)
+        self.members().logins.with(&members.join(","), deadline, log_in).map_err(Failure::Refused)
     }
 
     fn authenticate_as(&self, address: &EtcdAddress, deadline: Moment) -> Answer<()> {
-        let Some((name, password)) = &address.user else { return Ok(()) };
-        *self.members.token.lock() = None;
+        let Some((name, password)) = &address.members.login else { return Ok(()) };
+        *self.members().token.lock() = None;
         let body = json!({ "name": name, "password": password }).to_string();
         let response = self.exchange("/v3/auth/authenticate", &body, deadline).map_err(not_sent)?;
         if response.status == 200 {
@@ -168,7 +160,7 @@ impl Transport {
                 .map_err(|error| Failure::Refused(unreadable().with_source(error)))?;
             let token = answer.get("token").and_then(Value::as_str).filter(|token| is_plain(token));
             let token = token.ok_or_else(|| Failure::Refused(unreadable()))?;
-            *self.members.token.lock() = Some(token.to_owned());
+            *self.members().token.lock() = Some(token.to_owned());
             return Ok(());
         }
         // Without authentication, the server serves this user too.
@@ -180,89 +172,24 @@ impl Transport {
     }
 
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
-        let mut place = self.place(deadline).map_err(Failure::Refused)?;
-        let mut idle = self.idle();
-        // An idle connection to a member that is no longer first is used only if no new one can be made: a
-        // gateway that accepts no new connections still serves the old ones.
-        let other = idle.take_if(|idle| idle.at != self.members.first());
-        let mut connection = match idle {
-            Some(usable) => usable,
-            None => {
-                let connects_by = if other.is_some() { Clock::System.halfway(deadline) } else { deadline };
-                let connected = self.members.connect(connects_by);
-                connected.or_else(|error| other.ok_or(Failure::Refused(error)))?
-            }
-        };
-        let request = self.members.request(&connection.member, path, body, "");
+        let (mut place, mut connection) = self.pool.lend(self.rank, deadline)?;
+        let request = self.members().request(&connection.member, path, body, "");
         let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
         let response = response.map_err(|error| {
-            self.members.pass_over(connection.at);
+            self.members().pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
         // The member has no leader, or shuts down. Only a new connection reaches a member that replaced it.
         if response.status >= 500 {
-            self.members.pass_over(connection.at);
+            self.members().pass_over(connection.at);
         } else if response.stays {
-            place.give_back = Some(connection);
+            place.put(connection);
         }
         Ok(response)
     }
 
-    /// The idle connection used last that still works; to the member tried first, if there is one.
-    fn idle(&self) -> Option<Connection> {
-        let (mut state, first) = (self.pool.state.lock(), self.members.first());
-        loop {
-            let to_first = state.idle.iter().rposition(|idle| idle.at == first);
-            let at = to_first.or(state.idle.len().checked_sub(1))?;
-            let idle = state.idle.remove(at);
-            if idle.is_alive() {
-                return Some(idle);
-            }
-        }
-    }
-
-    fn place(&self, deadline: Moment) -> Result<MemberPlace<'_>, Error> {
-        let mut state = self.pool.state.lock();
-        loop {
-            if state.closed {
-                return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
-            }
-            let taken = state.taken(self.is_for_renewals);
-            if *taken < self.most {
-                *taken += 1;
-                return Ok(MemberPlace { wire: self, give_back: None });
-            }
-            let left = deadline.since(Clock::System.now());
-            if left.is_zero() {
-                let words = "all connections were in use for too long (see pool_size)";
-                return Err(Error::new(ErrorKind::TimedOut, "use", words));
-            }
-            self.pool.freed.wait_for(&mut state, left);
-        }
-    }
-
     pub(super) fn close(&self) {
-        let mut state = self.pool.state.lock();
-        state.closed = true;
-        state.idle.clear();
-        self.pool.freed.notify_all();
-    }
-}
-
-struct MemberPlace<'a> {
-    wire: &'a Transport,
-    give_back: Option<Connection>,
-}
-
-impl Drop for MemberPlace<'_> {
-    fn drop(&mut self) {
-        let mut state = self.wire.pool.state.lock();
-        *state.taken(self.wire.is_for_renewals) -= 1;
-        if let Some(connection) = self.give_back.take().filter(|_| !state.closed) {
-            state.idle.push(connection);
-        }
-        // Several threads may wait, some of which have no place yet.
-        self.wire.pool.freed.notify_all();
+        self.pool.close();
     }
 }
 
@@ -424,11 +351,8 @@ mod tests {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 1);
         let renewals = wire.for_renewals();
-        for (one, other) in [(&wire, &renewals), (&renewals, &wire)] {
-            let _taken = one.place(Clock::System.now()).unwrap();
-            assert!(one.place(Clock::System.now()).is_err());
-            assert!(other.place(Clock::System.now()).is_ok());
-        }
+        assert_eq!((wire.rank, renewals.rank), (Rank::Request, Rank::Renewal));
+        assert!(Arc::ptr_eq(&wire.pool, &renewals.pool));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::seam::Failure;
 use crate::seam::hub::{Hub, WakeupProtocol};
+use crate::seam::pool::Connector;
 use crate::stores::etcd::early::End;
 use crate::stores::etcd::http::Connection;
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};

@@ -4,7 +4,6 @@
 //! exists, in this file's order.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{ClientId, FencingToken, LockName};
@@ -53,7 +52,7 @@ impl Directory for MemoryAccess {
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let page = |state: &mut MemoryState, now| {
             let found = clients.iter().map(|client| state.posted(*client, now)).collect();
-            Page { found, next: None, requests: 1, examined: 0 }
+            Page::of(found, None, (1, 0))
         };
         self.ask(deadline, || self.directory(page))
     }
@@ -61,9 +60,8 @@ impl Directory for MemoryAccess {
     fn clients(&self, _from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let page = |state: &mut MemoryState, now| {
             let all = state.clients.keys().filter_map(|id| Some((*id, state.posted(*id, now)?)));
-            let found: Vec<_> = all.collect();
-            let examined = count(state.clients.len());
-            Page { found, next: None, requests: 1, examined }
+            let found = all.collect();
+            Page::of(found, None, (1, state.clients.len()))
         };
         self.ask(deadline, || self.directory(page))
     }
@@ -73,13 +71,10 @@ impl Listing for MemoryAccess {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let page = |state: &mut MemoryState, now| {
             let keys: Vec<_> = state.keys_after(&from.cursor).into_iter().take(PAGE).collect();
-            let next = keys.get(PAGE - 1).map(|last| Place { servers: None, cursor: last.to_string() });
-            let found = keys.iter().filter_map(|key| {
-                let name = LockName::new(&Arc::from(wanted.name(key)?), key.to_string()).ok()?;
-                Some(state.shown(&name, now, &self.shared.channels))
-            });
-            let found = found.collect();
-            Page { found, next, requests: 1, examined: count(keys.len()) }
+            let next = keys.get(PAGE - 1).map(ToString::to_string);
+            let names = keys.iter().filter_map(|key| wanted.lock(key.to_string()));
+            let found = names.map(|name| state.shown(&name, now, &self.shared.channels)).collect();
+            Page::of(found, next, (1, keys.len()))
         };
         self.ask(deadline, || self.directory(page))
     }

@@ -1,9 +1,9 @@
 //! A store in this process, for several clients. A test can have requests refused, lost or answered late.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::debug_fields;
 use crate::error::{Error, ErrorKind};
 use crate::seam::subscription::{Channel, ChannelSource, Channels};
 use crate::shrink::Sweeps;
@@ -125,11 +125,7 @@ impl MemoryStore {
     }
 }
 
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("clock", &self.shared.clock).finish_non_exhaustive()
-    }
-}
+debug_fields!(MemoryStore, |it| clock: it.shared.clock);
 
 impl ChannelSource for MemoryShared {
     fn left(&self, channel: &Arc<Channel>) {

@@ -1,7 +1,6 @@
 //! A database: how to connect, and what a request showed about its connection.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use crate::error::{ErrorKind, Result};
 use crate::seam::subscription::Subscription;
@@ -25,20 +24,6 @@ pub(super) trait Database: Send + Sync + 'static {
     const HAS_SERVERS: bool = true;
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
-
-    /// Whether a request ends within `span`, by its deadline or the driver's time-outs.
-    fn ends_within(&self, _span: Duration) -> bool {
-        true
-    }
-
-    fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
-        self.connect(deadline)
-    }
-
-    /// Whether a ping and a request over such a connection end within `span`.
-    fn is_brief(&self, _link: &Self::Link, _span: Duration) -> bool {
-        true
-    }
 
     /// Whether an idle connection is still open, as far as is known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;

@@ -2,14 +2,12 @@
 //!
 //! Without the directory's table, a lock's row is all that is known about its holder.
 
-use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::lines::escaped;
-use crate::ident::{ClientId, LockName};
+use crate::ident::ClientId;
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::pool::Rank;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::hex;
@@ -24,22 +22,6 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// Escapes non-ASCII characters, which a database may be unable to store.
-fn in_ascii(entry: &str) -> Cow<'_, str> {
-    if entry.is_ascii() {
-        return entry.into();
-    }
-    let mut text = String::with_capacity(entry.len() * 2);
-    for character in entry.chars() {
-        if character.is_ascii() {
-            text.push(character);
-        } else {
-            text.push_str(&escaped(character));
-        }
-    }
-    text.into()
-}
-
 const ID: usize = 9;
 const NAME: usize = 10;
 
@@ -47,14 +29,15 @@ const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
     fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.pool.with_another(deadline, |database, link| {
+        // No request waits for this connection.
+        self.pool.over(Rank::Renewal, deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
                 link.run(&database.statements().tidy, &Args::none())?;
                 self.has_tidied.store(true, Ordering::Relaxed);
             }
-            let args = Args::one("client", client).and("entry", &*in_ascii(text)).and("lease_ms", lease);
+            let args = Args::one("client", client).and("entry", text).and("lease_ms", lease);
             link.run(&database.statements().post, &args).map(drop)
-        })
+        })?
     }
 }
 
@@ -71,9 +54,10 @@ impl<D: Rows> Directory for RowStore<D> {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let args = Args::one("client", client.to_string());
-        answered(self.pool.with_another(deadline, |database, link| {
+        let removed = self.pool.over(Rank::Renewal, deadline, |database, link| {
             link.run(&database.statements().unpost, &args).map(drop)
-        }))
+        });
+        answered(removed.flatten())
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
@@ -86,8 +70,7 @@ impl<D: Rows> Directory for RowStore<D> {
             };
             clients.iter().map(one).collect()
         });
-        let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
-        answered(found.map(|found| Page { found, next: None, requests, examined: 0 }))
+        answered(found.map(|found| Page::of(found, None, (clients.len(), 0))))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
@@ -105,7 +88,7 @@ impl<D: Rows> Listing for RowStore<D> {
         let args = Args::one("after", &*bytes(&from.cursor));
         let one = |record: &Record| {
             let key = String::from_utf8(record.bytes(NAME)?).ok();
-            let name = key.and_then(|key| LockName::new(&Arc::from(wanted.name(&key)?), key).ok());
+            let name = key.and_then(|key| wanted.lock(key));
             let seen = name.map(|name| described(&name, record)).transpose()?;
             Ok(seen.filter(|seen| !seen.holders.is_empty()))
         };
@@ -124,6 +107,5 @@ fn page<T>(
     read: impl Fn(&Record) -> Answer<Option<T>>,
 ) -> Answer<Page<T>> {
     let found = records.iter().filter_map(|record| read(record).transpose()).collect::<Answer<_>>()?;
-    let next = cursor.map(|cursor| Place { servers: None, cursor });
-    Ok(Page { found, next, requests: 1, examined: u64::try_from(records.len()).unwrap_or(u64::MAX) })
+    Ok(Page::of(found, cursor, (1, records.len())))
 }

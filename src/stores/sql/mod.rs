@@ -28,8 +28,6 @@ mod database;
 mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod notes;
 mod pool;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;

@@ -122,10 +122,6 @@ pub(super) trait Rows: Database {
 
     fn statements(&self) -> &Statements;
 
-    fn here(&self) -> Location {
-        Location::here()
-    }
-
     /// Refuses if the server takes no writes although a user may write.
     fn refuse_read_only(&self, _link: &mut Self::Link) -> Answer<()> {
         Ok(())
@@ -185,9 +181,11 @@ pub(super) trait Rows: Database {
     }
 
     fn taking(&self, claim: &Claim, fenced: bool) -> Args {
-        let here = self.here();
-        let args = Args::of(claim).and("fenced", fenced).and("host", here.host).and("pid", here.pid);
-        args.and("thread", here.thread).and("keeper", self.keeper(claim))
+        // A database may be unable to store other characters.
+        let plain = |text: String| text.replace(|c: char| !c.is_ascii(), "?");
+        let Location { host, pid, thread, .. } = Location::here();
+        let args = Args::of(claim).and("fenced", fenced).and("host", plain(host)).and("pid", pid);
+        args.and("thread", plain(thread)).and("keeper", self.keeper(claim))
     }
 
     fn see_taken(&self, _link: &mut Self::Link, _claim: &Claim, _taken: &Change<u64>) {}

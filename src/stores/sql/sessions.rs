@@ -194,7 +194,9 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             // Hanging up frees a lock that may have been taken; the clean-up makes sure.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
-            Ok(false) | Err(_) => place.put(link, outcome.shown()),
+            Ok(false) | Err(_) => {
+                self.pool.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link))
+            }
         }
         outcome.map(|_others| Attempt::Busy { retry_after: None })
     }

@@ -3,7 +3,6 @@
 //! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since in a
 //! lock's path two digits follow each `%`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{ClientId, LockName};
@@ -50,34 +49,34 @@ impl ZooKeeperStore {
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
+    /// A page of names, and the last of them if there are more.
+    fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, Option<String>)> {
         let reply = if_there(self.session.call(&Operation::Children(folder), deadline))?;
         let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;
         names.retain(|name| from.is_empty() || name.as_str() > from);
         names.sort_unstable();
         let has_more = names.len() > PAGE;
         names.truncate(PAGE);
-        Ok((names, has_more))
+        let next = names.last().filter(|_| has_more).cloned();
+        Ok((names, next))
     }
 
     fn entries_page(&self, from: &Place, deadline: Moment) -> Found<Page<(ClientId, Posted)>> {
         let folder = path::of_clients(&self.session.address.chroot);
-        let (names, has_more) = self.children(&folder, &from.cursor, deadline)?;
+        let (names, next) = self.children(&folder, &from.cursor, deadline)?;
         let clients: Vec<ClientId> = names.iter().filter_map(|name| ClientId::read(name)).collect();
         let posted = self.entries(&clients, deadline)?;
         let found = clients.into_iter().zip(posted).filter_map(|(client, posted)| Some((client, posted?)));
-        Ok(page(found.collect(), &names, has_more, 1 + names.len()))
+        Ok(Page::of(found.collect(), next, (1 + names.len(), names.len())))
     }
 
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Found<Page<Inspection>> {
         let each = deadline.since(Clock::System.now());
         let chroot = &self.session.address.chroot;
         let place = path::listed(chroot, wanted);
-        let (children, has_more) = self.children(&place.folder, &from.cursor, deadline)?;
+        let (children, next) = self.children(&place.folder, &from.cursor, deadline)?;
         let names = children.iter().filter_map(|child| {
-            let key = place.key_of(child)?;
-            let name = wanted.name(&key).map(Arc::from)?;
-            let name = LockName::new(&name, key).ok()?;
+            let name = wanted.lock(place.key_of(child)?)?;
             Some((self.path_of(&name).ok()?, name))
         });
         let names: Vec<(String, LockName)> = names.collect();
@@ -102,15 +101,8 @@ impl ZooKeeperStore {
                 }
             }
         }
-        Ok(page(found, &children, has_more, requests))
+        Ok(Page::of(found, next, (requests, children.len())))
     }
-}
-
-fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> Page<T> {
-    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let next = names.last().filter(|_| has_more);
-    let next = next.map(|last| Place { servers: None, cursor: last.clone() });
-    Page { found, next, requests: number(requests), examined: number(names.len()) }
 }
 
 fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
@@ -133,8 +125,7 @@ impl Directory for ZooKeeperStore {
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let found = self.entries(clients, deadline);
-        let requests = u64::try_from(clients.len()).unwrap_or(u64::MAX);
-        worded(found.map(|found| Page { found, next: None, requests, examined: 0 }), "directory")
+        worded(found.map(|found| Page::of(found, None, (clients.len(), 0))), "directory")
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {

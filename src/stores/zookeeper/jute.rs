@@ -12,7 +12,6 @@ pub(super) const WATCH_EVENT: i32 = -1;
 pub(super) const AUTH: i32 = -4;
 
 pub(super) mod code {
-    pub(crate) const UNIMPLEMENTED: i32 = -6;
     pub(crate) const BAD_ARGUMENTS: i32 = -8;
     pub(crate) const NO_NODE: i32 = -101;
     pub(crate) const NO_AUTH: i32 = -102;
@@ -24,8 +23,6 @@ pub(super) mod code {
     pub(crate) const SESSION_MOVED: i32 = -118;
     pub(crate) const NOT_READ_ONLY: i32 = -119;
     pub(crate) const QUOTA_EXCEEDED: i32 = -125;
-    /// Not ZooKeeper's: this crate's own code for a reply longer than `LONGEST_FRAME`.
-    pub(crate) const TOO_LONG: i32 = i32::MIN;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,64 +75,43 @@ impl Operation<'_> {
     }
 
     pub(super) fn frame(&self, number: i32) -> Vec<u8> {
-        let mut to = Writer::new();
-        to.int(number);
-        match self {
+        const ANY_VERSION: i32 = -1;
+        const ALL_RIGHTS: i32 = 31;
+        let to = Writer::new().int(number);
+        let to = match self {
             Operation::Create { path, data, mode, access } => {
-                to.int(if *mode == Mode::Container { 19 } else { 15 });
-                to.text(path);
-                to.buffer(data);
-                to.int(1);
-                to.int(31); // all rights
+                let (operation, flags) = match mode {
+                    Mode::Persistent => (15, 0),
+                    Mode::Ephemeral => (15, 1),
+                    Mode::EphemeralSequential => (15, 3),
+                    Mode::Container => (19, 4),
+                };
                 let (scheme, id) = match access {
                     Access::Everyone => ("world", "anyone"),
                     Access::Creator => ("auth", ""),
                 };
-                to.text(scheme);
-                to.text(id);
-                to.int(match mode {
-                    Mode::Persistent => 0,
-                    Mode::Ephemeral => 1,
-                    Mode::EphemeralSequential => 3,
-                    Mode::Container => 4,
-                });
+                let to = to.int(operation).text(path).buffer(data);
+                to.int(1).int(ALL_RIGHTS).text(scheme).text(id).int(flags)
             }
-            Operation::Delete(path) => {
-                to.int(2);
-                to.text(path);
-                to.int(-1); // any version
-            }
-            Operation::SetData(path, data) => {
-                to.int(5);
-                to.text(path);
-                to.buffer(data);
-                to.int(-1); // any version
-            }
-            Operation::Exists(path) => to.question(3, path, false),
-            Operation::Watch(path) => to.question(4, path, true),
-            Operation::Data(path) => to.question(4, path, false),
-            Operation::Children(path) => to.question(8, path, false),
-            Operation::WatchChildren(path) => to.question(8, path, true),
-            Operation::Sync(path) => {
-                to.int(9);
-                to.text(path);
-            }
+            Operation::Delete(path) => to.int(2).text(path).int(ANY_VERSION),
+            Operation::SetData(path, data) => to.int(5).text(path).buffer(data).int(ANY_VERSION),
+            Operation::Exists(path) => to.int(3).text(path).flag(false),
+            Operation::Watch(path) => to.int(4).text(path).flag(true),
+            Operation::Data(path) => to.int(4).text(path).flag(false),
+            Operation::Children(path) => to.int(8).text(path).flag(false),
+            Operation::WatchChildren(path) => to.int(8).text(path).flag(true),
+            Operation::Sync(path) => to.int(9).text(path),
             Operation::Close => to.int(-11),
-        }
+        };
         to.frame()
     }
 }
 
 /// The first message on a connection; `session` is zero for a new one.
 pub(super) fn greeting(last_transaction: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
-    let mut to = Writer::new();
-    to.int(0); // the protocol's version
-    to.long(last_transaction);
-    to.int(timeout_ms);
-    to.long(session);
-    to.buffer(password);
-    to.0.push(0); // not to a server that may only read
-    to.frame()
+    const VERSION: i32 = 0;
+    let to = Writer::new().int(VERSION).long(last_transaction).int(timeout_ms).long(session);
+    to.buffer(password).flag(false).frame() // not to a server that may only read
 }
 
 #[derive(Debug)]
@@ -156,13 +132,7 @@ impl Welcome {
 
 /// Authenticates us, as [`Access::Creator`] needs.
 pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
-    let mut to = Writer::new();
-    to.int(AUTH);
-    to.int(100);
-    to.int(0);
-    to.text("digest");
-    to.buffer(user_and_password.as_bytes());
-    to.frame()
+    Writer::new().int(AUTH).int(100).int(0).text("digest").buffer(user_and_password.as_bytes()).frame()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -173,12 +143,10 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) const BYTES: usize = 16;
-
     pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {
         let mut from = JuteReader(frame);
         let header = Header { number: from.int()?, transaction: from.long()?, error: from.int()? };
-        Ok((header, frame.get(Header::BYTES..).unwrap_or_default()))
+        Ok((header, from.0))
     }
 }
 
@@ -221,27 +189,29 @@ impl Writer {
         Writer(vec![0; 4]) // the length comes here
     }
 
-    fn int(&mut self, value: i32) {
-        self.0.extend_from_slice(&value.to_be_bytes());
-    }
-
-    fn long(&mut self, value: i64) {
-        self.0.extend_from_slice(&value.to_be_bytes());
-    }
-
-    fn buffer(&mut self, bytes: &[u8]) {
-        self.int(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
+    fn bytes(mut self, bytes: &[u8]) -> Writer {
         self.0.extend_from_slice(bytes);
+        self
     }
 
-    fn text(&mut self, text: &str) {
-        self.buffer(text.as_bytes());
+    fn int(self, value: i32) -> Writer {
+        self.bytes(&value.to_be_bytes())
     }
 
-    fn question(&mut self, operation: i32, path: &str, watch: bool) {
-        self.int(operation);
-        self.text(path);
-        self.0.push(u8::from(watch));
+    fn long(self, value: i64) -> Writer {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    fn flag(self, value: bool) -> Writer {
+        self.bytes(&[value.into()])
+    }
+
+    fn buffer(self, bytes: &[u8]) -> Writer {
+        self.int(i32::try_from(bytes.len()).unwrap_or(i32::MAX)).bytes(bytes)
+    }
+
+    fn text(self, text: &str) -> Writer {
+        self.buffer(text.as_bytes())
     }
 
     fn frame(mut self) -> Vec<u8> {
@@ -296,12 +266,7 @@ mod tests {
 
     #[test]
     fn written_values_are_read_back_unchanged() {
-        let mut to = Writer::new();
-        to.int(-101);
-        to.long(i64::MIN);
-        to.text("schlüssel");
-        to.int(-1);
-        let frame = to.frame();
+        let frame = Writer::new().int(-101).long(i64::MIN).text("schlüssel").int(-1).frame();
         let mut from = JuteReader(&frame[4..]);
         assert_eq!((from.int().unwrap(), from.long().unwrap()), (-101, i64::MIN));
         assert_eq!((from.text().unwrap().as_str(), from.buffer().unwrap()), ("schlüssel", &b""[..]));

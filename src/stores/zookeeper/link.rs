@@ -5,13 +5,11 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::Host;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Header, LONGEST_FRAME, Welcome, code};
 use crate::stores::zookeeper::life::Life;
-use crate::system::Socket;
 use crate::time::{Clock, Moment, millis};
-use crate::wire::{self, Timed, Wire, is_late};
+use crate::wire::{self, Timed, Wire};
 
 /// Longest time that one write may block: a writable socket may take less than the whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
@@ -19,16 +17,19 @@ const WRITE_LIMIT: Duration = Duration::from_millis(1);
 /// Connects for `life`, or for a new session. `None`: `life` has expired.
 pub(super) fn connect(
     address: &ZooKeeperAddress,
-    (host, port): (&Host, u16),
+    at: usize,
     (life, last_transaction, timeout): (Option<&Life>, i64, Duration),
     deadline: Moment,
 ) -> Result<Option<(Wire, Life)>> {
-    let place = || format!("{host}:{port}");
-    let opened = address.names.connect(host, port, deadline).map_err(|error| {
-        let kind = if is_late(&error) { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
-        Error::new(kind, "connect", format!("no connection to {}", place())).with_source(error)
+    let place = || address.servers.place(at);
+    let left = deadline.since(Clock::System.now()).max(WRITE_LIMIT);
+    let wire = address.servers.connect(at, left, deadline).map_err(|error| {
+        let error = wire::broken("connect", error);
+        if error.kind() == ErrorKind::Tls {
+            return error;
+        }
+        Error::new(error.kind(), "connect", format!("no connection to {}", place())).with_source(error)
     })?;
-    let wire = secured(address, host, opened, deadline).map_err(|error| wire::broken("connect", error))?;
     let armed = Cell::default();
     let mut stream = Timed::new(&wire, deadline, &armed);
     let (id, password, timeout) = match life {
@@ -69,18 +70,6 @@ pub(super) fn connect(
     Ok(Some((wire, Life::new(welcome.session, welcome.password, granted))))
 }
 
-fn secured(address: &ZooKeeperAddress, host: &Host, socket: Socket, deadline: Moment) -> io::Result<Wire> {
-    let left = deadline.since(Clock::System.now()).max(WRITE_LIMIT);
-    socket.set_write_timeout(Some(left))?;
-    #[cfg(feature = "tls")]
-    if let Some(config) = &address.tls {
-        return Wire::tls(host.name(), config, socket, deadline);
-    }
-    #[cfg(not(feature = "tls"))]
-    let _ = (address, host);
-    Ok(Wire::Tcp(socket))
-}
-
 fn authenticated(from: &mut impl Read) -> Result<()> {
     loop {
         let frame = read_frame(from)?;
@@ -109,28 +98,14 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     read_bytes(from, length)
 }
 
-/// The next reply. A reply that is too long is reduced to its header and an error code, so that a long list
-/// does not end the connection and its holds.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
-    if length <= LONGEST_FRAME {
-        return read_bytes(from, length);
+    if length > LONGEST_FRAME {
+        let words = "the server's reply is longer than 8 MiB: if it lists nodes, spread the names over several prefixes";
+        return Err(Error::new(ErrorKind::Unreachable, "read", words));
     }
-    let Some(rest) = length.checked_sub(Header::BYTES).filter(|_| length <= LONGEST_SKIPPED) else {
-        return Err(foreign());
-    };
-    let mut header = read_bytes(from, Header::BYTES)?;
-    let rest = u64::try_from(rest).unwrap_or(u64::MAX);
-    if io::copy(&mut from.take(rest), &mut io::sink()).map_err(broken)? < rest {
-        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
-    }
-    header.truncate(Header::BYTES - size_of::<i32>());
-    header.extend(code::TOO_LONG.to_be_bytes());
-    Ok(header)
+    read_bytes(from, length)
 }
-
-/// A greater length means another protocol, or lost framing.
-const LONGEST_SKIPPED: usize = 1 << 29;
 
 fn read_length(from: &mut impl Read) -> Result<usize> {
     let mut length = [0; 4];
@@ -176,32 +151,22 @@ mod tests {
     }
 
     #[test]
-    fn the_reply_after_a_too_long_one_is_read() {
-        let header = |error: i32| {
-            let fields = [&7_i32.to_be_bytes()[..], &9_i64.to_be_bytes(), &error.to_be_bytes()];
-            fields.concat()
-        };
-        let long = u32::try_from(LONGEST_FRAME + 1).unwrap();
-        let body = vec![b'x'; LONGEST_FRAME + 1 - Header::BYTES];
-        let next = [&16_u32.to_be_bytes()[..], &header(-101)].concat();
-        let sent = [&long.to_be_bytes()[..], &header(0), &body, &next].concat();
-        let mut from = &sent[..];
-        for error in [code::TOO_LONG, -101] {
-            assert_eq!(read_reply(&mut from).unwrap(), header(error));
+    fn a_too_long_or_truncated_reply_ends_the_connection() {
+        for sent in [&b"\x01\0\0\0reply"[..], b"\0\0\0\x09reply", b"\0\0"] {
+            assert!(read_reply(&mut &sent[..]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
         }
-        assert!(from.is_empty());
-        // A truncated frame, and another protocol.
-        assert!(read_reply(&mut &sent[..100]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
-        assert!(read_reply(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
+        assert!(read_frame(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
+        assert_eq!(read_reply(&mut &b"\0\0\0\x05reply"[..]).unwrap(), b"reply");
     }
 
     #[test]
     fn a_dripping_server_does_not_extend_the_timeout() {
-        let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
+        let url = format!("zk://127.0.0.1:{}", dripping());
+        let options = ServerOptions { url, ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let asked = (None, 0, Duration::from_secs(30));
         let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));
-        let failed = connect(&address, (&Host::named("127.0.0.1"), dripping()), asked, begun.plus(patience));
+        let failed = connect(&address, 0, asked, begun.plus(patience));
         assert!(failed.is_err_and(|error| error.kind() == ErrorKind::TimedOut));
         // The whole frame would take five seconds.
         assert!(Clock::System.now().since(begun) < patience * 6);

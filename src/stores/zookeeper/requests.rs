@@ -175,15 +175,8 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn make_container(&self, path: &str, deadline: Moment) -> Found<bool> {
-        let create = |mode| {
-            let request = Operation::Create { path, data: &[], mode, access: self.access };
-            self.session.call(&request, deadline)
-        };
-        let outcome = match create(Mode::Container) {
-            Err(NoReply::Code(code::UNIMPLEMENTED)) => create(Mode::Persistent),
-            outcome => outcome,
-        };
-        match outcome {
+        let create = Operation::Create { path, data: &[], mode: Mode::Container, access: self.access };
+        match self.session.call(&create, deadline) {
             Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             // A container holds no lock, so an unknown outcome does not matter.

@@ -126,7 +126,7 @@ impl Session {
         let mut state = self.state.lock();
         while state.stream.is_none() {
             let left = deadline.since(Clock::System.now());
-            if left.is_zero() || state.failures >= self.address.hosts.len() {
+            if left.is_zero() || state.failures >= self.address.count() {
                 return Err(state.unreachable());
             }
             self.changed.wait_for(&mut state, left);
@@ -263,17 +263,17 @@ impl Session {
         let mut pause = PAUSE.0;
         loop {
             let Some((life, last_transaction)) = self.until_wanted() else { return };
-            let host = self.address.hosts.get(server % self.address.hosts.len().max(1));
-            server = server.wrapping_add(1);
-            let Some((host, port)) = host else { return };
+            let at = server % self.address.count();
+            server = at + 1;
             // A silent server must leave time for the others.
-            let share = u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX).clamp(1, 3);
+            let share = u32::try_from(self.address.count()).unwrap_or(u32::MAX).clamp(1, 3);
             let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
             let greeted = Clock::System.now();
             let asked = (life.as_deref(), last_transaction, self.timeout);
-            let connect = |renewed: &_, _| link::connect(renewed, (host, *port), asked, deadline);
-            match self.renewal.with(&format!("{}:{port}", host.name()), deadline, connect) {
+            let connect = |renewed: &_, _| link::connect(renewed, at, asked, deadline);
+            let address = self.address.servers.addresses().nth(at).unwrap_or_default();
+            match self.renewal.with(&address, deadline, connect) {
                 Ok(None) => life.iter().for_each(|life| self.expire(life)),
                 Ok(Some((stream, granted))) => {
                     let life = life.unwrap_or_else(|| Arc::new(granted));
@@ -287,12 +287,12 @@ impl Session {
                 Err(error) => {
                     let mut state = self.state.lock();
                     // Within a round, a server's answer is kept over errors of servers that are down.
-                    let is_first = state.failures.is_multiple_of(self.address.hosts.len().max(1));
+                    let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
                     state.trouble = Some(error.or_answer(before));
                     self.changed.notify_all();
-                    if state.failures.is_multiple_of(self.address.hosts.len().max(1)) && !state.closed {
+                    if state.failures.is_multiple_of(self.address.count()) && !state.closed {
                         self.changed.wait_for(&mut state, pause);
                         pause = (pause * 2).min(PAUSE.1);
                     }

@@ -66,7 +66,7 @@ pub(super) fn tables(
     }
     database.table = Some(seen.table);
     link.command("START TRANSACTION")?;
-    let tried = database.notes.without(|| try_one(database, link));
+    let tried = try_one(database, link);
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
+use crate::seam::pool::Rank;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::mysql::refusal::{is_refused_connection, read_only_now};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection, has_lasted_since};
@@ -90,7 +91,7 @@ impl SessionDatabase for Mysql {
     /// The driver cannot use a connection after a late answer, so a server that stalls for a moment would
     /// cost the sessions of all holds. A ping over the connection for renewals therefore goes first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
-        let asked = pool.over_renewals(deadline, deadline, |_, link| link.ping());
+        let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {
             // A server that has no capacity for a connection, or refuses the credentials, has answered.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),

@@ -1,7 +1,5 @@
 //! One connection, and the meaning of its errors for it.
 
-use std::time::Duration;
-
 use mysql::prelude::Queryable;
 use mysql::{Conn, Text, Value};
 
@@ -17,8 +15,6 @@ pub(super) struct MysqlConnection {
     pub(super) ended: bool,
     /// Whether an answer was late. It may still arrive, and the driver would take it for the next request's.
     pub(super) silent: bool,
-    /// Time-out for an answer, on a connection made for requests with little time.
-    pub(super) answer: Duration,
     deadline: Moment,
 }
 
@@ -35,9 +31,9 @@ impl Link for MysqlConnection {
 }
 
 impl MysqlConnection {
-    pub(super) fn new(conn: Conn, answer: Duration, deadline: Moment) -> MysqlConnection {
+    pub(super) fn new(conn: Conn, deadline: Moment) -> MysqlConnection {
         let used = Clock::System.now();
-        MysqlConnection { conn, used, ended: false, silent: false, answer, deadline }
+        MysqlConnection { conn, used, ended: false, silent: false, deadline }
     }
 
     pub(super) fn number(&mut self, statement: &Statement, args: &Args) -> Answer<Option<i64>> {

@@ -18,23 +18,20 @@ use mysql::OptsBuilder;
 use self::link::MysqlConnection;
 use self::poller_lock::{PollerLockQueries, TurnstileHub};
 use self::refusal::read_only_now;
-use self::url::{limit_in_seconds, settings};
+use self::url::limit_in_seconds;
 use crate::config::{ServerOptions, TableOptions};
 use crate::error::{ErrorKind, Result};
-use crate::inspect::Location;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Store};
+use crate::seam::{Answer, Claim, Failure, Store};
 use crate::secrets::Renewable;
 use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::mysql::dial::Dial;
-use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
 use crate::stores::sql::rows::{Change, Row, Rows};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::statement::{Args, Statements};
-use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
@@ -56,7 +53,6 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         least_wait: 1,
         queries,
         poller_locks,
-        notes: Notes::default(),
         table: None,
         given_up: Mutex::default(),
     };
@@ -108,7 +104,6 @@ struct Mysql {
     least_wait: u64,
     queries: Queries,
     poller_locks: Option<Arc<TurnstileHub>>,
-    notes: Notes,
     table: Option<TableInUse>,
     given_up: Mutex<Vec<(u32, Moment)>>,
 }
@@ -118,34 +113,13 @@ impl Database for Mysql {
 
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
         let conn = self.dial.connect(&self.opts, self.command_timeout, deadline)?;
-        let mut link = MysqlConnection::new(conn, Duration::ZERO, deadline);
+        let mut link = MysqlConnection::new(conn, deadline);
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for (session, since) in given_up {
             self.end_given_up(&mut link, session, since)
                 .map_err(|failure| failure.into_error().during("connect"))?;
         }
         Ok(link)
-    }
-
-    fn ends_within(&self, span: Duration) -> bool {
-        self.command_timeout <= span
-    }
-
-    fn connect_briefly(&self, deadline: Moment) -> Result<MysqlConnection> {
-        let left = deadline.since(Clock::System.now());
-        if left.is_zero() {
-            return Err(timed_out("no time was left to connect"));
-        }
-        // Less than half, so that a ping and a request fit into the time.
-        let answer = left.mul_f32(0.375);
-        let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
-        let opts = opts.init(settings(1));
-        let conn = self.dial.connect(&opts, answer, deadline)?;
-        Ok(MysqlConnection::new(conn, answer, deadline))
-    }
-
-    fn is_brief(&self, link: &MysqlConnection, span: Duration) -> bool {
-        link.answer * 2 <= span
     }
 
     fn is_silent(&self, link: &MysqlConnection) -> bool {
@@ -196,19 +170,11 @@ impl Rows for Mysql {
         &self.queries.all
     }
 
-    fn here(&self) -> Location {
-        self.notes.here()
-    }
-
     fn refuse_read_only(&self, link: &mut MysqlConnection) -> Answer<()> {
         match link.number(&self.queries.read_only, &Args::none()).map_err(Failure::of_reading)? {
             Some(0) => Ok(()),
             _ => Err(Failure::Refused(read_only_now())),
         }
-    }
-
-    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim) -> Answer<Attempt> {
-        self.notes.without_if_refused(|| self.acquire_by_row(link, claim))
     }
 
     /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with

@@ -83,7 +83,7 @@ impl WakeupProtocol for PollerLocks {
         }
         let conn = self.dial.connect(&self.opts, ANSWERS_WITHIN, Moment::NEVER)?;
         hub.state.lock().begin();
-        let mut link = MysqlConnection::new(conn, ANSWERS_WITHIN, Moment::NEVER);
+        let mut link = MysqlConnection::new(conn, Moment::NEVER);
         self.watch(hub, &mut link).map_err(Failure::into_error)
     }
 }

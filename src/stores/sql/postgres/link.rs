@@ -12,7 +12,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -26,7 +25,7 @@ use tokio_postgres::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Rounds, link};
 use crate::seam::{Answer, Failure};
-use crate::secrets::{MOST_TRIES, Renewable};
+use crate::secrets::Renewable;
 use crate::stores::sql::database::Link;
 use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
@@ -52,23 +51,19 @@ pub(super) struct Dial {
     pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
-type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
+/// Whoever polls the connection reads and writes for the client.
+pub(super) type Connected = (Client, Connection<Socket, <Secure as MakeTlsConnect<Socket>>::Stream>);
 
 impl Dial {
-    pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
-        let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
-        let mut tried = renewal.current(&self.address, deadline)?;
-        let mut connected = tried.form.connect_once(deadline).await;
-        for _ in 1..MOST_TRIES {
-            let Err(error) = &connected else { break };
-            let Some(newer) = renewal.after(error, &tried, &self.address, deadline)? else { break };
-            tried = newer;
-            connected = tried.form.connect_once(deadline).await;
+    pub(super) fn connect(&self, driver: &Driver, deadline: Moment) -> Result<Connected> {
+        let connect = |dial: &Dial| driver.wait(dial.connect_once(deadline))?;
+        match &self.renewal {
+            Some(renewal) => renewal.with(&self.address, deadline, |dial, _ends| connect(dial)),
+            None => connect(self),
         }
-        connected.inspect(|_| renewal.accepted())
     }
 
-    async fn connect_once(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
+    async fn connect_once(&self, deadline: Moment) -> Result<Connected> {
         let late = || timed_out("connecting took too long");
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
@@ -190,20 +185,23 @@ impl PostgresConnection {
         deadline: Moment,
     ) -> Result<PostgresConnection> {
         let driver = Driver::new()?;
-        let (client, backend, round_trip) = driver
+        driver.wait(async {
+            for session in given_up {
+                let secure = Clone::clone(&dial.secure);
+                drop(tokio::spawn(async move { session.cancel_query(secure).await }));
+            }
+        })?;
+        let connected = dial.connect(&driver, deadline).map_err(|error| error.during("connect"));
+        let (client, connection) = connected?;
+        let (backend, round_trip) = driver
             .wait(async {
-                for session in given_up {
-                    let secure = Clone::clone(&dial.secure);
-                    drop(tokio::spawn(async move { session.cancel_query(secure).await }));
-                }
-                let (client, connection) = dial.connect(deadline).await?;
                 drop(tokio::spawn(connection)); // ends with the runtime; the client notices
                 let setup = format!("{setup}; SELECT pg_backend_pid()");
                 let asked = Clock::System.now();
                 let ready = within(deadline, client.simple_query(&setup)).await;
                 let ready = ready.ok_or_else(|| timed_out("connecting took too long"))?;
                 let backend = last_word(&ready.map_err(unreachable)?);
-                Ok::<_, Error>((client, backend, Clock::System.now().since(asked)))
+                Ok::<_, Error>((backend, Clock::System.now().since(asked)))
             })?
             .map_err(|error| error.during("connect"))?;
         Ok(PostgresConnection {
@@ -288,13 +286,7 @@ impl PostgresConnection {
             sendable.push((statement, text.names.iter().map(param).collect::<Vec<_>>()));
         }
         let (client, deadline) = (Arc::clone(&self.client), self.deadline);
-        // Before a statement's first use in this session: checks for an open transaction. Nothing here
-        // prepares a statement in a transaction.
-        let check = std::mem::take(&mut self.is_untried).then(|| {
-            let client = Arc::clone(&self.client);
-            async move { client.simple_query(IS_BEGUN).await }
-        });
-        let (answers, is_open) = self.ask(async {
+        let answers = self.ask(async {
             let mut sent = Vec::with_capacity(sendable.len());
             for (statement, params) in &sendable {
                 let mut request = Box::pin(client.query(statement, params));
@@ -307,15 +299,16 @@ impl PostgresConnection {
                 });
                 sent.push((early.await, request));
             }
-            let check = check.map(tokio::spawn);
             let (mut answers, mut until) = (Vec::with_capacity(sent.len()), deadline);
             for (early, request) in sent {
                 answers.push(if early.is_some() { early } else { within(until, request).await });
                 until = behind.map_or(deadline, |behind| deadline.min(Clock::System.after(behind)));
             }
-            let is_open = matches!(answers.last(), Some(Some(_))) && is_open(check, deadline).await;
-            (answers, is_open)
+            answers
         })?;
+        // After a statement's first use in this session. Nothing here prepares a statement in a transaction.
+        let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
+        let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
         let mut read = Vec::with_capacity(answers.len());
         for answer in answers {
@@ -371,6 +364,17 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
+    /// Whether a transaction was open before; `false` also without an answer in time. Unprepared: a prepared
+    /// statement begins after its transaction.
+    fn is_begun(&self) -> bool {
+        let text = "SELECT now() <> statement_timestamp()";
+        match self.ask(within(self.deadline, self.client.simple_query(text))) {
+            Ok(Some(Ok(said))) => last_word(&said) == "t",
+            Ok(Some(Err(error))) => error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION),
+            Ok(None) | Err(_) => false,
+        }
+    }
+
     fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Answer<T> {
         self.driver.wait(request).map_err(Failure::Refused)
     }
@@ -386,21 +390,6 @@ impl PostgresConnection {
         })
     }
 }
-
-type Checked = Driven<Vec<SimpleQueryMessage>>;
-
-/// Whether [`IS_BEGUN`] was answered in time, and found an open transaction.
-async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
-    let Some(check) = check else { return false };
-    match within(deadline, check).await {
-        Some(Ok(Ok(said))) => last_word(&said) == "t",
-        Some(Ok(Err(error))) => error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION),
-        Some(Err(_)) | None => false,
-    }
-}
-
-/// Whether a transaction was open before. Unprepared: a prepared statement begins after its transaction.
-const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
 /// Limit for statements that follow a change and serve others: a locked table must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);

@@ -15,10 +15,10 @@ use crate::hosts::Lifetime;
 use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
 use crate::seam::hub::{Hub, News, WakeupProtocol};
-use crate::stores::sql::postgres::link::{Dial, Driver, STAYS, last_word, within};
+use crate::stores::sql::postgres::link::{Connected, Dial, Driver, STAYS, last_word, within};
 use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
-use crate::time::Clock;
+use crate::time::{Clock, Moment};
 
 /// After this silence the server must send something; after twice this the connection is dead.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -41,7 +41,9 @@ impl WakeupProtocol for Notifications {
         if !hub.wait_for_channels() {
             return Ok(());
         }
-        Driver::new()?.wait(self.connected(hub))?
+        let (driver, deadline) = (Driver::new()?, Clock::System.after(self.connect_timeout));
+        let connected = self.dial.connect(&driver, deadline)?;
+        driver.wait(self.connected(hub, connected, deadline))?
     }
 
     fn changed(&self, _hub: &NotificationListener) {
@@ -132,10 +134,13 @@ impl Notifications {
     }
 
     /// Listens over one connection; `Ok` when the hub is closed, or the connection is old.
-    async fn connected(&self, hub: &Arc<NotificationListener>) -> Result<()> {
-        let deadline = Clock::System.after(self.connect_timeout);
+    async fn connected(
+        &self,
+        hub: &Arc<NotificationListener>,
+        (client, mut connection): Connected,
+        deadline: Moment,
+    ) -> Result<()> {
         let replaced_at = Clock::System.after(Lifetime::default().some_age());
-        let (client, mut connection) = self.dial.connect(deadline).await?;
         let weak: Weak<NotificationListener> = Arc::downgrade(hub);
         let reader = async move {
             loop {

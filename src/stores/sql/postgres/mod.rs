@@ -22,7 +22,6 @@ use self::refusal::{or_done_unheard, or_without_queue, read_only_now};
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
-use crate::inspect::Location;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{CachedCheck, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
@@ -30,7 +29,6 @@ use crate::seam::{Answer, Attempt, Claim, Failure, Others, QueueMode, Store};
 use crate::secrets::Renewable;
 use crate::stores::sql::database::{Database, Link};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
 use crate::stores::sql::row_store::RowStore;
 use crate::stores::sql::rows::{Change, Rows, until_broken};
@@ -68,15 +66,13 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
-    let (queue, notes, command_timeout) =
-        (wait_queue::QueueUse::default(), Notes::default(), options.command_timeout);
+    let (queue, command_timeout) = (wait_queue::QueueUse::default(), options.command_timeout);
     let database = Postgres {
         dial,
         setup,
         queries,
         listener,
         queue,
-        notes,
         command_timeout,
         place,
         given_up: Mutex::default(),
@@ -116,7 +112,6 @@ struct Postgres {
     queries: Queries,
     listener: Arc<NotificationListener>,
     queue: wait_queue::QueueUse,
-    notes: Notes,
     command_timeout: Duration,
     place: Option<check::Place>,
     given_up: Mutex<Vec<CancelToken>>,
@@ -177,21 +172,15 @@ impl Rows for Postgres {
         &self.queries.all
     }
 
-    fn here(&self) -> Location {
-        self.notes.here()
-    }
-
     fn keeper(&self, claim: &Claim) -> Option<String> {
         claim.caches.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
     }
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
-        self.notes.without_if_refused(|| {
-            if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
-                return self.acquire_by_row(link, claim);
-            }
-            self.take_or_join(link, claim)
-        })
+        if claim.queue_mode == QueueMode::Barges || !self.has_queue(claim.kind) {
+            return self.acquire_by_row(link, claim);
+        }
+        self.take_or_join(link, claim)
     }
 
     fn see_taken(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {

@@ -56,7 +56,7 @@ impl TlsConnect<Socket> for Handshake {
             let config = self.config.ok_or_else(|| io::Error::other("TLS was not set up"))?;
             let session = tls::client(&self.host, &config)?;
             let mut stream = SecureStream { socket, session };
-            poll_fn(|context| stream.poll_handshake(context)).await?;
+            poll_fn(|context| stream.talk(context, |tls| tls.flush())).await?; // after the handshake
             Ok(stream)
         })
     }
@@ -80,13 +80,6 @@ fn now<T>(ready: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-fn later<T>(result: io::Result<T>) -> Poll<io::Result<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        result => Poll::Ready(result),
-    }
-}
-
 impl Read for Ready<'_, '_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut buf = ReadBuf::new(buf);
@@ -106,105 +99,56 @@ impl Write for Ready<'_, '_> {
 }
 
 impl SecureStream {
-    fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.poll_send_or_hear(context))?;
-            if !self.session.is_handshaking() {
-                return Poll::Ready(Ok(()));
-            }
-            if ready!(self.poll_receive(context))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-            }
+    /// Runs `talk` after the handshake and all that is still to be written.
+    fn talk<'a, 'b, T>(
+        &'a mut self,
+        context: &'a mut Context<'b>,
+        talk: impl FnOnce(&mut tls::Stream<'_, Ready<'a, 'b>>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let mut socket = Ready { socket: &mut self.socket, context };
+        let done = talk(&mut tls::over(&mut self.session, &mut socket));
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            Err(error) => Poll::Ready(Err(tls::last_words(&mut self.session, &mut socket, error))),
+            done => Poll::Ready(done),
         }
-    }
-
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.session.wants_write() {
-            let sent = self.session.write_tls(&mut Ready { socket: &mut self.socket, context });
-            if ready!(later(sent))? == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// As [`poll_send`](Self::poll_send). A server that refuses this client's certificate says so before it
-    /// hangs up, while the client still writes: report that instead of the failed write.
-    fn poll_send_or_hear(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let sent = self.poll_send(context);
-        if let Poll::Ready(Err(_)) = &sent
-            && let Poll::Ready(Err(heard)) = self.poll_receive(context)
-            && tls::refusal(&heard).is_some()
-        {
-            return Poll::Ready(Err(heard));
-        }
-        sent
-    }
-
-    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let read = self.session.read_tls(&mut Ready { socket: &mut self.socket, context });
-        let read = ready!(later(read))?;
-        if let Err(error) = self.session.process_new_packets() {
-            // Tells the server the reason, if it still listens.
-            drop(self.poll_send(context));
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
-        }
-        Poll::Ready(Ok(read))
     }
 }
 
 impl AsyncRead for SecureStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let me = self.get_mut();
-        loop {
-            match me.session.reader().read(buf.initialize_unfilled()) {
-                Ok(read) => {
-                    buf.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-            ready!(me.poll_receive(context))?;
-            // Some messages need an answer that must not wait for the next write.
-            if let Poll::Ready(Err(error)) = me.poll_send(context) {
-                return Poll::Ready(Err(error));
-            }
+        let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
+        if read.is_pending() {
+            // The first call may have answered a message instead, and then waits for nothing.
+            read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
+        buf.advance(ready!(read)?);
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for SecureStream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let me = self.get_mut();
-        loop {
-            let taken = me.session.writer().write(bytes)?;
-            let sent = me.poll_send_or_hear(context);
-            match (taken, sent) {
-                (_, Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
-                // Both the session and the socket are full.
-                (0, Poll::Pending) => return Poll::Pending,
-                (0, Poll::Ready(Ok(()))) if !bytes.is_empty() => {}
-                (taken, _) => return Poll::Ready(Ok(taken)),
-            }
-        }
+    /// An error after rustls has taken bytes is reported by the next call.
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.talk(context, |tls| tls.write(bytes))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let me = self.get_mut();
-        ready!(me.poll_send_or_hear(context))?;
-        Pin::new(&mut me.socket).poll_flush(context)
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.talk(context, |tls| tls.flush())
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let me = self.get_mut();
-        me.session.send_close_notify(); // rustls sends it once
-        ready!(me.poll_send(context))?;
-        Pin::new(&mut me.socket).poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.session.send_close_notify(); // rustls sends it once
+        ready!(self.talk(context, |tls| tls.flush()))?;
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 

@@ -1,0 +1,234 @@
+//! A pool of connections to one server or cluster: places for requests, and one for renewals that no crowd can
+//! occupy.
+//!
+//! If no new connection can be opened, all threads share the open ones: a request waits for one of them, and
+//! a renewal gets the next free one. Source: docs/decisions/0035.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::failure::{Answer, Failure};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Clock, Moment};
+
+pub(crate) trait Connector: Send + Sync {
+    type Link: Send;
+
+    fn connect(&self, deadline: Moment) -> Result<Self::Link>;
+
+    /// Whether an idle connection is still open, as far as is known without asking the server.
+    fn is_alive(&self, link: &mut Self::Link) -> bool;
+
+    /// Whether to replace a connection, if another can be opened.
+    fn is_old(&self, link: &Self::Link) -> bool;
+
+    /// Whether an old connection serves on after `error` refused another.
+    fn serves_on(&self, _link: &mut Self::Link, _rank: Rank, _error: &Error) -> bool {
+        true
+    }
+}
+
+/// Who uses a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rank {
+    Request,
+    /// Renewals and clean-ups, one after the other.
+    Renewal,
+}
+
+pub(crate) struct Pool<C: Connector> {
+    pub(crate) connector: C,
+    size: u32,
+    state: Mutex<PoolState<C::Link>>,
+    changed: Condvar,
+}
+
+struct PoolState<L> {
+    is_closed: bool,
+    idle: Vec<L>,
+    requests: u32,
+    renewals: u32,
+    /// Connections in use that will return.
+    busy: usize,
+    /// Renewals waiting for a connection; requests leave this many connections to them.
+    urgent: usize,
+}
+
+impl<C: Connector> Pool<C> {
+    pub(crate) fn new(connector: C, size: u32, idle: Vec<C::Link>) -> Pool<C> {
+        let state = PoolState { is_closed: false, idle, requests: 0, renewals: 0, busy: 0, urgent: 0 };
+        Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// A place, and a connection that is alive; the caller puts the connection back unless it has ended.
+    ///
+    /// Does not ping an old connection while a new one can be opened: if a middlebox has forgotten the old
+    /// one, no answer comes.
+    pub(crate) fn lend(&self, rank: Rank, deadline: Moment) -> Answer<(Place<'_, C>, C::Link)> {
+        let (mut place, idle) = self.place(rank, deadline)?;
+        let mut old = None;
+        match idle {
+            Some(link) if self.connector.is_old(&link) => old = Some(link),
+            idle => {
+                if let Some(link) = idle.and_then(|link| self.alive(link)) {
+                    return Ok((place, link));
+                }
+            }
+        }
+        let has_others = {
+            let state = self.state.lock();
+            state.busy > 0 || !state.idle.is_empty()
+        };
+        let connects_by = if has_others { Clock::System.halfway(deadline) } else { deadline };
+        let error = match self.connector.connect(connects_by) {
+            Ok(link) => {
+                place.set_open(true);
+                return Ok((place, link));
+            }
+            Err(error) => error,
+        };
+        if let Some(mut link) = old {
+            if !self.connector.serves_on(&mut link, rank, &error) {
+                place.put(link);
+                return Err(Failure::Refused(error));
+            }
+            if let Some(link) = self.alive(link) {
+                return Ok((place, link));
+            }
+        }
+        let link = place.borrow(error, deadline)?;
+        Ok((place, link))
+    }
+
+    fn alive(&self, mut link: C::Link) -> Option<C::Link> {
+        self.connector.is_alive(&mut link).then_some(link)
+    }
+
+    fn place(&self, rank: Rank, deadline: Moment) -> Answer<(Place<'_, C>, Option<C::Link>)> {
+        let most = if rank == Rank::Request { self.size } else { 1 };
+        let mut state = self.state.lock();
+        while !state.is_closed && *state.placed(rank) >= most {
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                let words = "all connections were in use for too long (see pool_size)";
+                return Err(Failure::Refused(Error::new(ErrorKind::TimedOut, "use", words)));
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        if state.is_closed {
+            return Err(Failure::Refused(Error::new(ErrorKind::ShutDown, "use", "the client was shut down")));
+        }
+        *state.placed(rank) += 1;
+        let idle = state.take_idle(rank, &self.connector);
+        Ok((Place { pool: self, rank, back: None, is_open: idle.is_some() }, idle))
+    }
+
+    /// Adds a connection that was taken out of the pool, if there is room.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn give(&self, link: C::Link) {
+        let mut state = self.state.lock();
+        let has_room = state.idle.len() + state.busy < usize::try_from(self.size).unwrap_or(usize::MAX);
+        if !state.is_closed && has_room {
+            state.idle.push(link);
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn end_idle(&self, is_meant: impl Fn(&mut C::Link) -> bool) {
+        let ended: Vec<_> = self.state.lock().idle.extract_if(.., |link| is_meant(link)).collect();
+        drop(ended); // without the mutex
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+        self.end_idle(|_| true);
+    }
+}
+
+impl<L> PoolState<L> {
+    fn placed(&mut self, rank: Rank) -> &mut u32 {
+        match rank {
+            Rank::Request => &mut self.requests,
+            Rank::Renewal => &mut self.renewals,
+        }
+    }
+
+    /// The idle connection used last, of those that are not old.
+    fn take_idle(&mut self, rank: Rank, connector: &impl Connector<Link = L>) -> Option<L> {
+        if rank == Rank::Request && self.idle.len() <= self.urgent {
+            return None;
+        }
+        let young = self.idle.iter().rposition(|link| !connector.is_old(link));
+        let at = young.or(self.idle.len().checked_sub(1))?;
+        self.busy += 1;
+        Some(self.idle.remove(at))
+    }
+}
+
+pub(crate) struct Place<'a, C: Connector> {
+    pool: &'a Pool<C>,
+    rank: Rank,
+    /// Returns to the pool with the place; taken out while in use, so that a panic ends it.
+    back: Option<C::Link>,
+    /// Whether others may wait for the connection in use here.
+    is_open: bool,
+}
+
+impl<C: Connector> Place<'_, C> {
+    pub(crate) fn put(&mut self, link: C::Link) {
+        self.back = Some(link);
+    }
+
+    fn borrow(&mut self, error: Error, deadline: Moment) -> Answer<C::Link> {
+        let is_urgent = usize::from(self.rank == Rank::Renewal);
+        loop {
+            self.set_open(false);
+            let mut state = self.pool.state.lock();
+            let link = loop {
+                if let Some(link) = state.take_idle(self.rank, &self.pool.connector) {
+                    break link;
+                }
+                let left = deadline.since(Clock::System.now());
+                if state.idle.is_empty() && state.busy == 0 || left.is_zero() || state.is_closed {
+                    return Err(Failure::Refused(error));
+                }
+                state.urgent += is_urgent;
+                self.pool.changed.wait_for(&mut state, left);
+                state.urgent -= is_urgent;
+            };
+            drop(state);
+            self.is_open = true;
+            if let Some(link) = self.pool.alive(link) {
+                return Ok(link);
+            }
+        }
+    }
+
+    /// Races with `borrow`, which waits only while connections are in use elsewhere.
+    fn set_open(&mut self, is_open: bool) {
+        if std::mem::replace(&mut self.is_open, is_open) == is_open {
+            return;
+        }
+        let mut state = self.pool.state.lock();
+        state.busy = if is_open { state.busy + 1 } else { state.busy.saturating_sub(1) };
+        drop(state);
+        self.pool.changed.notify_all();
+    }
+}
+
+impl<C: Connector> Drop for Place<'_, C> {
+    fn drop(&mut self) {
+        let link = self.back.take();
+        let mut state = self.pool.state.lock();
+        *state.placed(self.rank) -= 1;
+        state.busy -= usize::from(self.is_open);
+        let mut left_over = None;
+        if state.is_closed {
+            left_over = link;
+        } else {
+            state.idle.extend(link);
+        }
+        drop(state);
+        self.pool.changed.notify_all();
+        drop(left_over);
+    }
+}
