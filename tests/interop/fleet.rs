@@ -53,35 +53,6 @@ fn one_rust_process_counts_exactly() {
     assert_eq!(admin.get("counter"), Ok(THREADS * 50));
 }
 
-#[test]
-fn java_gets_the_lock_despite_busy_rust_threads() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
-    let enough = AtomicBool::new(false);
-    let longest = std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                let lock = client.get_lock("busy");
-                while !enough.load(Ordering::Relaxed) {
-                    lock.lock().unwrap();
-                    lock.unlock().unwrap();
-                }
-            });
-        }
-        let until_here = Raise(&enough);
-        let waits = (0..20).map(|_| {
-            let got = java.ask("visitor", "lock", &["busy"]).wait();
-            java.get("visitor", "unlock", &["busy"]);
-            between(got.begun, got.ended)
-        });
-        let longest = waits.max();
-        drop(until_here);
-        longest.unwrap()
-    });
-    eprintln!("20 visits by Java to a lock that 4 Rust threads keep busy: the longest wait was {longest:?}");
-    assert!(longest < TURN, "Java waited {longest:?} for its turn");
-}
-
 fn count_up(url: &str, times: usize) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();

@@ -15,46 +15,6 @@ const LONG: Duration = Duration::from_secs(60);
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
-fn a_dead_fair_waiter_delays_java_for_seconds() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let mut admin = server.admin();
-    let client = rust(&server.url(), LEASE);
-    let guard = client.get_fair_lock("ghost").acquire().unwrap();
-    // The remains of a client that is killed while it waits.
-    let dead = {
-        let doomed = rust(&server.url(), LEASE);
-        let lock = doomed.get_fair_lock("ghost");
-        let waiter = call(move || lock.lock());
-        wait_until("it is in the queue", LONG, || {
-            admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
-        });
-        let place: Vec<String> = admin.lrange("redisson_lock_queue:{ghost}", 0, -1).unwrap();
-        let times: Vec<(String, f64)> =
-            admin.zrange_withscores("redisson_lock_timeout:{ghost}", 0, -1).unwrap();
-        doomed.shutdown().unwrap();
-        assert!(waiter.join().is_err());
-        // A killed client leaves its place; one that ended in order does not.
-        if admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 0 {
-            let _: () = admin.zadd("redisson_lock_timeout:{ghost}", &times[0].0, times[0].1).unwrap();
-            let _: () = admin.rpush("redisson_lock_queue:{ghost}", &place[0]).unwrap();
-        }
-        place
-    };
-    let waiting = java.ask("waiter", "fair-try-for", &["ghost", "20000"]);
-    wait_until("it is in the queue", LONG, || {
-        admin.lrange::<_, Vec<String>>("redisson_lock_queue:{ghost}", 0, -1).unwrap().len() == dead.len() + 1
-    });
-    let freed = monotonic();
-    guard.unlock().unwrap();
-    let got = waiting.wait();
-    assert_eq!(got.result.as_deref(), Ok("true"));
-    let waited = own_time_between(freed, got.ended);
-    eprintln!("a dead Rust waiter at the head held Java up for {waited:?}");
-    assert!(waited < Duration::from_secs(10), "{waited:?}");
-    java.get("waiter", "fair-unlock", &["ghost"]);
-}
-
-#[test]
 fn read_and_write_exclude_across_languages() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
@@ -495,39 +455,6 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
     assert_eq!(semaphore.available_permits().unwrap(), 1);
 }
 
-/// Java's threads do not wait for our writers, so `writers_first` binds only clients that follow it.
-#[test]
-fn java_readers_ignore_writers_first() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
-    let lock = rust(&server.url(), LONG).get_read_write_lock("rw").writers_first();
-    let other = rust(&server.url(), LONG).get_read_write_lock("rw");
-    let mut admin = server.admin();
-    java.get("reader", "read-lock", &["rw"]);
-    let writer = call_on(lock.clone(), move |lock| {
-        let guard = lock.write().acquire().unwrap();
-        let had = monotonic();
-        guard.unlock().unwrap();
-        had
-    });
-    wait_until("it has said that it waits", Duration::from_secs(20), || {
-        admin.exists("leasehold_rwlock_waiting:{rw}").unwrap()
-    });
-    assert!(java.is("other", "read-try", &["rw"]), "Java does not know of it");
-    assert!(other.read().try_acquire().unwrap().is_some(), "who did not agree to it does not go by it");
-    assert!(lock.read().try_acquire().unwrap().is_none());
-    assert!(writer.is_open(), "readers keep a writer out, whoever let them in");
-    java.get("other", "read-unlock", &["rw"]);
-    let reader = call_on(lock.clone(), move |lock| {
-        let guard = lock.read().acquire().unwrap();
-        let had = monotonic();
-        guard.unlock().unwrap();
-        had
-    });
-    java.get("reader", "read-unlock", &["rw"]);
-    assert!(writer.join() < reader.join());
-    wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
-}
-
 #[test]
 fn permit_ids_work_across_languages() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
@@ -577,39 +504,4 @@ fn permit_ids_work_across_languages() {
     assert!(semaphore.release_if_exists(2).unwrap());
     assert!(java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert_eq!(semaphore.available_permits().unwrap(), 4);
-}
-
-/// Java has no conditions, but may take the lock during our wait.
-#[test]
-fn java_may_lock_during_a_conditions_wait() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
-    let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
-    let mut admin = server.admin();
-    let lock = client.get_lock("shop");
-    let waiter = call(move || {
-        lock.lock().unwrap();
-        let mut guard = lock.acquire().unwrap();
-        lock.condition("stock").wait(&mut guard).unwrap();
-        let levels = lock.hold_count().unwrap();
-        guard.unlock().unwrap();
-        lock.unlock().unwrap();
-        levels
-    });
-    wait_until("it waits for the condition", Duration::from_secs(20), || {
-        !admin.exists::<_, bool>("shop").unwrap()
-            && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
-    });
-    java.get("clerk", "lock", &["shop"]);
-    let notifying = call(move || {
-        let lock = other.get_lock("shop");
-        lock.lock().unwrap();
-        assert!(lock.condition("stock").notify_one().unwrap());
-        lock.unlock().unwrap();
-    });
-    assert!(waiter.is_open());
-    java.get("clerk", "unlock", &["shop"]);
-    notifying.join();
-    assert_eq!(waiter.join(), 2, "as often as before");
-    assert!(java.is("clerk", "try", &["shop"]));
-    java.get("clerk", "unlock", &["shop"]);
 }

@@ -7,8 +7,7 @@ use leasehold::{Error, MAX_NAME_LEN, Result};
 
 use crate::support::prelude::*;
 use crate::support::processes::{
-    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-    none_was_delayed, other_names_are_not_delayed,
+    LEASE, OTHER_NAMES, OTHER_VISITS, none_was_delayed, other_names_are_not_delayed,
 };
 
 /// A database server: its connections, its transactions, and how it differs from the other one.
@@ -147,10 +146,6 @@ macro_rules! same_for_each_database {
 macro_rules! database_tests {
     ($database:ty) => {
         database_tests!(on $database:
-            four_processes_count_exactly,
-            four_processes_count_exactly_under_session_locks,
-            a_killed_holder_frees_the_lock_within_its_lease,
-            a_killed_holders_session_lock_is_free_at_once,
             a_held_name_never_delays_another_name,
             a_transaction_on_one_name_never_delays_another,
             rows_show_holders_and_free_rows_are_swept,
@@ -202,40 +197,6 @@ pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMu
         said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
     });
     assert!(is_busy, "{said:?}");
-}
-
-pub(crate) fn four_processes_count_exactly<D: Database>() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = D::shared() else { return };
-    server.client();
-    count_across_processes(&server.url());
-}
-
-pub(crate) fn four_processes_count_exactly_under_session_locks<D: Database>() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect_session);
-    }
-    let Some(server) = D::shared() else { return };
-    count_across_processes(&server.url());
-}
-
-/// This needs its own server, because the tests with processes use one name.
-pub(crate) fn a_killed_holder_frees_the_lock_within_its_lease<D: Database>() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = D::start() else { return };
-    a_killed_holder_frees_within(LEASE, &server.url(), &server.client());
-}
-
-pub(crate) fn a_killed_holders_session_lock_is_free_at_once<D: Database>() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect_session);
-    }
-    let Some(server) = D::start() else { return };
-    a_killed_holder_frees_within(ms(400), &server.url(), &connect_session(&server.url(), LEASE).unwrap());
 }
 
 pub(crate) fn a_held_name_never_delays_another_name<D: Database>() {

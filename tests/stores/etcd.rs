@@ -10,9 +10,6 @@ use leasehold::Event;
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::observer::told;
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
 use crate::support::relay::{Act, Direction, Relay};
 
 /// How much longer than requested a lease may hold a lock: see the decision about etcd's leases.
@@ -386,24 +383,6 @@ fn a_grant_with_a_lost_answer_is_undone() {
 }
 
 #[test]
-fn four_processes_of_four_threads_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let server = some_or_skip!(Etcd::start());
-    count_across_processes(&server.url());
-}
-
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let server = some_or_skip!(Etcd::start());
-    a_killed_holder_frees_within(LEASE + LATE, &server.url(), &client(&server.url()));
-}
-
-#[test]
 fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let server = some_or_skip!(Etcd::start());
     let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
@@ -564,42 +543,4 @@ fn each_cached_lock_is_released_to_its_waiter() {
     };
     let took: Vec<_> = locks.iter().map(took).collect();
     assert!(median(took.clone()) <= ms(100) + stalled_since(begun) / 8, "{took:?}");
-}
-
-#[test]
-fn a_client_does_not_cache_a_lock_with_waiters() {
-    let server = some_or_skip!(Etcd::start());
-    let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
-    let name = fresh("behind");
-    let lock = keeper.lock_builder(&name).cached().build();
-    let is_kept = || {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        !queue_of(&server, &name).is_empty()
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
-    let held = holder.get_lock(&name).acquire().unwrap();
-    let (mine, (sender, go)) = (lock.clone(), unbounded());
-    let first = start(move || {
-        mine.lock().unwrap();
-        receive(&go, LONG).unwrap();
-        mine.unlock().unwrap();
-    });
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
-    let theirs = other.get_lock(&name);
-    let second = start(move || {
-        theirs.lock().unwrap();
-        theirs.unlock().unwrap();
-    });
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 3));
-    held.unlock().unwrap();
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
-    sender.send(()).unwrap();
-    first.join().unwrap();
-    let is_theirs = |key: &serde_json::Value| {
-        let owner = String::from_utf8(STANDARD.decode(key["value"].as_str().unwrap()).unwrap()).unwrap();
-        owner.starts_with(&other.id().to_string())
-    };
-    assert!(queue_of(&server, &name).iter().all(is_theirs), "its key is gone when `unlock` returns");
-    second.join().unwrap();
 }

@@ -265,20 +265,3 @@ fn inspect_reads_a_limited_number_of_reader_levels() {
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 }
-
-#[cfg(feature = "sqlite")]
-#[test]
-fn database_inspection_shows_a_holds_start_and_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}/locks.db", folder.path().display());
-    let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-    let guard = client.get_fenced_lock("a").acquire().unwrap();
-    let seen = client.inspect("a").unwrap();
-    assert_eq!((&seen.kind, seen.fencing_token), (&ObjectKind::FencedLock, guard.fencing_token()));
-    let holder = &seen.holders[0];
-    assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
-    assert_eq!(holder.location.as_ref().unwrap().pid, std::process::id());
-    guard.unlock().unwrap();
-    let seen = client.inspect("a").unwrap();
-    assert!(!seen.is_held() && seen.fencing_token.is_some(), "{seen}");
-}

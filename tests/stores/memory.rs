@@ -133,31 +133,6 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
 }
 
 #[test]
-fn a_wait_ends_exactly_at_its_deadline() {
-    let (clock, store) = world();
-    let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    // The holder is another client or another thread of this one; the waiters are at the head of the queue
-    // and behind it.
-    for holder in [&stranger, &client] {
-        let held = Holding::take(&holder.get_lock("a"));
-        let waiters = [(); 2].map(|()| {
-            let lock = client.get_lock("a");
-            Waiter::start(move || lock.try_lock_for(secs(5)).unwrap())
-        });
-        clock.advance(ms(4_999));
-        for waiter in &waiters {
-            waiter.settle();
-            assert!(!waiter.is_over(), "a millisecond early");
-        }
-        clock.advance(ms(1));
-        for waiter in waiters {
-            assert!(!waiter.returns_within(LONG).0);
-        }
-        held.release();
-    }
-}
-
-#[test]
 fn clients_come_and_go_while_the_clock_moves() {
     let (clock, store) = world();
     let all = Waiter::start(move || {

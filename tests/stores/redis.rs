@@ -1,30 +1,9 @@
-//! Redis with several processes that count under one lock, and with a killed one.
+//! Clients of Redis before their server starts, and the script for fenced writes.
 
 use leasehold::fencing;
 
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
 use crate::support::{run, test_name};
-
-#[test]
-fn four_processes_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    count_across_processes(&server.url());
-}
-
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
-}
 
 /// The server may be down when a program starts: its first use fails, and later ones work.
 #[test]

@@ -5,9 +5,7 @@ use tempfile::TempDir;
 
 use crate::statement;
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
+use crate::support::processes::LEASE;
 use crate::support::programs;
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 
@@ -35,23 +33,6 @@ impl File {
     fn raw(&self) -> Connection {
         Connection::open(self.0.path().join("locks.db")).unwrap()
     }
-}
-
-#[test]
-fn four_processes_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    count_across_processes(&File::new().url());
-}
-
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let file = File::new();
-    a_killed_holder_frees_within(LEASE, &file.url(), &file.client());
 }
 
 #[test]

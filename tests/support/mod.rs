@@ -37,6 +37,7 @@ pub mod proxy;
 #[cfg(feature = "metrics")]
 pub mod recorder;
 pub mod relay;
+pub mod running;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
