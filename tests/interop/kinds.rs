@@ -1,11 +1,10 @@
 //! Fair and read-write locks, semaphores and latches that Redisson and we share.
 
-use leasehold::{Mode, ObjectKind};
 use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{between, calls, keys, monotonic, own_time_between, rust, scripts_run};
+use crate::scene::{between, calls, keys, listeners, monotonic, own_time_between, rust, scripts_run, turn};
 use crate::support::prelude::*;
 use crate::waking::rounds;
 
@@ -73,12 +72,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     // The last reader's release, Java's, notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
-    let waiter = call_on(lock.clone(), move |lock| {
-        lock.write().lock().unwrap();
-        let had = monotonic();
-        lock.write().unlock().unwrap();
-        had
-    });
+    let waiter = turn(lock.write());
     wait_until("it waits", LONG, || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
     java.get("r1", "read-unlock", &["rw"]);
@@ -253,9 +247,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
                 })
                 .collect();
             wait_until("all listen and have looked again", Duration::from_secs(20), || {
-                let (_, listeners): (String, usize) =
-                    redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
-                listeners == 3 && calls(&mut admin, &["get"]) >= before + 16
+                listeners(&mut admin, &channel) == 3 && calls(&mut admin, &["get"]) >= before + 16
             });
             let count_down = |by: &str| match by {
                 "java" => drop(java.get("main", "latch-down", &[&name])),
@@ -281,99 +273,6 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
         assert!(worst < TOLD, "{last}: not all were told: {worst:?}");
     }
-}
-
-#[test]
-fn a_hold_of_java_is_shown_with_its_kind() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
-    let show = |name: &str| client.inspect(name).unwrap();
-    let is_within = |left: Option<Duration>| left.is_some_and(|left| !left.is_zero() && left <= LEASE);
-
-    let owner = java.owner("main");
-    java.get("main", "lock", &["lock"]);
-    java.get("main", "lock", &["lock"]);
-    let seen = show("lock");
-    assert_eq!((&seen.kind, seen.holders.len()), (&ObjectKind::Lock, 1), "{seen}");
-    let holder = &seen.holders[0];
-    assert_eq!((&holder.owner, holder.hold_count, holder.by_this_client), (&owner, Some(2), false));
-    assert!(is_within(seen.remaining), "{seen}");
-    // Redisson's fields show neither the start of the hold nor its place.
-    assert_eq!((holder.held_for, &holder.location), (None, &None));
-
-    let token = java.get("main", "fenced-lock-token", &["fenced"]);
-    let seen = show("fenced");
-    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FencedLock, &*owner), "{seen}");
-    assert_eq!(seen.fencing_token.map(|fence| fence.to_string()), Some(token));
-
-    java.get("main", "fair-lock", &["fair"]);
-    let waiting = java.ask("waiter", "fair-lock", &["fair"]);
-    let ours = call({
-        let lock = client.get_fair_lock("fair");
-        wait_until("Java is in the queue", LONG, || show("fair").waiting == 1);
-        move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
-    });
-    wait_until("both are in the queue", LONG, || show("fair").waiting == 2);
-    let seen = show("fair");
-    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FairLock, &*owner), "{seen}");
-    let waiters: Vec<_> = seen.waiters.iter().map(|one| (one.owner.as_str(), one.by_this_client)).collect();
-    assert!(waiters[0].0.starts_with(&java.id) && waiters[1].1, "{seen}");
-    // Redisson's waiter keeps its place for minutes without a sign of life, ours for seconds.
-    let left: Vec<_> = seen.waiters.iter().map(|one| one.remaining.unwrap()).collect();
-    assert!(left[0] > Duration::from_secs(60) && left[1] <= Duration::from_secs(6), "{seen}");
-    java.get("main", "fair-unlock", &["fair"]);
-    waiting.wait().expect_ok();
-    java.get("waiter", "fair-unlock", &["fair"]);
-    ours.join();
-
-    java.get("main", "read-lock", &["rw"]);
-    java.get("reader", "read-lock", &["rw"]);
-    let seen = show("rw");
-    assert_eq!(
-        (&seen.kind, seen.holders.len()),
-        (&ObjectKind::ReadWriteLock { mode: Mode::Read }, 2),
-        "{seen}"
-    );
-    assert!(
-        seen.holders.iter().all(|one| one.mode == Some(Mode::Read) && is_within(one.remaining)),
-        "{seen}"
-    );
-    java.get("main", "write-lock", &["rw2"]);
-    java.get("main", "read-lock", &["rw2"]);
-    let seen = show("rw2");
-    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Write });
-    let mut modes: Vec<_> = seen.holders.iter().map(|one| (&*one.owner, one.mode.unwrap())).collect();
-    modes.sort_by_key(|(_, mode)| *mode == Mode::Write);
-    assert_eq!(modes, [(&*owner, Mode::Read), (&*owner, Mode::Write)]);
-
-    assert!(java.is("main", "permits-set", &["permits", "3"]));
-    let id = java.get("main", "permits-try-for", &["permits", "0", "20000"]);
-    let for_ever = java.get("main", "permits-try-for", &["permits", "0", "-1"]);
-    let seen = show("permits");
-    assert_eq!(
-        (&seen.kind, seen.count, seen.permits_out),
-        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
-        "{seen}"
-    );
-    let ids: Vec<_> = seen.permits.iter().map(|permit| permit.id.clone()).collect();
-    assert_eq!(ids, [id, for_ever]);
-    assert!(seen.permits[0].remaining <= Duration::from_secs(20));
-    assert_eq!(seen.permits[1].remaining, Duration::MAX);
-
-    // The store keeps only a number for these objects; their waiters show the kind.
-    assert!(java.is("main", "semaphore-set", &["sem", "1"]));
-    assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
-    let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
-    wait_until("it listens", LONG, || show("sem").kind == ObjectKind::Semaphore);
-    java.get("main", "semaphore-release", &["sem", "1"]);
-    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
-    assert!(java.is("main", "latch-set", &["latch", "2"]));
-    let waiting = java.ask("waiter", "latch-wait-for", &["latch", "20000"]);
-    wait_until("it listens", LONG, || show("latch").kind == ObjectKind::CountDownLatch);
-    assert_eq!(show("latch").count, Some(2));
-    java.get("main", "latch-down", &["latch"]);
-    java.get("main", "latch-down", &["latch"]);
-    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
 }
 
 /// The field with a hold's begin is in the hash that both share.
@@ -411,21 +310,13 @@ fn java_ignores_our_extra_hold_field() {
     }
 }
 
-/// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
-/// wants; and a negative count is announced, which makes Java's reading thread throw.
+/// Returned permits wake one Java waiter, whatever it wants; and a negative count is announced, which makes
+/// Java's reading thread throw.
 #[test]
 fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
-    let latch = client.get_count_down_latch("latch");
-    assert!(latch.try_set_count(1).unwrap());
-    let before = calls(&mut admin, &["get"]);
-    let waiter = call(move || latch.wait().unwrap());
-    wait_until("it waits", Duration::from_secs(20), || calls(&mut admin, &["get"]) >= before + 2);
-    assert!(java.is("main", "latch-delete", &["latch"]));
-    waiter.join();
-
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "0"]));
     let greedy = java.ask("greedy", "semaphore-try-for", &["sem", "3", "60000"]);
@@ -434,12 +325,7 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
         call(move || semaphore.acquire(1).unwrap().unlock().unwrap())
     };
     let waiter = take();
-    wait_until("both listen", Duration::from_secs(20), || {
-        let channel = "redisson_sc:{sem}";
-        let (_, listeners): (String, usize) =
-            redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
-        listeners == 2
-    });
+    wait_until("both listen", Duration::from_secs(20), || listeners(&mut admin, "redisson_sc:{sem}") == 2);
     java.get("main", "semaphore-release", &["sem", "1"]);
     waiter.join();
     java.get("main", "semaphore-add", &["sem", "-6"]);

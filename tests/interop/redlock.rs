@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::java;
-use crate::scene::alone;
+use crate::scene::{alone, listeners};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(20);
@@ -47,12 +47,7 @@ fn redlocks_exclude_each_other_across_languages() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire().map(|guard| guard.unlock().unwrap()));
         wait_until("the waiter listens on every server", LIMIT, || {
-            servers.iter().all(|server| {
-                let channel = "redisson_lock__channel:{both}";
-                let (_, listeners): (String, u64) =
-                    redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut server.admin()).unwrap();
-                listeners > 0
-            })
+            servers.iter().all(|server| listeners(&mut server.admin(), "redisson_lock__channel:{both}") > 0)
         });
         assert!(!waiter.is_finished());
         java.get("t", "redlock-unlock", &[MEMBERS, "both"]);

@@ -17,12 +17,7 @@ fn fields(admin: &mut Connection, key: &str) -> Vec<String> {
 }
 
 fn scripts_run(admin: &mut Connection) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
-    let count = |command: &str| {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
-    };
-    count("evalsha") + count("eval") + count("subscribe") + count("ssubscribe")
+    crate::support::calls(admin, &["evalsha", "eval", "subscribe", "ssubscribe"])
 }
 
 #[test]

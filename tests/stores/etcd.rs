@@ -53,6 +53,19 @@ fn lease_of(server: &Etcd, name: &str) -> String {
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
 }
 
+/// A message wakes the waiter for the other client's lock, in the median of five rounds.
+#[track_caller]
+fn are_woken(held: &RedisLock, waiting: &RedisLock) {
+    let begun = now();
+    let rounds = (0..5).map(|_| {
+        let held = Holding::take(held);
+        let waiter = Waiter::start(turn(waiting.clone()));
+        let released = held.release();
+        waiter.returns_within(ms(1_200) + SLACK).0.duration_since(released)
+    });
+    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+}
+
 #[test]
 fn a_restarted_member_still_has_the_lock() {
     let mut server = some_or_skip!(Etcd::start());
@@ -71,15 +84,7 @@ fn a_restarted_member_still_has_the_lock() {
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
     assert!(granted.unwrap() > fence);
     // Wake-ups are back.
-    let begun = now();
-    let rounds = (0..5).map(|_| {
-        let held = Holding::take(&holder.get_lock(&name));
-        let waiting = other.get_lock(&name);
-        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
-        let released = held.release();
-        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
-    });
-    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+    are_woken(&holder.get_lock(&name), &other.get_lock(&name));
 }
 
 #[test]
@@ -433,15 +438,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
     // A first watch gets a new token too: the client is woken, and does not poll.
-    let begun = now();
-    let rounds = (0..5).map(|_| {
-        let held = Holding::take(&app.get_lock(&name));
-        let waiting = late.get_lock(&name);
-        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
-        let released = held.release();
-        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
-    });
-    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+    are_woken(&app.get_lock(&name), &late.get_lock(&name));
 }
 
 #[cfg(feature = "tls")]

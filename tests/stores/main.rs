@@ -69,7 +69,7 @@ mod roles;
 mod secrets;
 #[cfg(feature = "redis")]
 mod silence;
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod sqlite;
 mod tasks;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]

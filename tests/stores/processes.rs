@@ -8,7 +8,9 @@ use deadlock::two_processes_deadlock_is_reported_and_broken;
 
 use crate::databases::connect_session;
 use crate::support::prelude::*;
-use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes};
+use crate::support::processes::{
+    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
+};
 use crate::support::running::{self, Start};
 use crate::support::zookeeper::Sessions;
 use crate::support::{reexecuted, test_name};
@@ -114,8 +116,8 @@ fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
         rounds.push(asked.elapsed());
         lock.unlock().unwrap();
         let (good, text) = process.ends_within(LONG);
-        let said = text.lines().find_map(|line| line.strip_prefix("PARTS ")).map(|parts| parts.parse());
-        assert!(good && said.is_some_and(|parts: Result<u32, _>| parts.unwrap() < PARTS), "{text}");
+        let said = text.lines().find_map(|line| line.strip_prefix("PARTS ")?.parse::<u32>().ok());
+        assert!(good && said.is_some_and(|parts| parts < PARTS), "{text}");
     }
     rounds.sort();
     shout(&format!(

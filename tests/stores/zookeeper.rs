@@ -445,15 +445,6 @@ fn a_locks_node_does_not_count_as_a_waiter() {
         below.check().unwrap();
         below.unlock().unwrap();
     }
-    // These could not be distinguished from waiters.
-    for name in [
-        "export-lock-0000000001",
-        "/shop/lock-0000000000",
-        "/shop/_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001",
-        "/_c_0f0c2d4e-0000-4000-8000-000000000001-__READ__0000000001/x",
-    ] {
-        assert_eq!(one.get_lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
-    }
 }
 
 #[test]
@@ -517,22 +508,6 @@ fn a_directory_entry_ends_with_its_session() {
     held.unlock().unwrap();
     one.shutdown().unwrap();
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
-
-#[test]
-fn path_names_are_listed_by_folder() {
-    let Some(server) = shared() else { return };
-    let client = client(&format!("{}/listed", server.url()));
-    let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
-        .into_iter()
-        .map(|name| client.get_lock(name).acquire().unwrap())
-        .collect();
-    let listed = |pattern: &str| client.list(pattern).map(|lock| lock.unwrap().name).collect::<Vec<_>>();
-    assert_eq!(listed("*"), ["a/b", "plain"]);
-    assert_eq!(listed("/jobs/*"), ["/jobs/day", "/jobs/night"]);
-    assert_eq!(listed("/jobs/n*"), ["/jobs/night"]);
-    assert_eq!(listed("/*"), [""; 0], "below the root there are folders");
-    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
 }
 
 /// The reader queues behind a writer that waits for readers, and so waits for them too. The writer holds

@@ -207,35 +207,6 @@ fn sentinels_can_have_their_own_credentials() {
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 
-#[cfg(feature = "tls")]
-#[test]
-fn sentinels_and_their_master_work_over_tls() {
-    alone(|| {
-        let Some(binary) = default_server() else { return };
-        if !binary.has_tls() {
-            return crate::support::shout(
-                "LEFT OUT with this server, which was built without TLS: Sentinel by TLS",
-            );
-        }
-        let mut set = SentinelSet::start_tls(&binary);
-        let ca = set.servers[0].ca();
-        let client = options(&set).tls_ca(&ca).build().unwrap();
-        let held = client.get_lock("by tls").acquire().unwrap();
-        let old = set.master();
-        set.await_replicas();
-        set.fail_over();
-        set.await_switch(old);
-        assert!(client.get_lock("after").try_lock_for(LONG).unwrap());
-        client.get_lock("after").unlock().unwrap();
-        held.unlock().unwrap();
-        let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
-        set.heal();
-        drop(client);
-        assert_all_was_given_back(&set);
-    });
-}
-
 #[test]
 fn after_a_failover_dropped_guards_still_release() {
     alone(|| {
