@@ -76,11 +76,6 @@ impl Agent {
         Some(Arc::new(Agent { program: Some(program), reused_as: Some(what) }))
     }
 
-    pub(crate) fn kill(&self) {
-        let id = i32::try_from(self.program().child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(id.unwrap(), rustix::process::Signal::KILL).unwrap();
-    }
-
     pub(crate) fn connect(self: &Arc<Self>, client: &str, url: &str, more: &[&str]) -> Peer {
         let arguments = [&[url], more].concat();
         let id = self.ask("main", client, "connect", &arguments).wait().expect_ok();

@@ -4,10 +4,10 @@ use leasehold::ClusterPubSub;
 
 use crate::agent::{Peer, Pending};
 use crate::java;
-use crate::scene::{alone, between, monotonic, own_time_between};
+use crate::scene::{alone, monotonic, own_time_between, turn};
 use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
-use crate::waking::{kept_the_promise, rounds};
+use crate::waking::{javas_unlock_wakes_rust, kept_the_promise, our_unlock_wakes_java};
 
 /// A waiter that is not woken finds the lock a second after its last attempt in Rust, and after this lease in
 /// Java.
@@ -53,35 +53,10 @@ impl Sides {
     }
 
     fn wake_each_other(&self, what: &str) {
-        let delays = rounds(|name| {
-            self.java.get("holder", "lock", &[name]);
-            let lock = self.rust.get_lock(name);
-            let waiter = call(move || {
-                lock.lock().unwrap();
-                let got = monotonic();
-                lock.unlock().unwrap();
-                got
-            });
-            self.somebody_waits(name);
-            assert!(waiter.is_open(), "Rust has what Java holds");
-            let unlock = self.java.ask("holder", "unlock", &[name]).wait();
-            assert_eq!(unlock.result, Ok(String::new()));
-            between(unlock.begun, waiter.join())
-        });
+        let waits = |name: &str, _| self.somebody_waits(name);
+        let delays = javas_unlock_wakes_rust(&self.java, &self.rust, (&|| 0, &waits));
         kept_the_promise(&format!("cluster, {what}, Java to Rust"), delays);
-        let delays = rounds(|name| {
-            let lock = self.rust.get_lock(name);
-            lock.lock().unwrap();
-            let waiter = self.java.ask("waiter", "lock", &[name]);
-            self.somebody_waits(name);
-            assert!(waiter.is_open(), "Java has what Rust holds");
-            let begun = monotonic();
-            lock.unlock().unwrap();
-            let got = waiter.wait();
-            assert_eq!(got.result, Ok(String::new()));
-            self.java.get("waiter", "unlock", &[name]);
-            between(begun, got.ended)
-        });
+        let delays = our_unlock_wakes_java(&self.java, &self.rust, (&|| 0, &waits));
         kept_the_promise(&format!("cluster, {what}, Rust to Java"), delays);
     }
 
@@ -91,9 +66,9 @@ impl Sides {
             let lock = self.rust.get_fair_lock(&name);
             self.java.get("holder", "fair-lock", &[&name]);
             let mut waiters = Vec::new();
-            for turn in 0..6 {
-                if turn % 2 == 0 {
-                    let thread = format!("{name}-{turn}");
+            for place in 0..6 {
+                if place % 2 == 0 {
+                    let thread = format!("{name}-{place}");
                     let got = self.java.ask(&thread, "fair-lock", &[&name]);
                     let unlocked = self.java.ask(&thread, "fair-unlock", &[&name]);
                     waiters.push(call(move || {
@@ -102,17 +77,11 @@ impl Sides {
                         got.ended
                     }));
                 } else {
-                    let lock = lock.clone();
-                    waiters.push(call(move || {
-                        let guard = lock.acquire().unwrap();
-                        let got = monotonic();
-                        guard.unlock().unwrap();
-                        got
-                    }));
+                    waiters.push(turn(&lock));
                 }
                 wait_until("it is in the queue", Duration::from_secs(20), || {
                     let queue = format!("redisson_lock_queue:{{{name}}}");
-                    self.cluster.ask::<usize>(primary, &["LLEN", &queue]) == turn + 1
+                    self.cluster.ask::<usize>(primary, &["LLEN", &queue]) == place + 1
                 });
             }
             self.java.get("holder", "fair-unlock", &[&name]);
@@ -157,10 +126,7 @@ impl Sides {
             assert!(self.java.is("reader", "read-try", &[&name]));
             assert!(!self.java.is("writer", "write-try", &[&name]));
             reading.unlock().unwrap();
-            let waiter = call_on(lock.clone(), move |lock| {
-                let guard = lock.write().acquire().unwrap();
-                guard.unlock().unwrap();
-            });
+            let waiter = turn(lock.write());
             self.somebody_listens(&name, &channel);
             assert!(waiter.is_open(), "a writer came in while Java reads");
             self.java.get("reader", "read-unlock", &[&name]);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::env;
 use std::hash::{BuildHasher, RandomState};
 
-use redis::{Commands, Connection};
+use redis::Commands;
 
 use crate::agent::Peer;
-use crate::fleet::Worker;
 use crate::java;
-use crate::scene::{alone, monotonic, own_time_between, rust};
+use crate::scene::{alone, ends_well, monotonic, own_time_between, rust};
 use crate::support::prelude::*;
+use crate::support::{Process, reexecuted};
 
 /// No lease ends here, however busy the machine.
 const LEASE: Duration = Duration::from_secs(60);
@@ -115,16 +115,20 @@ impl Work<'_> {
         self.threads.iter().map(ask).collect()
     }
 
-    fn start(&self, url: &str) -> Worker {
+    fn start(&self, url: &str) -> Process {
         let threads: Vec<String> =
             self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
         let told = ["work", url, self.name, &self.lasts.as_millis().to_string()].join("\t");
         let told = [told, self.pause.as_millis().to_string(), threads.join("\t")].join("\t");
-        Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told)
+        rust_process(&told)
     }
 }
 
-/// One Rust process: the counterpart of [`Work::start`] and [`turns`].
+fn rust_process(told: &str) -> Process {
+    reexecuted("crowd::a_small_rust_crowd_never_holds_at_once", &[(WORKER, told)])
+}
+
+/// One Rust process: the counterpart of [`rust_process`].
 fn worker(told: &str) {
     let words: Vec<&str> = told.split('\t').collect();
     match words[..] {
@@ -163,7 +167,7 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     for (by, answer) in asked {
         had.extend(read(&by, &answer.wait_for(jvms[0].1.lasts + LAST).expect_ok()));
     }
-    workers.into_iter().for_each(Worker::join);
+    workers.into_iter().for_each(ends_well);
     let mut admin = server.admin();
     let key = format!("report:{}", jvms[0].1.name);
     let reports: Vec<String> = admin.lrange(&key, 0, -1).unwrap();
@@ -333,30 +337,8 @@ fn a_small_rust_crowd_never_holds_at_once() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-/// A Rust process that waits for a fair lock when it is told to, and notes its turn while it holds it.
-pub(crate) struct Queuer {
-    worker: Worker,
-    list: String,
-}
-
-impl Queuer {
-    pub(crate) fn start(url: &str, number: usize) -> Queuer {
-        let list = format!("orders:{number}");
-        let told = ["turns", url, &list].join("\t");
-        Queuer { worker: Worker::start("crowd::a_small_rust_crowd_never_holds_at_once", WORKER, &told), list }
-    }
-
-    /// Has it wait for the lock; when it has it, it appends `turn` to the list called `served`.
-    pub(crate) fn queue(&self, admin: &mut Connection, lock: &str, served: &str, turn: usize) {
-        let _: () = admin.rpush(&self.list, format!("{lock}\t{served}\t{turn}")).unwrap();
-    }
-
-    pub(crate) fn end(self, admin: &mut Connection) {
-        let _: () = admin.rpush(&self.list, "end").unwrap();
-        self.worker.join();
-    }
-}
-
+/// A Rust process that waits for a fair lock at each order in the list, and notes its turn while it holds it:
+/// `lock`, `served` (the list for the note) and `turn`.
 fn take_turns(url: &str, list: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();
@@ -386,7 +368,8 @@ fn fair_waiters_of_both_languages_are_served_in_order() {
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
-    let processes = [0, 1].map(|number| Queuer::start(&server.url(), number));
+    let lists = ["orders:0", "orders:1"];
+    let processes = lists.map(|list| rust_process(&["turns", &server.url(), list].join("\t")));
     for holder in ["java", "rust"] {
         let (name, served) = (format!("fair-{holder}"), format!("served-{holder}"));
         let queue = format!("redisson_lock_queue:{{{name}}}");
@@ -400,13 +383,14 @@ fn fair_waiters_of_both_languages_are_served_in_order() {
         for turn in 0..12 {
             let text = turn.to_string();
             match turn % 4 {
-                0 => asked.push(java.ask(&format!("waiter-{turn}"), "fair-turn", &[&name, &served, &text])),
-                2 => asked.push(other_java.ask(
-                    &format!("waiter-{turn}"),
-                    "fair-turn",
-                    &[&name, &served, &text],
-                )),
-                odd => processes[odd / 2].queue(&mut admin, &name, &served, turn),
+                even @ (0 | 2) => {
+                    let java = if even == 0 { &java } else { &other_java };
+                    asked.push(java.ask(&format!("waiter-{turn}"), "fair-turn", &[&name, &served, &text]));
+                }
+                odd => {
+                    let order = format!("{name}\t{served}\t{turn}");
+                    let _: () = admin.rpush(lists[odd / 2], order).unwrap();
+                }
             }
             wait_until("it is in the queue", Duration::from_secs(20), || {
                 admin.llen::<_, usize>(&queue).unwrap() == turn + 1
@@ -432,5 +416,8 @@ fn fair_waiters_of_both_languages_are_served_in_order() {
             admin.keys::<_, Vec<String>>(format!("*{name}*")).unwrap().is_empty()
         });
     }
-    processes.into_iter().for_each(|process| process.end(&mut admin));
+    for (process, list) in processes.into_iter().zip(lists) {
+        let _: () = admin.rpush(list, "end").unwrap();
+        ends_well(process);
+    }
 }

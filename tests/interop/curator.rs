@@ -1,11 +1,10 @@
 //! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are one lock with one queue.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{alone, between, build_once, monotonic, source};
+use crate::scene::{alone, build_once, source, turn};
 use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, ZooKeeper};
 
@@ -94,16 +93,7 @@ fn curator_and_rust_are_served_in_order() {
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
-            let lock = clients[place % 2].get_lock(path);
-            rusts.push((
-                place,
-                call(move || {
-                    let guard = lock.acquire().unwrap();
-                    let had = monotonic();
-                    guard.unlock().unwrap();
-                    had
-                }),
-            ));
+            rusts.push((place, turn(&clients[place % 2].get_lock(path))));
         }
         queue_is(&server, place + 1);
     }
@@ -116,33 +106,6 @@ fn curator_and_rust_are_served_in_order() {
     }
     order.sort_unstable();
     assert_eq!(order.iter().map(|(_, place)| *place).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-}
-
-#[test]
-fn jvm_and_rust_threads_count_exactly_in_a_file() {
-    const TIMES: usize = 200;
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let Some(java) = curator(&server) else { return };
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "0").unwrap();
-    let path = file.path().to_str().unwrap();
-    let counting = ["one", "two", "three"]
-        .map(|thread| java.ask(thread, "count-up", &["/locks/count", path, &TIMES.to_string()]));
-    let (client, number) =
-        (rust(&server), || fs::read_to_string(path).unwrap().trim().parse::<usize>().unwrap());
-    let count = || {
-        for _ in 0..TIMES {
-            let guard = client.get_lock("/locks/count").acquire().unwrap();
-            fs::write(path, (number() + 1).to_string()).unwrap();
-            guard.unlock().unwrap();
-        }
-    };
-    std::thread::scope(|scope| drop([(); 3].map(|()| scope.spawn(count))));
-    for counted in counting {
-        assert_eq!(counted.wait_for(Duration::from_secs(60)).expect_ok(), TIMES.to_string());
-    }
-    assert_eq!(number(), 6 * TIMES);
 }
 
 #[test]
@@ -188,32 +151,4 @@ fn curator_and_rust_readers_and_writers_share_one_lock() {
     assert!(java.is("two", "write-try-for", &[path, "2000"]));
     assert!(!lock.read().try_lock().unwrap());
     java.get("two", "write-unlock", &[path]);
-}
-
-/// Curator's waiter only queues, and the client that caches the lock watches the queue.
-#[test]
-fn curator_gets_a_cached_lock_before_the_next_check() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let Some(java) = curator(&server) else { return };
-    let path = "/locks/kept";
-    let (client, other) = (rust(&server), rust(&server));
-    let lock = client.lock_builder(path).cached().build();
-    let begun = now();
-    let round = |_| {
-        wait_until("it is kept", SOON, || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
-            other.get_lock(path).is_locked().unwrap()
-        });
-        let_pass(Duration::from_secs(1), "until looks are half a second apart");
-        let asked = monotonic();
-        let had = java.ask("one", "lock", &[path]).wait().ended;
-        assert!(!lock.try_lock().unwrap());
-        java.get("one", "unlock", &[path]);
-        between(asked, had)
-    };
-    let mut spans: Vec<_> = (0..5).map(round).collect();
-    spans.sort_unstable();
-    assert!(spans[2] <= Duration::from_millis(100) + stalled_since(begun) / 5, "{spans:?}");
 }

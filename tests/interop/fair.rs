@@ -1,14 +1,12 @@
-//! The places of a fair lock's waiters, ours beside Redisson's, whatever time Redisson gives its own.
-
-use std::env;
+//! What our dead waiters for a fair lock cost Redisson's, whatever time Redisson gives its own.
 
 use redis::{Commands, Connection};
 
 use crate::agent::{Peer, Pending};
-use crate::fleet::Worker;
 use crate::java;
 use crate::scene::alone;
 use crate::support::prelude::*;
+use crate::support::{reexecuted, test_name};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a place of ours lasts without being renewed.
@@ -19,7 +17,6 @@ const LONG: Duration = Duration::from_secs(60);
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
 /// Tells this test program that it is a waiting process: the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
-const TEST: &str = "fair::helper_process_that_waits_for_a_fair_lock";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
@@ -44,34 +41,13 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-fn rust_takes_turn(url: &str, who: &'static str) -> Call<()> {
-    let url = url.to_owned();
-    call(move || {
-        let client = patient(&url);
-        let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-        let guard = client.get_fair_lock("fair").acquire().unwrap();
-        let _: () = connection.rpush("turns", who).unwrap();
-        guard.unlock().unwrap();
-    })
-}
-
-fn turns(admin: &mut Connection) -> Vec<String> {
-    admin.lrange("turns", 0, -1).unwrap()
-}
-
-/// Does nothing when run alone; with [`WAITER`] in its environment, waits until it is killed.
-#[test]
-fn helper_process_that_waits_for_a_fair_lock() {
-    if let Ok(url) = env::var(WAITER) {
-        let client = patient(&url);
-        client.get_fair_lock("fair").lock().unwrap();
-        thread::park_timeout(LONG);
-    }
-}
-
 /// Tests our first, middle and last waiter: each has another Java waiter before it.
 #[test]
 fn our_killed_waiters_delay_java_for_seconds_only() {
+    if let Ok(url) = std::env::var(WAITER) {
+        patient(&url).get_fair_lock("fair").lock().unwrap();
+        return thread::park_timeout(LONG);
+    }
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(agent) = java::start() else { return };
@@ -81,7 +57,7 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
         let name = format!("wait-{wait:?}");
         let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
         let guard = client.get_fair_lock("fair").acquire().unwrap();
-        let doomed = || Worker::start(TEST, WAITER, &server.url());
+        let doomed = || reexecuted(&test_name(), &[(WAITER, &server.url())]);
         let (first, first_id) = comes(&mut admin, doomed);
         let (one, _) = comes(&mut admin, || java_takes_turn(&java, "one"));
         let (middle, middle_id) = comes(&mut admin, doomed);
@@ -102,105 +78,14 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             assert!(left <= most, "{wait:?}: the one behind {ahead} would last for {left} ms");
         }
         guard.unlock().unwrap();
-        let (three, _) = (java_takes_turn(&java, "three"), ());
+        let three = java_takes_turn(&java, "three");
         for turn in [one, two, three] {
             turn.wait_for(LONG).expect_ok();
         }
         let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
         eprintln!("three dead Rust waiters among Java's, which wait for {wait:?}: {held_up:?}");
         assert!(held_up < PLACE * 4 + LEASE, "{wait:?}: {held_up:?}");
-        let _: () = admin.del("turns").unwrap();
         java.get("main", "shutdown", &[]);
         wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
-    }
-}
-
-/// Each grant of Redisson takes its own time off all waiters, and skips those with none left.
-#[test]
-fn our_waiter_keeps_its_place_behind_java() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(agent) = java::start() else { return };
-    let client = patient(&server.url());
-    let mut admin = server.admin();
-    // With less time, Java's own waiters lose their places on a slow machine.
-    for wait in WAITS.map(|wait| wait.max(LONG / 3)) {
-        let name = format!("wait-{wait:?}");
-        let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
-        let guard = client.get_fair_lock("fair").acquire().unwrap();
-        let mut came = Vec::new();
-        let mut theirs = Vec::new();
-        let mut ours = Vec::new();
-        for (java_turn, our_turn) in [("j1", "r1"), ("j2", "r2"), ("j3", "r3")] {
-            theirs.push(comes(&mut admin, || java_takes_turn(&java, java_turn)).0);
-            ours.push(comes(&mut admin, || rust_takes_turn(&server.url(), our_turn)).0);
-            came.extend([java_turn, our_turn]);
-        }
-        guard.unlock().unwrap();
-        theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Call::join);
-        assert_eq!(turns(&mut admin), came, "{wait:?}");
-        let _: () = admin.del("turns").unwrap();
-        java.get("main", "shutdown", &[]);
-    }
-}
-
-/// Java skipped a live waiter of ours, after a wait longer than its time.
-#[test]
-fn our_waiter_returns_to_the_front_after_java_skipped_it() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let client = patient(&server.url());
-    let mut admin = server.admin();
-    let guard = client.get_fair_lock("fair").acquire().unwrap();
-    let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
-    let (theirs, their_id) = comes(&mut admin, || java_takes_turn(&java, "theirs"));
-    let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
-    // The effect of Redisson's scripts on it.
-    let _: () = redis::pipe().atomic().lpop(QUEUE, None).zrem(TIMES, &our_id).query(&mut admin).unwrap();
-    wait_until("it is the first again", LONG, || queue(&mut admin) == [&*our_id, &*their_id, &*late_id]);
-    let time: Option<f64> = admin.zscore(TIMES, &our_id).unwrap();
-    assert!(time.is_some());
-    guard.unlock().unwrap();
-    theirs.wait().expect_ok();
-    ours.join();
-    late.join();
-    assert_eq!(turns(&mut admin), ["ours", "theirs", "late"]);
-}
-
-/// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
-#[test]
-fn a_killed_java_waiter_keeps_its_place_until_its_timeout() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(agent) = java::start() else { return };
-    let wait = WAITS[0];
-    let java = java::client_with_fair_wait(&agent, "stays", &server.url(), LEASE, wait);
-    let client = patient(&server.url());
-    let mut admin = server.admin();
-    for place in ["first", "middle", "last"] {
-        let Some(doomed) = java::start() else { return };
-        let dies = java::client_with_fair_wait(&doomed, "dies", &server.url(), LEASE, wait);
-        let guard = client.get_fair_lock("fair").acquire().unwrap();
-        let mut came: Vec<&str> = Vec::new();
-        let mut ours = Vec::new();
-        let mut theirs = Vec::new();
-        for turn in ["first", "middle", "last"] {
-            if turn == place {
-                comes(&mut admin, || java_takes_turn(&dies, "dead"));
-            }
-            theirs.push(comes(&mut admin, || java_takes_turn(&java, turn)).0);
-            ours.push(comes(&mut admin, || rust_takes_turn(&server.url(), "ours")).0);
-            came.extend([turn, "ours"]);
-        }
-        doomed.kill();
-        let killed = now();
-        guard.unlock().unwrap();
-        theirs.into_iter().for_each(|turn| drop(turn.wait_for(LONG).expect_ok()));
-        ours.into_iter().for_each(Call::join);
-        let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
-        eprintln!("a dead Java waiter, before the {place}: {held_up:?}");
-        assert!(held_up < wait + PLACE * 4 + LEASE, "{place}: {held_up:?}");
-        assert_eq!(turns(&mut admin).len(), came.len());
-        let _: () = admin.del("turns").unwrap();
     }
 }

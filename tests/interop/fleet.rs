@@ -1,25 +1,24 @@
 //! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock
 //! protects.
 
-use std::env;
-use std::process::{Child, Command, Stdio};
-
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, between, rust};
+use crate::scene::{alone, ends_well, rust};
 use crate::support::prelude::*;
+use crate::support::{reexecuted, test_name};
 
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// No rule gives Java a place in the order, but runs of hand-offs between our own threads are short.
-const TURN: Duration = Duration::from_secs(2);
 /// Tells this test program that it is a worker: the server's address.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
 fn java_and_rust_processes_count_exactly() {
+    if let Ok(url) = std::env::var(WORKER) {
+        return count_up(&url);
+    }
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(first) = java::connect(&server.url(), LEASE) else { return };
@@ -29,8 +28,7 @@ fn java_and_rust_processes_count_exactly() {
     let begun = now();
     let work = ["work", "counter", &THREADS.to_string(), &TIMES.to_string()];
     let jvms = [&first, &second].map(|java| java.ask("count", "count-up", &work));
-    let test = "fleet::one_rust_process_counts_exactly";
-    [(); 2].map(|()| Worker::start(test, WORKER, &server.url())).into_iter().for_each(Worker::join);
+    [(); 2].map(|()| reexecuted(&test_name(), &[(WORKER, &server.url())])).into_iter().for_each(ends_well);
     for jvm in jvms {
         assert_eq!(jvm.wait_for(Duration::from_secs(120)).expect_ok(), (THREADS * TIMES).to_string());
     }
@@ -38,51 +36,7 @@ fn java_and_rust_processes_count_exactly() {
     assert_eq!(admin.get("counter"), Ok(20_000));
 }
 
-/// A small version of the above when run alone; with [`WORKER`] in its environment, one process of it.
-#[test]
-fn one_rust_process_counts_exactly() {
-    if let Ok(url) = env::var(WORKER) {
-        count_up(&url, TIMES);
-        return;
-    }
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let mut admin = server.admin();
-    let _: () = admin.set("counter", 0).unwrap();
-    count_up(&server.url(), 50);
-    assert_eq!(admin.get("counter"), Ok(THREADS * 50));
-}
-
-#[test]
-fn java_gets_the_lock_despite_busy_rust_threads() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
-    let enough = AtomicBool::new(false);
-    let longest = std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                let lock = client.get_lock("busy");
-                while !enough.load(Ordering::Relaxed) {
-                    lock.lock().unwrap();
-                    lock.unlock().unwrap();
-                }
-            });
-        }
-        let until_here = Raise(&enough);
-        let waits = (0..20).map(|_| {
-            let got = java.ask("visitor", "lock", &["busy"]).wait();
-            java.get("visitor", "unlock", &["busy"]);
-            between(got.begun, got.ended)
-        });
-        let longest = waits.max();
-        drop(until_here);
-        longest.unwrap()
-    });
-    eprintln!("20 visits by Java to a lock that 4 Rust threads keep busy: the longest wait was {longest:?}");
-    assert!(longest < TURN, "Java waited {longest:?} for its turn");
-}
-
-fn count_up(url: &str, times: usize) {
+fn count_up(url: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();
     let client = &client;
@@ -99,7 +53,7 @@ fn count_up(url: &str, times: usize) {
                 } else {
                     client.get_lock("work")
                 };
-                for _ in 0..times {
+                for _ in 0..TIMES {
                     let guard = lock.acquire().unwrap();
                     let so_far: u64 = connection.get("counter").unwrap();
                     let _: () = connection.set("counter", so_far + 1).unwrap();
@@ -113,27 +67,4 @@ fn count_up(url: &str, times: usize) {
         }
     });
     client.shutdown().unwrap();
-}
-
-pub(crate) struct Worker(Child);
-
-impl Worker {
-    /// This test program again, running that test with that variable.
-    pub(crate) fn start(test: &str, variable: &str, value: &str) -> Worker {
-        let command = test_command(test);
-        let mut again = Command::new(&command[0]);
-        again.args(&command[1..]).env(variable, value);
-        Worker(again.stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    pub(crate) fn join(mut self) {
-        assert!(self.0.wait().unwrap().success(), "a Rust worker failed");
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }

@@ -1,21 +1,15 @@
-//! A hold beside Redisson: its loss, its renewal, its fencing token, and the cached lock, for which Redisson
-//! sends no recall. Of tokens Java takes the counter's next value, Rust the larger of that and the server's
-//! time in microseconds.
+//! A hold beside Redisson: its loss and its fencing token. Of tokens Java takes the counter's next value, Rust
+//! the larger of that and the server's time in microseconds.
 
 use redis::Commands;
 
-use crate::agent::Peer;
 use crate::java;
-use crate::scene::{alone, keys, rust, scripts_run, somebody_waits};
-use crate::support::caching::use_until_cached;
+use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the watchdog's renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
-/// More than two leases.
-const HELD: Duration = Duration::from_millis(6_500);
-const LONG_LEASE: Duration = Duration::from_secs(60);
 
 #[test]
 fn javas_force_unlock_is_reported_as_a_loss() {
@@ -44,22 +38,6 @@ fn javas_force_unlock_is_reported_as_a_loss() {
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());
     assert!(!java.is("breaker", "force-unlock", &["forced-too"]));
-}
-
-#[test]
-fn our_watchdog_excludes_java_beyond_the_lease() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).get_lock("kept");
-    let guard = lock.acquire().unwrap();
-    let wait = HELD.as_millis().to_string();
-    let answer = java.ask("other", "try-for", &["kept", &wait]).wait();
-    assert_eq!(answer.result.as_deref(), Ok("false"));
-    guard.check().unwrap();
-    let left: u64 = server.admin().pttl("kept").unwrap();
-    assert!((1..=3_000).contains(&left), "a renewed lock has {left} ms left of its 3000");
-    guard.unlock().unwrap();
-    assert!(java.is("other", "try", &["kept"]));
-    java.get("other", "unlock", &["kept"]);
 }
 
 #[test]
@@ -100,40 +78,4 @@ fn tokens_grow_after_the_counter_is_lost() {
     assert!(earlier < later, "{earlier} then {later}");
     assert_eq!(java.get("t", "fenced-lock-token", &["fenced"]), (later + 1).to_string());
     java.get("t", "fenced-unlock", &["fenced"]);
-}
-
-/// A server, Java on it, and a client of ours that caches a lock for a minute unless it sees a waiter.
-fn caching() -> Option<(RedisServer, Peer, LockClient, RedisLock)> {
-    let server = RedisServer::start_default()?;
-    let java = java::connect(&server.url(), LONG_LEASE)?;
-    let client = rust(&server.url(), LONG_LEASE);
-    let lock = client.lock_builder("stock").cached().build();
-    Some((server, java, client, lock))
-}
-
-#[test]
-fn java_gets_our_cached_lock_before_its_lease_ends() {
-    let _alone = alone();
-    let Some((server, java, client, lock)) = caching() else { return };
-    let mut admin = server.admin();
-    // On a busy machine a late check releases the lock.
-    wait_until("Java finds it held, and does not wait", LONG, || {
-        use_until_cached(&lock, || !admin.exists::<_, bool>("stock").unwrap());
-        let is_free = java.is("passing", "try", &["stock"]);
-        if is_free {
-            java.get("passing", "unlock", &["stock"]);
-        }
-        !is_free
-    });
-    use_until_cached(&lock, || !admin.exists::<_, bool>("stock").unwrap());
-    assert_eq!(java.ask("waiter", "lock", &["stock"]).wait_for(LONG).expect_ok(), "");
-    assert!(!lock.try_lock().unwrap());
-    let fields: Vec<String> = admin.hkeys("stock").unwrap();
-    assert!(
-        !fields.contains(&"leasehold:cached".to_owned()),
-        "nothing of ours is in Java's lock: {fields:?}"
-    );
-    java.get("waiter", "unlock", &["stock"]);
-    client.shutdown().unwrap();
-    assert_eq!(keys(&mut admin), [""; 0]);
 }

@@ -1,11 +1,10 @@
 //! Fair and read-write locks, semaphores and latches that Redisson and we share.
 
-use leasehold::{Mode, ObjectKind};
 use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{between, calls, keys, monotonic, own_time_between, rust, scripts_run};
+use crate::scene::{between, calls, keys, listeners, monotonic, own_time_between, rust, scripts_run, turn};
 use crate::support::prelude::*;
 use crate::waking::rounds;
 
@@ -13,46 +12,6 @@ const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
 /// A message on a busy machine; the safety poll comes after a second.
 const TOLD: Duration = Duration::from_millis(900);
-
-#[test]
-fn a_dead_fair_waiter_delays_java_for_seconds() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let mut admin = server.admin();
-    let client = rust(&server.url(), LEASE);
-    let guard = client.get_fair_lock("ghost").acquire().unwrap();
-    // The remains of a client that is killed while it waits.
-    let dead = {
-        let doomed = rust(&server.url(), LEASE);
-        let lock = doomed.get_fair_lock("ghost");
-        let waiter = call(move || lock.lock());
-        wait_until("it is in the queue", LONG, || {
-            admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
-        });
-        let place: Vec<String> = admin.lrange("redisson_lock_queue:{ghost}", 0, -1).unwrap();
-        let times: Vec<(String, f64)> =
-            admin.zrange_withscores("redisson_lock_timeout:{ghost}", 0, -1).unwrap();
-        doomed.shutdown().unwrap();
-        assert!(waiter.join().is_err());
-        // A killed client leaves its place; one that ended in order does not.
-        if admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 0 {
-            let _: () = admin.zadd("redisson_lock_timeout:{ghost}", &times[0].0, times[0].1).unwrap();
-            let _: () = admin.rpush("redisson_lock_queue:{ghost}", &place[0]).unwrap();
-        }
-        place
-    };
-    let waiting = java.ask("waiter", "fair-try-for", &["ghost", "20000"]);
-    wait_until("it is in the queue", LONG, || {
-        admin.lrange::<_, Vec<String>>("redisson_lock_queue:{ghost}", 0, -1).unwrap().len() == dead.len() + 1
-    });
-    let freed = monotonic();
-    guard.unlock().unwrap();
-    let got = waiting.wait();
-    assert_eq!(got.result.as_deref(), Ok("true"));
-    let waited = own_time_between(freed, got.ended);
-    eprintln!("a dead Rust waiter at the head held Java up for {waited:?}");
-    assert!(waited < Duration::from_secs(10), "{waited:?}");
-    java.get("waiter", "fair-unlock", &["ghost"]);
-}
 
 #[test]
 fn read_and_write_exclude_across_languages() {
@@ -113,12 +72,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     // The last reader's release, Java's, notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
-    let waiter = call_on(lock.clone(), move |lock| {
-        lock.write().lock().unwrap();
-        let had = monotonic();
-        lock.write().unlock().unwrap();
-        had
-    });
+    let waiter = turn(lock.write());
     wait_until("it waits", LONG, || scripts_run(&mut admin) >= before + 2);
     java.get("r0", "read-unlock", &["rw"]);
     java.get("r1", "read-unlock", &["rw"]);
@@ -293,9 +247,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
                 })
                 .collect();
             wait_until("all listen and have looked again", Duration::from_secs(20), || {
-                let (_, listeners): (String, usize) =
-                    redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel).query(&mut admin).unwrap();
-                listeners == 3 && calls(&mut admin, &["get"]) >= before + 16
+                listeners(&mut admin, &channel) == 3 && calls(&mut admin, &["get"]) >= before + 16
             });
             let count_down = |by: &str| match by {
                 "java" => drop(java.get("main", "latch-down", &[&name])),
@@ -321,99 +273,6 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
         assert!(worst < TOLD, "{last}: not all were told: {worst:?}");
     }
-}
-
-#[test]
-fn a_hold_of_java_is_shown_with_its_kind() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let client = rust(&server.url(), LEASE);
-    let show = |name: &str| client.inspect(name).unwrap();
-    let is_within = |left: Option<Duration>| left.is_some_and(|left| !left.is_zero() && left <= LEASE);
-
-    let owner = java.owner("main");
-    java.get("main", "lock", &["lock"]);
-    java.get("main", "lock", &["lock"]);
-    let seen = show("lock");
-    assert_eq!((&seen.kind, seen.holders.len()), (&ObjectKind::Lock, 1), "{seen}");
-    let holder = &seen.holders[0];
-    assert_eq!((&holder.owner, holder.hold_count, holder.by_this_client), (&owner, Some(2), false));
-    assert!(is_within(seen.remaining), "{seen}");
-    // Redisson's fields show neither the start of the hold nor its place.
-    assert_eq!((holder.held_for, &holder.location), (None, &None));
-
-    let token = java.get("main", "fenced-lock-token", &["fenced"]);
-    let seen = show("fenced");
-    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FencedLock, &*owner), "{seen}");
-    assert_eq!(seen.fencing_token.map(|fence| fence.to_string()), Some(token));
-
-    java.get("main", "fair-lock", &["fair"]);
-    let waiting = java.ask("waiter", "fair-lock", &["fair"]);
-    let ours = call({
-        let lock = client.get_fair_lock("fair");
-        wait_until("Java is in the queue", LONG, || show("fair").waiting == 1);
-        move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
-    });
-    wait_until("both are in the queue", LONG, || show("fair").waiting == 2);
-    let seen = show("fair");
-    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FairLock, &*owner), "{seen}");
-    let waiters: Vec<_> = seen.waiters.iter().map(|one| (one.owner.as_str(), one.by_this_client)).collect();
-    assert!(waiters[0].0.starts_with(&java.id) && waiters[1].1, "{seen}");
-    // Redisson's waiter keeps its place for minutes without a sign of life, ours for seconds.
-    let left: Vec<_> = seen.waiters.iter().map(|one| one.remaining.unwrap()).collect();
-    assert!(left[0] > Duration::from_secs(60) && left[1] <= Duration::from_secs(6), "{seen}");
-    java.get("main", "fair-unlock", &["fair"]);
-    waiting.wait().expect_ok();
-    java.get("waiter", "fair-unlock", &["fair"]);
-    ours.join();
-
-    java.get("main", "read-lock", &["rw"]);
-    java.get("reader", "read-lock", &["rw"]);
-    let seen = show("rw");
-    assert_eq!(
-        (&seen.kind, seen.holders.len()),
-        (&ObjectKind::ReadWriteLock { mode: Mode::Read }, 2),
-        "{seen}"
-    );
-    assert!(
-        seen.holders.iter().all(|one| one.mode == Some(Mode::Read) && is_within(one.remaining)),
-        "{seen}"
-    );
-    java.get("main", "write-lock", &["rw2"]);
-    java.get("main", "read-lock", &["rw2"]);
-    let seen = show("rw2");
-    assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Write });
-    let mut modes: Vec<_> = seen.holders.iter().map(|one| (&*one.owner, one.mode.unwrap())).collect();
-    modes.sort_by_key(|(_, mode)| *mode == Mode::Write);
-    assert_eq!(modes, [(&*owner, Mode::Read), (&*owner, Mode::Write)]);
-
-    assert!(java.is("main", "permits-set", &["permits", "3"]));
-    let id = java.get("main", "permits-try-for", &["permits", "0", "20000"]);
-    let for_ever = java.get("main", "permits-try-for", &["permits", "0", "-1"]);
-    let seen = show("permits");
-    assert_eq!(
-        (&seen.kind, seen.count, seen.permits_out),
-        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
-        "{seen}"
-    );
-    let ids: Vec<_> = seen.permits.iter().map(|permit| permit.id.clone()).collect();
-    assert_eq!(ids, [id, for_ever]);
-    assert!(seen.permits[0].remaining <= Duration::from_secs(20));
-    assert_eq!(seen.permits[1].remaining, Duration::MAX);
-
-    // The store keeps only a number for these objects; their waiters show the kind.
-    assert!(java.is("main", "semaphore-set", &["sem", "1"]));
-    assert_eq!((show("sem").kind, show("sem").count), (ObjectKind::Counter, Some(1)));
-    let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "20000"]);
-    wait_until("it listens", LONG, || show("sem").kind == ObjectKind::Semaphore);
-    java.get("main", "semaphore-release", &["sem", "1"]);
-    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
-    assert!(java.is("main", "latch-set", &["latch", "2"]));
-    let waiting = java.ask("waiter", "latch-wait-for", &["latch", "20000"]);
-    wait_until("it listens", LONG, || show("latch").kind == ObjectKind::CountDownLatch);
-    assert_eq!(show("latch").count, Some(2));
-    java.get("main", "latch-down", &["latch"]);
-    java.get("main", "latch-down", &["latch"]);
-    assert_eq!(waiting.wait().result.as_deref(), Ok("true"));
 }
 
 /// The field with a hold's begin is in the hash that both share.
@@ -451,21 +310,13 @@ fn java_ignores_our_extra_hold_field() {
     }
 }
 
-/// A latch that Java deletes announces that it is shut; returned permits wake one Java waiter, whatever it
-/// wants; and a negative count is announced, which makes Java's reading thread throw.
+/// Returned permits wake one Java waiter, whatever it wants; and a negative count is announced, which makes
+/// Java's reading thread throw.
 #[test]
 fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
-    let latch = client.get_count_down_latch("latch");
-    assert!(latch.try_set_count(1).unwrap());
-    let before = calls(&mut admin, &["get"]);
-    let waiter = call(move || latch.wait().unwrap());
-    wait_until("it waits", Duration::from_secs(20), || calls(&mut admin, &["get"]) >= before + 2);
-    assert!(java.is("main", "latch-delete", &["latch"]));
-    waiter.join();
-
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "0"]));
     let greedy = java.ask("greedy", "semaphore-try-for", &["sem", "3", "60000"]);
@@ -474,12 +325,7 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
         call(move || semaphore.acquire(1).unwrap().unlock().unwrap())
     };
     let waiter = take();
-    wait_until("both listen", Duration::from_secs(20), || {
-        let channel = "redisson_sc:{sem}";
-        let (_, listeners): (String, usize) =
-            redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut admin).unwrap();
-        listeners == 2
-    });
+    wait_until("both listen", Duration::from_secs(20), || listeners(&mut admin, "redisson_sc:{sem}") == 2);
     java.get("main", "semaphore-release", &["sem", "1"]);
     waiter.join();
     java.get("main", "semaphore-add", &["sem", "-6"]);
@@ -493,39 +339,6 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
     waiter.join();
     assert_eq!(greedy.wait_for(LONG).result.as_deref(), Ok("true"));
     assert_eq!(semaphore.available_permits().unwrap(), 1);
-}
-
-/// Java's threads do not wait for our writers, so `writers_first` binds only clients that follow it.
-#[test]
-fn java_readers_ignore_writers_first() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
-    let lock = rust(&server.url(), LONG).get_read_write_lock("rw").writers_first();
-    let other = rust(&server.url(), LONG).get_read_write_lock("rw");
-    let mut admin = server.admin();
-    java.get("reader", "read-lock", &["rw"]);
-    let writer = call_on(lock.clone(), move |lock| {
-        let guard = lock.write().acquire().unwrap();
-        let had = monotonic();
-        guard.unlock().unwrap();
-        had
-    });
-    wait_until("it has said that it waits", Duration::from_secs(20), || {
-        admin.exists("leasehold_rwlock_waiting:{rw}").unwrap()
-    });
-    assert!(java.is("other", "read-try", &["rw"]), "Java does not know of it");
-    assert!(other.read().try_acquire().unwrap().is_some(), "who did not agree to it does not go by it");
-    assert!(lock.read().try_acquire().unwrap().is_none());
-    assert!(writer.is_open(), "readers keep a writer out, whoever let them in");
-    java.get("other", "read-unlock", &["rw"]);
-    let reader = call_on(lock.clone(), move |lock| {
-        let guard = lock.read().acquire().unwrap();
-        let had = monotonic();
-        guard.unlock().unwrap();
-        had
-    });
-    java.get("reader", "read-unlock", &["rw"]);
-    assert!(writer.join() < reader.join());
-    wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
 }
 
 #[test]
@@ -577,39 +390,4 @@ fn permit_ids_work_across_languages() {
     assert!(semaphore.release_if_exists(2).unwrap());
     assert!(java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert_eq!(semaphore.available_permits().unwrap(), 4);
-}
-
-/// Java has no conditions, but may take the lock during our wait.
-#[test]
-fn java_may_lock_during_a_conditions_wait() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
-    let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
-    let mut admin = server.admin();
-    let lock = client.get_lock("shop");
-    let waiter = call(move || {
-        lock.lock().unwrap();
-        let mut guard = lock.acquire().unwrap();
-        lock.condition("stock").wait(&mut guard).unwrap();
-        let levels = lock.hold_count().unwrap();
-        guard.unlock().unwrap();
-        lock.unlock().unwrap();
-        levels
-    });
-    wait_until("it waits for the condition", Duration::from_secs(20), || {
-        !admin.exists::<_, bool>("shop").unwrap()
-            && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
-    });
-    java.get("clerk", "lock", &["shop"]);
-    let notifying = call(move || {
-        let lock = other.get_lock("shop");
-        lock.lock().unwrap();
-        assert!(lock.condition("stock").notify_one().unwrap());
-        lock.unlock().unwrap();
-    });
-    assert!(waiter.is_open());
-    java.get("clerk", "unlock", &["shop"]);
-    notifying.join();
-    assert_eq!(waiter.join(), 2, "as often as before");
-    assert!(java.is("clerk", "try", &["shop"]));
-    java.get("clerk", "unlock", &["shop"]);
 }

@@ -1,5 +1,5 @@
-//! Leasehold beside other libraries: on one Redis real Redisson in JVMs, redis-py, redsync, and a lock from
-//! the articles; on one ZooKeeper real Curator.
+//! Leasehold beside other libraries: on one Redis real Redisson in JVMs, redis-py and redsync; on one
+//! ZooKeeper real Curator.
 //!
 //! Each foreign side is a small program in `tests/interop/` that obeys a test (see `agent.rs`), built on
 //! first use. Without the tools for that, the tests say so on standard error and pass; with `CI=true` they
@@ -27,7 +27,6 @@ mod crowd;
 #[cfg(feature = "zookeeper")]
 mod curator;
 mod fair;
-mod handwritten;
 mod holding;
 mod kinds;
 mod multi;

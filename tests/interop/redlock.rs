@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::java;
-use crate::scene::alone;
+use crate::scene::{alone, listeners};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(20);
@@ -47,12 +47,7 @@ fn redlocks_exclude_each_other_across_languages() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire().map(|guard| guard.unlock().unwrap()));
         wait_until("the waiter listens on every server", LIMIT, || {
-            servers.iter().all(|server| {
-                let channel = "redisson_lock__channel:{both}";
-                let (_, listeners): (String, u64) =
-                    redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(&mut server.admin()).unwrap();
-                listeners > 0
-            })
+            servers.iter().all(|server| listeners(&mut server.admin(), "redisson_lock__channel:{both}") > 0)
         });
         assert!(!waiter.is_finished());
         java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
@@ -69,34 +64,4 @@ fn redlocks_exclude_each_other_across_languages() {
     assert!(java_takes(ENOUGH));
     java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
     wait_until("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
-}
-
-#[test]
-fn a_majority_held_by_rust_is_busy_for_java() {
-    let _alone = alone();
-    let Some(binary) = default_server() else { return };
-    let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
-    let Some(agent) = java::start() else { return };
-    let client = LockClient::builder()
-        .redlock(servers.iter().map(RedisServer::url))
-        .lease(LEASE)
-        .node_timeout(Duration::from_secs(2))
-        .build()
-        .unwrap();
-    let guard = client.get_lock("two-of-three").acquire().unwrap();
-    servers[2].restart(); // it has forgotten, and is given the lock back by a renewal
-    let peers: Vec<_> = MEMBERS
-        .split(',')
-        .zip(&servers)
-        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
-        .collect();
-    let java = &peers[0];
-    assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
-    assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));
-    let owner = guard.owner().to_string();
-    let has_only_ours =
-        |server: &RedisServer| fields(server, "two-of-three").keys().all(|field| *field == owner);
-    wait_until("what Java got of it, it gave back", LIMIT, || servers.iter().all(has_only_ours));
-    guard.check().unwrap();
-    guard.unlock().unwrap();
 }

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold::LockClient;
+use leasehold::{LockClient, RedisLock};
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Commands, Connection};
 
+pub(crate) use crate::support::calls;
 use crate::support::stalls::stalled_between;
-use crate::support::{self, LONG, listening_clients, now, wait_until, watch_for_stalls};
+use crate::support::{
+    self, Call, LONG, Process, call_on, listening_clients, now, wait_until, watch_for_stalls,
+};
 
 /// Excludes the other tests of this program: each starts processes, and several measure, on few cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -24,10 +27,32 @@ pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
     LockClient::builder().url(url).lease(lease).command_timeout(LONG).connect_timeout(LONG).build().unwrap()
 }
 
+/// Waits for the end of a process of Rust.
+pub(crate) fn ends_well(process: Process) {
+    let (good, text) = process.ends_within(Duration::from_secs(120));
+    assert!(good, "a Rust worker failed: {text}");
+}
+
 /// CLOCK_MONOTONIC in nanoseconds, the clock of the agents' answers.
 pub(crate) fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// A thread that takes and releases a lock; it ends with the moment of its grant.
+pub(crate) fn turn(lock: &RedisLock) -> Call<u64> {
+    call_on(lock.clone(), |lock| {
+        let guard = lock.acquire().unwrap();
+        let had = monotonic();
+        guard.unlock().unwrap();
+        had
+    })
+}
+
+/// How many listen to a channel.
+pub(crate) fn listeners(admin: &mut Connection, channel: &str) -> usize {
+    let (_, count): (String, usize) = redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(admin).unwrap();
+    count
 }
 
 /// Panics if the readings are in the wrong order.
@@ -48,15 +73,6 @@ fn instant(reading: u64) -> Instant {
 
 pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, &["eval", "evalsha"])
-}
-
-pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
-    let said: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
-    let count = |command: &str| {
-        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
-    };
-    commands.iter().map(|command| count(command)).sum()
 }
 
 /// Waits until a first waiter is subscribed to the lock and has tried again. `before` is [`scripts_run`] from

@@ -6,7 +6,7 @@ use std::process::Command;
 use redis::{Commands, Connection};
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, rust, source};
+use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, rust, source, turn};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -39,40 +39,24 @@ fn redsync() -> Option<Arc<Agent>> {
     Agent::start("redsync", &mut Command::new(built))
 }
 
-fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
-    let agent = agent?;
-    let server = RedisServer::start_default()?;
+/// Each side keeps the other out, and deletes no key of the other's.
+fn token_locks_are_shared(agent: Option<Arc<Agent>>) {
+    let Some((agent, server)) = agent.zip(RedisServer::start_default()) else { return };
     let peer = agent.connect("peer", &server.url(), &[]);
-    let admin = server.admin();
-    Some((server, peer, admin))
+    keep_each_other_out(&server, &peer, server.admin());
+    never_delete_each_others_key(&server, &peer, server.admin());
 }
 
 #[test]
 fn redis_py_and_token_locks_exclude_each_other() {
     let _alone = alone();
-    let Some((server, peer, admin)) = scene(redis_py()) else { return };
-    keep_each_other_out(&server, &peer, admin);
+    token_locks_are_shared(redis_py());
 }
 
 #[test]
 fn redsync_and_token_locks_exclude_each_other() {
     let _alone = alone();
-    let Some((server, peer, admin)) = scene(redsync()) else { return };
-    keep_each_other_out(&server, &peer, admin);
-}
-
-#[test]
-fn redis_py_and_token_locks_never_delete_each_others_keys() {
-    let _alone = alone();
-    let Some((server, peer, admin)) = scene(redis_py()) else { return };
-    never_delete_each_others_key(&server, &peer, admin);
-}
-
-#[test]
-fn redsync_and_token_locks_never_delete_each_others_keys() {
-    let _alone = alone();
-    let Some((server, peer, admin)) = scene(redsync()) else { return };
-    never_delete_each_others_key(&server, &peer, admin);
+    token_locks_are_shared(redsync());
 }
 
 fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection) {
@@ -84,13 +68,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
     assert!(lock.is_locked().unwrap());
     let before = calls(&mut admin, &["set"]);
-    let waiting = client.get_token_lock("token");
-    let waiter = call(move || {
-        waiting.lock().unwrap();
-        let got = monotonic();
-        waiting.unlock().unwrap();
-        got
-    });
+    let waiter = turn(&client.get_token_lock("token"));
     wait_until("ours has tried", LONG, || calls(&mut admin, &["set"]) > before);
     assert!(waiter.is_open());
     let begun = monotonic();

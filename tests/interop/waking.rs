@@ -1,8 +1,9 @@
 //! A release on one side wakes a waiter on the other, within 50 ms of the begin of the unlock. One round in
 //! ten may miss that (two cores run two runtimes and a server), but none by as much as the safety poll takes.
 
+use crate::agent::Peer;
 use crate::java;
-use crate::scene::{between, monotonic, rust, scripts_run, somebody_waits};
+use crate::scene::{between, monotonic, rust, scripts_run, somebody_waits, turn};
 use crate::support::prelude::*;
 use crate::support::stalls::{stalled_since, watch};
 
@@ -11,47 +12,35 @@ const PROMISED: Duration = Duration::from_millis(50);
 const MESSAGE_WAS_LOST: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
-#[test]
-fn javas_unlock_wakes_rust_within_50_ms() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let rust = rust(&server.url(), LEASE);
-    let mut admin = server.admin();
-    let delays = rounds(|name| {
+/// How a test sees that a waiter sleeps: by the number of scripts run before its call, and the lock's name.
+pub(crate) type Sees<'a> = (&'a dyn Fn() -> u64, &'a dyn Fn(&str, u64));
+
+pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees<'_>) -> Vec<Duration> {
+    rounds(|name| {
         java.get("holder", "lock", &[name]);
-        let waiter = rust_waits(&rust, name, &mut admin);
+        let waiter = rust_waits(rust, name, sees);
         let unlock = java.ask("holder", "unlock", &[name]).wait();
         assert_eq!(unlock.result, Ok(String::new()));
         between(unlock.begun, waiter.join())
-    });
-    kept_the_promise("Java to Rust", delays);
+    })
 }
 
 /// A thread that waits for a lock that another holds; it ends with the moment of its grant.
-fn rust_waits(rust: &LockClient, name: &str, admin: &mut redis::Connection) -> Call<u64> {
-    let before = scripts_run(admin);
-    let lock = rust.get_lock(name);
-    let waiter = call(move || {
-        lock.lock().unwrap();
-        let got = monotonic();
-        lock.unlock().unwrap();
-        got
-    });
-    somebody_waits(admin, name, before);
+fn rust_waits(rust: &LockClient, name: &str, (before, waits): Sees<'_>) -> Call<u64> {
+    let before = before();
+    let waiter = turn(&rust.get_lock(name));
+    waits(name, before);
     assert!(waiter.is_open(), "two have it");
     waiter
 }
 
-#[test]
-fn our_unlock_wakes_java_within_50_ms() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let rust = rust(&server.url(), LEASE);
-    let mut admin = server.admin();
-    let delays = rounds(|name| {
+pub(crate) fn our_unlock_wakes_java(java: &Peer, rust: &LockClient, sees: Sees<'_>) -> Vec<Duration> {
+    rounds(|name| {
         let lock = rust.get_lock(name);
         lock.lock().unwrap();
-        let before = scripts_run(&mut admin);
+        let before = sees.0();
         let waiter = java.ask("waiter", "lock", &[name]);
-        somebody_waits(&mut admin, name, before);
+        sees.1(name, before);
         assert!(waiter.is_open(), "Java has what Rust holds");
         let begun = monotonic();
         lock.unlock().unwrap();
@@ -59,26 +48,44 @@ fn our_unlock_wakes_java_within_50_ms() {
         assert_eq!(got.result, Ok(String::new()));
         java.get("waiter", "unlock", &[name]);
         between(begun, got.ended)
+    })
+}
+
+/// Measures on one server.
+fn measured(what: &str, measure: impl FnOnce(&Peer, &RedisServer, Sees<'_>) -> Vec<Duration>) {
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+    let scripts = || scripts_run(&mut server.admin());
+    let waits = |name: &str, before| somebody_waits(&mut server.admin(), name, before);
+    kept_the_promise(what, measure(&java, &server, (&scripts, &waits)));
+}
+
+#[test]
+fn javas_unlock_wakes_rust_within_50_ms() {
+    measured("Java to Rust", |java, server, sees| {
+        javas_unlock_wakes_rust(java, &rust(&server.url(), LEASE), sees)
     });
-    kept_the_promise("Rust to Java", delays);
+}
+
+#[test]
+fn our_unlock_wakes_java_within_50_ms() {
+    measured("Rust to Java", |java, server, sees| {
+        our_unlock_wakes_java(java, &rust(&server.url(), LEASE), sees)
+    });
 }
 
 /// Java deletes our holder's key without notifying the wait queue, which our holder's release would do.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
-    let mut admin = server.admin();
-    let delays = rounds(|name| {
-        let held = holder.get_lock(name).acquire().unwrap();
-        let waiter = rust_waits(&rust, name, &mut admin);
-        let forced = java.ask("breaker", "force-unlock", &[name]).wait();
-        assert_eq!(forced.result, Ok("true".to_owned()));
-        let delay = between(forced.begun, waiter.join());
-        drop(held);
-        delay
+    measured("forced by Java", |java, server, sees| {
+        let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
+        rounds(|name| {
+            let _held = holder.get_lock(name).acquire().unwrap();
+            let waiter = rust_waits(&rust, name, sees);
+            let forced = java.ask("breaker", "force-unlock", &[name]).wait();
+            assert_eq!(forced.result, Ok("true".to_owned()));
+            between(forced.begun, waiter.join())
+        })
     });
-    kept_the_promise("forced by Java", delays);
 }
 
 /// A waiter between its failed attempt and its sleep would miss a message that wakes only sleepers.

@@ -117,8 +117,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// All tests: functions marked `#[test]`, contracts (`contracts!`), and tests of all databases
-/// (`database_tests!`).
+/// All tests: functions marked `#[test]`, contracts (`contracts!`), tests of all databases
+/// (`database_tests!`), and tests on a new server of each store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -132,9 +132,11 @@ fn tests() -> BTreeSet<String> {
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split_once('('))
             {
-                let of_all_databases =
-                    name.strip_suffix("<D: Database>").or(name.strip_suffix("<D: Operated>"));
-                if marked || arguments.starts_with("store: &Store)") || of_all_databases.is_some() {
+                let bounds = ["<D: Database>", "<D: Operated>", "<R: Rows>"];
+                let of_all_databases = bounds.iter().find_map(|bound| name.strip_suffix(bound));
+                let of_a_store = arguments.starts_with("store: &Store)");
+                let on_a_server = arguments.ends_with("start: Start) {");
+                if marked || of_a_store || on_a_server || of_all_databases.is_some() {
                     names.insert(of_all_databases.unwrap_or(name).to_owned());
                 }
                 marked = false;

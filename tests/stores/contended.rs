@@ -1,97 +1,8 @@
-//! Notification of holders about waiters: Redisson's waiters, and waiters in other processes, each of which
-//! runs this test program.
+//! Notification of holders about Redisson's waiters.
 
 use redis::{Commands, Connection};
 
-use crate::support::etcd::{Etcd, say_missing};
-use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
-use crate::support::processes::{LEASE, connect};
-use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{reexecuted, test_name};
-
-const URL: &str = "LEASEHOLD_CONTENDED_URL";
-
-/// A job of ten seconds that can stop after each tenth of one.
-const PARTS: u32 = 100;
-const PART: Duration = ms(100);
-
-#[expect(clippy::print_stdout, reason = "the other process reads it")]
-fn works_until_others_wait(url: &str) {
-    let client = connect(url, LEASE).unwrap();
-    let guard = client.get_lock("job").acquire().unwrap();
-    println!("HAS IT");
-    let mut parts = 0;
-    while parts < PARTS && !guard.is_contended().unwrap() {
-        let_pass(PART, "a part of the job");
-        parts += 1;
-    }
-    println!("PARTS {parts}");
-    guard.unlock().unwrap();
-}
-
-/// This checks the order, not the time: the waiter gets the lock because the other process gave way, long
-/// before the end of its work.
-fn another_process_gives_way(store: &str, url: &str) {
-    let client = connect(url, LEASE).unwrap();
-    let lock = client.get_lock("job");
-    let mut rounds = Vec::new();
-    for _ in 0..5 {
-        let process = reexecuted(&test_name(), &[(URL, url)]);
-        assert!(eventually(LONG, || process.output().contains("HAS IT")), "{}", process.output());
-        let asked = now();
-        lock.lock().unwrap();
-        rounds.push(asked.elapsed());
-        lock.unlock().unwrap();
-        let (good, text) = process.ends_within(LONG);
-        let said = text.lines().find_map(|line| line.strip_prefix("PARTS ")).map(|parts| parts.parse());
-        assert!(good && said.is_some_and(|parts: Result<u32, _>| parts.unwrap() < PARTS), "{text}");
-    }
-    rounds.sort();
-    shout(&format!(
-        "MEASURED {store}: a waiter has the lock of a job with parts of {PART:?} after {rounds:?}"
-    ));
-}
-
-macro_rules! gives_way {
-    ($($store:ident: $server:expr;)*) => {
-        mod processes {
-            $(mod $store {
-                use crate::contended::*;
-
-                #[test]
-                fn a_long_job_gives_way_to_another_process() {
-                    if let Ok(url) = std::env::var(URL) {
-                        return works_until_others_wait(&url);
-                    }
-                    let Some(server) = $server else { return };
-                    another_process_gives_way(stringify!($store), &server.url());
-                }
-            })*
-        }
-    };
-}
-
-gives_way!(
-    redis: RedisServer::start_default();
-    postgres: postgres_server();
-    etcd: etcd_server();
-    zookeeper: ZooKeeper::start(CALM);
-);
-
-fn postgres_server() -> Option<PostgresServer> {
-    let server = PostgresServer::start()?;
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
-    Some(server)
-}
-
-fn etcd_server() -> Option<Etcd> {
-    let server = Etcd::start();
-    if server.is_none() {
-        say_missing();
-    }
-    server
-}
 
 fn calls(guard: &OwnedGuard) -> Receiver<()> {
     let (sender, calls) = unbounded();
@@ -106,12 +17,7 @@ fn fields(admin: &mut Connection, key: &str) -> Vec<String> {
 }
 
 fn scripts_run(admin: &mut Connection) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
-    let count = |command: &str| {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
-    };
-    count("evalsha") + count("eval") + count("subscribe") + count("ssubscribe")
+    crate::support::calls(admin, &["evalsha", "eval", "subscribe", "ssubscribe"])
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Random programs that lock in any order: all reports are true, and every lasting deadlock is reported.
 
-use leasehold::{Event, Observer};
+use std::collections::{BTreeSet, HashSet};
 
-use crate::deadlock_log::{Notes, Player, Report};
+use leasehold::{Deadlock, Event};
+
 use crate::support::prelude::*;
 use crate::support::{deadlocked, random, reexecuted, test_name};
 
@@ -16,46 +17,229 @@ const LOOKED_AT_AFTER: Duration = ms(30);
 /// A lasting cycle must be reported within this: the search for its youngest wait, and the readings.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
-/// Records the reports of one client, which stands for a process.
-struct Reporting(usize, Arc<Notes>);
+/// A time in which a process (a client here) held or wanted a name; no end while it lasts.
+#[derive(Debug, Clone)]
+struct Span {
+    process: usize,
+    name: String,
+    from: Instant,
+    to: Option<Instant>,
+}
 
-impl Observer for Reporting {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Deadlock { deadlock, .. } = event
-            && deadlock.is_certain
-        {
-            self.1.report(Report::new(self.0, deadlock));
+/// For each process of a cycle: its number, the name that it holds, and the name that it wants.
+type Ring = BTreeSet<(usize, String, String)>;
+
+#[derive(Debug)]
+struct Report {
+    by: usize,
+    members: Ring,
+    /// Owner and id of each wait, which no other cycle has.
+    waits: BTreeSet<(String, u64)>,
+    at: Instant,
+}
+
+impl Report {
+    /// Reads the processes from the labels in the report.
+    fn new(by: usize, deadlock: &Deadlock) -> Report {
+        let member = |step: &leasehold::DeadlockStep| {
+            let label = step.location.label.as_deref().unwrap_or_default();
+            (label.parse().expect("a number"), step.holds.clone(), step.waits_for.clone())
+        };
+        let waits = deadlock.steps.iter().map(|step| (step.owner.clone(), step.wait_id)).collect();
+        Report { by, members: deadlock.steps.iter().map(member).collect(), waits, at: now() }
+    }
+}
+
+/// All events as the processes know them. A wait lasts from before the request until after its end, a hold
+/// from after its grant until before its release.
+#[derive(Debug, Default)]
+struct Log {
+    holds: Vec<Span>,
+    waits: Vec<Span>,
+    reports: Vec<Report>,
+}
+
+fn begin(spans: &mut Vec<Span>, process: usize, name: &str) -> usize {
+    spans.push(Span { process, name: name.to_owned(), from: now(), to: None });
+    spans.len() - 1
+}
+
+/// Takes two or three names in any order, waiting for each, works, and releases them.
+fn take_some(client: &LockClient, process: usize, names: &[String], log: &Mutex<Log>) {
+    let mut order: Vec<&String> = names.iter().collect();
+    for place in (1..order.len()).rev() {
+        order.swap(place, (random() % (place as u64 + 1)) as usize);
+    }
+    let mut held = Vec::new();
+    for name in order.into_iter().take(2 + (random() % 2) as usize) {
+        let lock = client.get_lock(name);
+        let mut got = lock.try_acquire().unwrap();
+        if got.is_none() {
+            let span = begin(&mut log.lock().waits, process, name);
+            got = lock.try_acquire_for(WAIT).unwrap();
+            log.lock().waits[span].to = Some(now());
+        }
+        let Some(guard) = got else { break };
+        held.push((guard, begin(&mut log.lock().holds, process, name)));
+    }
+    let_pass(ms(random() % 30), "work under the locks");
+    for (guard, span) in held {
+        log.lock().holds[span].to = Some(now());
+        guard.unlock().unwrap();
+    }
+}
+
+impl Log {
+    /// Panics unless each report is true and made once by each process, and each cycle that lasts longer than
+    /// [`REPORTED_WITHIN`] was reported by then. Returns the number of cycles.
+    fn check(&self) -> usize {
+        let mut met = HashSet::new();
+        for report in &self.reports {
+            assert!(self.was_there(report), "{report:?} and was not there");
+            assert!(met.insert((report.by, &report.waits)), "{report:?} for the second time");
+        }
+        let mut rings = HashSet::new();
+        for (ring, from, lasted) in self.rings() {
+            let is_it = |report: &&Report| report.at >= from && report.members == ring;
+            let told = self.reports.iter().filter(is_it).map(|report| report.at).min();
+            let bound = REPORTED_WITHIN + stalled_since(from);
+            assert!(
+                lasted <= bound || told.is_some_and(|at| at <= from + bound),
+                "{ring:?} lasted for {lasted:?} from {from:?} and was not reported: {:?}",
+                self.reports
+            );
+            rings.insert((ring, from));
+        }
+        rings.len()
+    }
+
+    /// Whether all members held and waited as reported, at one moment before the report.
+    fn was_there(&self, report: &Report) -> bool {
+        fn any<'a>(parts: &[Vec<&'a Span>], chosen: &mut Vec<&'a Span>, by: Instant) -> bool {
+            let Some((first, rest)) = parts.split_first() else { return common(chosen, by).is_some() };
+            first.iter().any(|span| {
+                chosen.push(span);
+                let is_so = common(chosen, by).is_some() && any(rest, chosen, by);
+                chosen.pop();
+                is_so
+            })
+        }
+        fn of<'a>(spans: &'a [Span], process: usize, name: &str, by: Instant) -> Vec<&'a Span> {
+            let is_it = |span: &&Span| span.process == process && span.name == name && span.from <= by;
+            spans.iter().filter(is_it).collect()
+        }
+        let parts: Vec<_> = report
+            .members
+            .iter()
+            .flat_map(|(process, held, wanted)| {
+                [of(&self.holds, *process, held, report.at), of(&self.waits, *process, wanted, report.at)]
+            })
+            .collect();
+        any(&parts, &mut Vec::new(), report.at)
+    }
+
+    /// The cycles, with their begins and durations, once for each member.
+    fn rings(&self) -> Vec<(Ring, Instant, Duration)> {
+        let (mut rings, end) = (Vec::new(), now());
+        for wait in &self.waits {
+            self.follow(&mut vec![wait], wait, end, &mut rings);
+        }
+        rings
+    }
+
+    fn follow<'a>(
+        &'a self,
+        path: &mut Vec<&'a Span>,
+        wait: &'a Span,
+        end: Instant,
+        rings: &mut Vec<(Ring, Instant, Duration)>,
+    ) {
+        for hold in self.holds.iter().filter(|hold| hold.name == wait.name) {
+            path.push(hold);
+            if let Some((from, lasted)) = common(path, end) {
+                if hold.process == path[0].process {
+                    rings.push((members(path), from, lasted));
+                } else if !path[..path.len() - 1].iter().any(|span| span.process == hold.process) {
+                    for next in self.waits.iter().filter(|next| next.process == hold.process) {
+                        path.push(next);
+                        if common(path, end).is_some() {
+                            self.follow(path, next, end, rings);
+                        }
+                        path.pop();
+                    }
+                }
+            }
+            path.pop();
         }
     }
 }
 
+fn members(ring: &[&Span]) -> Ring {
+    let before = ring.iter().cycle().skip(ring.len() - 1).step_by(2);
+    let waits = ring.iter().step_by(2);
+    before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
+}
+
+/// How long all of these lasted together, and since when; `None`: never. An ended cycle counts with the short
+/// time between call and note, which the processes did not see.
+fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
+    let from = spans.iter().map(|span| span.from).max()?;
+    let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);
+    (to > from).then(|| (from, to.duration_since(from)))
+}
+
 /// Runs one program and checks its reports; returns the number of cycles.
-fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> usize {
+fn run(program: u64) -> usize {
+    let (store, log) = (MemoryStore::new(), Arc::new(Mutex::new(Log::default())));
     let names: Vec<String> = (0..NAMES).map(|at| format!("program:{program}:{at}")).collect();
-    let (notes, interrupt) = (Arc::new(Notes::default()), Interrupt::new());
-    let clients: Vec<LockClient> =
-        (0..PROCESSES).map(|at| open(at, Reporting(at, Arc::clone(&notes)))).collect();
-    std::thread::scope(|scope| {
+    let open = |process: usize| {
+        let reports = Arc::clone(&log);
+        let observer = move |event: &Event<'_>| {
+            if let Event::Deadlock { deadlock, .. } = event
+                && deadlock.is_certain
+            {
+                reports.lock().reports.push(Report::new(process, deadlock));
+            }
+        };
+        let builder = LockClient::builder().label(process.to_string()).observer(observer);
+        builder.detect_deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
+    };
+    let clients: Vec<LockClient> = (0..PROCESSES).map(open).collect();
+    thread::scope(|scope| {
         for (process, client) in clients.iter().enumerate() {
-            let (notes, names, interrupt) = (&*notes, &*names, &interrupt);
-            scope.spawn(move || {
-                let make = &|client: &LockClient, at: usize| client.get_lock(&names[at]);
-                let player = Player { client, notes, process, names, make, interrupt };
-                (0..2).for_each(|_| player.take_some(WAIT, ms(random() % 30)));
-            });
+            let (log, names) = (&*log, &*names);
+            scope.spawn(move || (0..2).for_each(|_| take_some(client, process, names, log)));
         }
     });
     // The reports are complete then.
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(5), "what is told, is told on threads of the clients");
-    notes.log().check(REPORTED_WITHIN).rings
+    log.lock().check()
+}
+
+#[test]
+fn random_programs_report_exactly_their_deadlocks() {
+    watch_for_stalls();
+    let (next, rings) = (AtomicU64::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..40 {
+            scope.spawn(|| {
+                let mut program = next.fetch_add(1, Ordering::Relaxed);
+                while program < 200 {
+                    rings.fetch_add(run(program), Ordering::Relaxed);
+                    program = next.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(rings.into_inner() > 20, "hardly any program has a deadlock");
 }
 
 /// Without an observer or a log, standard error remains.
 #[test]
 fn an_unobserved_deadlock_is_printed_once() {
     const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";
-    let stand = |builder: leasehold::ClientBuilder| {
+    let stand = |builder: ClientBuilder| {
         let client = builder.detect_deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
         let is_over = || client.stats().deadlocks > 0;
         assert!(deadlocked(&client, ["a", "b"], || is_over() && !eventually(ms(3_500), || false)));
@@ -72,28 +256,4 @@ fn an_unobserved_deadlock_is_printed_once() {
         text.matches("leasehold: deadlock: 2 threads wait for each other").count()
     };
     assert_eq!((said("no"), said("yes")), (1, 0));
-}
-
-#[test]
-fn random_programs_report_exactly_their_deadlocks() {
-    let (next, rings) = (AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..40 {
-            scope.spawn(|| {
-                loop {
-                    let program = next.fetch_add(1, Ordering::Relaxed);
-                    if program >= 200 {
-                        return;
-                    }
-                    let store = MemoryStore::new();
-                    let found = run(program, &|at, observer| {
-                        let builder = LockClient::builder().label(at.to_string()).observer(observer);
-                        builder.detect_deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
-                    });
-                    rings.fetch_add(found as u64, Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    assert!(rings.into_inner() > 20, "hardly any program has a deadlock");
 }

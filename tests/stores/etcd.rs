@@ -10,9 +10,6 @@ use leasehold::Event;
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::observer::told;
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
 use crate::support::relay::{Act, Direction, Relay};
 
 /// How much longer than requested a lease may hold a lock: see the decision about etcd's leases.
@@ -56,6 +53,19 @@ fn lease_of(server: &Etcd, name: &str) -> String {
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
 }
 
+/// A message wakes the waiter for the other client's lock, in the median of five rounds.
+#[track_caller]
+fn are_woken(held: &RedisLock, waiting: &RedisLock) {
+    let begun = now();
+    let rounds = (0..5).map(|_| {
+        let held = Holding::take(held);
+        let waiter = Waiter::start(turn(waiting.clone()));
+        let released = held.release();
+        waiter.returns_within(ms(1_200) + SLACK).0.duration_since(released)
+    });
+    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+}
+
 #[test]
 fn a_restarted_member_still_has_the_lock() {
     let mut server = some_or_skip!(Etcd::start());
@@ -74,15 +84,7 @@ fn a_restarted_member_still_has_the_lock() {
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
     assert!(granted.unwrap() > fence);
     // Wake-ups are back.
-    let begun = now();
-    let rounds = (0..5).map(|_| {
-        let held = Holding::take(&holder.get_lock(&name));
-        let waiting = other.get_lock(&name);
-        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
-        let released = held.release();
-        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
-    });
-    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+    are_woken(&holder.get_lock(&name), &other.get_lock(&name));
 }
 
 #[test]
@@ -386,24 +388,6 @@ fn a_grant_with_a_lost_answer_is_undone() {
 }
 
 #[test]
-fn four_processes_of_four_threads_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let server = some_or_skip!(Etcd::start());
-    count_across_processes(&server.url());
-}
-
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let server = some_or_skip!(Etcd::start());
-    a_killed_holder_frees_within(LEASE + LATE, &server.url(), &client(&server.url()));
-}
-
-#[test]
 fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let server = some_or_skip!(Etcd::start());
     let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
@@ -454,15 +438,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
     // A first watch gets a new token too: the client is woken, and does not poll.
-    let begun = now();
-    let rounds = (0..5).map(|_| {
-        let held = Holding::take(&app.get_lock(&name));
-        let waiting = late.get_lock(&name);
-        let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
-        let released = held.release();
-        waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
-    });
-    assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
+    are_woken(&app.get_lock(&name), &late.get_lock(&name));
 }
 
 #[cfg(feature = "tls")]
@@ -564,42 +540,4 @@ fn each_cached_lock_is_released_to_its_waiter() {
     };
     let took: Vec<_> = locks.iter().map(took).collect();
     assert!(median(took.clone()) <= ms(100) + stalled_since(begun) / 8, "{took:?}");
-}
-
-#[test]
-fn a_client_does_not_cache_a_lock_with_waiters() {
-    let server = some_or_skip!(Etcd::start());
-    let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
-    let name = fresh("behind");
-    let lock = keeper.lock_builder(&name).cached().build();
-    let is_kept = || {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        !queue_of(&server, &name).is_empty()
-    };
-    assert!(eventually(LONG, is_kept), "it is given back each time");
-    let held = holder.get_lock(&name).acquire().unwrap();
-    let (mine, (sender, go)) = (lock.clone(), unbounded());
-    let first = start(move || {
-        mine.lock().unwrap();
-        receive(&go, LONG).unwrap();
-        mine.unlock().unwrap();
-    });
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
-    let theirs = other.get_lock(&name);
-    let second = start(move || {
-        theirs.lock().unwrap();
-        theirs.unlock().unwrap();
-    });
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 3));
-    held.unlock().unwrap();
-    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
-    sender.send(()).unwrap();
-    first.join().unwrap();
-    let is_theirs = |key: &serde_json::Value| {
-        let owner = String::from_utf8(STANDARD.decode(key["value"].as_str().unwrap()).unwrap()).unwrap();
-        owner.starts_with(&other.id().to_string())
-    };
-    assert!(queue_of(&server, &name).iter().all(is_theirs), "its key is gone when `unlock` returns");
-    second.join().unwrap();
 }

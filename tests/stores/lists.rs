@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use leasehold::ObjectKind;
 use redis::Value;
 
+use crate::support::calls;
 use crate::support::prelude::*;
 
 fn run(server: &RedisServer, words: &[&str]) -> Value {
@@ -15,11 +16,9 @@ fn run(server: &RedisServer, words: &[&str]) -> Value {
 /// interruptions by the system, so an average would measure how busy the machine is.
 #[track_caller]
 fn assert_median(server: &RedisServer, slow: &[(String, i64)], command: &str, micros: i64) {
-    let said: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls="))).unwrap();
-    let calls: usize = line.split(',').next().unwrap().parse().unwrap();
+    let calls = calls(&mut server.admin(), &[command]);
     let slower = slow.iter().filter(|(name, took)| name == command && *took > micros).count();
-    assert!(2 * slower < calls, "{command}: {slower} of {calls} took more than {micros} us");
+    assert!(2 * (slower as u64) < calls, "{command}: {slower} of {calls} took more than {micros} us");
 }
 
 #[test]
@@ -156,9 +155,7 @@ fn foreign_keys_cost_a_listing_no_extra_requests() {
     names.sort_unstable();
     assert_eq!(names, ["fair", "permits", "plain", "readers", "token", "{permits}:2"]);
     assert!(locks.cost().keys >= 10_000, "{:?}", locks.cost());
-    let said: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
-    let line = said.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
-    let scripts: u64 = line.split(',').next().unwrap().parse().unwrap();
+    let scripts = calls(&mut server.admin(), &["evalsha"]);
     assert!(scripts < 10_000 / 250, "{scripts} scripts for six locks among 10,000 keys");
     drop(held);
 }

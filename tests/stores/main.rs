@@ -15,11 +15,8 @@ mod support;
 mod databases;
 
 mod callbacks;
-#[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+#[cfg(feature = "redis")]
 mod contended;
-mod deadlock_log;
-#[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
-mod deadlock_processes;
 mod deadlocks;
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -56,6 +53,14 @@ mod postgres_line;
 mod postgres_queue_table;
 #[cfg(feature = "postgres")]
 mod postgres_settings;
+#[cfg(all(
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "etcd",
+    feature = "zookeeper"
+))]
+mod processes;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
@@ -64,7 +69,7 @@ mod roles;
 mod secrets;
 #[cfg(feature = "redis")]
 mod silence;
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod sqlite;
 mod tasks;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql", feature = "zookeeper"))]

@@ -133,31 +133,6 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
 }
 
 #[test]
-fn a_wait_ends_exactly_at_its_deadline() {
-    let (clock, store) = world();
-    let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    // The holder is another client or another thread of this one; the waiters are at the head of the queue
-    // and behind it.
-    for holder in [&stranger, &client] {
-        let held = Holding::take(&holder.get_lock("a"));
-        let waiters = [(); 2].map(|()| {
-            let lock = client.get_lock("a");
-            Waiter::start(move || lock.try_lock_for(secs(5)).unwrap())
-        });
-        clock.advance(ms(4_999));
-        for waiter in &waiters {
-            waiter.settle();
-            assert!(!waiter.is_over(), "a millisecond early");
-        }
-        clock.advance(ms(1));
-        for waiter in waiters {
-            assert!(!waiter.returns_within(LONG).0);
-        }
-        held.release();
-    }
-}
-
-#[test]
 fn clients_come_and_go_while_the_clock_moves() {
     let (clock, store) = world();
     let all = Waiter::start(move || {
@@ -264,28 +239,15 @@ fn a_group_is_released_in_reverse_order() {
     assert!(seen.try_recv().is_err());
 }
 
-struct Warnings(leasehold::crossbeam_channel::Sender<String>);
-
-impl leasehold::Observer for Warnings {
-    fn event(&self, event: &leasehold::Event<'_>) {
-        if let leasehold::Event::Warning { text, .. } = event {
-            self.0.send((*text).to_owned()).ok(); // the test may be over
-        }
-    }
-}
-
 #[test]
 fn a_command_timeout_above_the_lease_causes_a_warning() {
-    for (timeout, is_told) in [(Duration::from_secs(5), true), (Duration::from_millis(300), false)] {
-        let (tell, told) = leasehold::crossbeam_channel::unbounded();
-        let client = leasehold::LockClient::builder()
-            .url("redis://127.0.0.1:1")
-            .connect_lazily()
-            .lease(Duration::from_secs(1))
-            .command_timeout(timeout)
-            .observer(Warnings(tell))
-            .build()
-            .unwrap();
+    for (timeout, is_told) in [(secs(5), true), (ms(300), false)] {
+        let (observer, told) = told(|event| match event {
+            Event::Warning { text, .. } => Some((*text).to_owned()),
+            _ => None,
+        });
+        let builder = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().lease(secs(1));
+        let client = builder.command_timeout(timeout).observer(observer).build().unwrap();
         client.shutdown().unwrap();
         drop(client);
         // The channel ends when the last sender is gone.
@@ -304,10 +266,16 @@ fn many_clients_in_one_process_cause_one_warning() {
         assert!(good && said.contains("1 passed"), "{said}");
         return;
     }
-    let store = leasehold::MemoryStore::new();
-    let (tell, told) = leasehold::crossbeam_channel::unbounded();
-    let make =
-        || leasehold::LockClient::builder().observer(Warnings(tell.clone())).build_in_memory(&store).unwrap();
+    let (store, (tell, told)) = (MemoryStore::new(), unbounded());
+    let make = || {
+        let tell = tell.clone();
+        let observer = move |event: &Event<'_>| {
+            if let Event::Warning { text, .. } = event {
+                tell.send((*text).to_owned()).unwrap();
+            }
+        };
+        LockClient::builder().observer(observer).build_in_memory(&store).unwrap()
+    };
     // Clients in sequence, and clones, do not count.
     for _ in 0..100 {
         let client = make();

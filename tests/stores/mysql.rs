@@ -7,13 +7,37 @@ use mysql::prelude::Queryable;
 use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
 
 use crate::databases::{
-    Database, Exhausted, connect_session, too_many_connections_are_busy, urls_are_refused,
+    Database, Exhausted, Rows, connect_session, too_many_connections_are_busy, urls_are_refused,
 };
 use crate::statement;
 use crate::support::mysql::MysqlServer;
 use crate::support::prelude::*;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
+
+impl Rows for MysqlServer {
+    const EXPIRED: &'static str = "'2001-01-01 00:00:00'";
+
+    fn with_one(test: impl FnOnce(&MysqlServer)) {
+        if let Some(server) = shared() {
+            test(server);
+        }
+    }
+    fn builder(&self) -> ClientBuilder {
+        self.options()
+    }
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
+        let text =
+            format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = UNHEX(SHA2(?, 256))");
+        self.admin().exec_first(text, (name,)).unwrap().unwrap()
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        self.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap().unwrap()
+    }
+    fn execute(&self, statement: &str) {
+        self.admin().query_drop(statement).unwrap();
+    }
+}
 
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);
@@ -34,17 +58,6 @@ impl Database for MysqlServer {
     fn end_sessions(&self) {
         kill_all(&mut self.admin());
     }
-    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
-        let text =
-            format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = UNHEX(SHA2(?, 256))");
-        self.admin().exec_first(text, (name,)).unwrap().unwrap()
-    }
-    fn count_rows(&self, table: &str) -> u64 {
-        self.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap().unwrap()
-    }
-    fn execute(&self, statement: &str) {
-        self.admin().query_drop(statement).unwrap();
-    }
     fn names_session(holder: &str, _client: &LockClient) -> bool {
         holder.starts_with("connection ")
     }
@@ -61,6 +74,19 @@ impl Database for MysqlServer {
         setting.unwrap().to_string()
     }
 
+    fn count_once(&self, connection: &mut Conn, level: usize, names: &NameTable, name: &str) -> bool {
+        let levels =
+            [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+        let options = TxOpts::default().set_isolation_level(Some(levels[level]));
+        let mut transaction = connection.start_transaction(options).unwrap();
+        let lock = names.lock(&mut transaction, name, LONG).unwrap().unwrap();
+        // Read and written separately: only the lock protects the number.
+        let number: u32 = transaction.query_first("SELECT number FROM counter").unwrap().unwrap();
+        transaction.exec_drop("UPDATE counter SET number = ?", (number + 1,)).unwrap();
+        lock.check(&mut transaction).unwrap();
+        transaction.commit().unwrap();
+        true
+    }
     /// MySQL, but not MariaDB, locks the gap before an awaited row.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
@@ -144,24 +170,6 @@ fn a_frozen_server_costs_one_command_timeout() {
     server.signal("CONT");
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
-}
-
-#[test]
-fn an_unanswered_grant_is_undone() {
-    let Some(server) = shared() else { return };
-    let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
-    let name = fresh("late");
-    client.get_lock(&name).lock().unwrap();
-    client.get_lock(&name).unlock().unwrap();
-    let mut admin = server.admin();
-    let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
-    MysqlServer::lock_row(&mut transaction, &name);
-    let error = client.get_lock(&name).try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
-    assert!(error.outcome_unknown());
-    transaction.rollback().unwrap();
-    assert!(client.get_lock(&name).try_lock_for(LONG).unwrap());
-    client.get_lock(&name).unlock().unwrap();
 }
 
 /// Otherwise hundreds of polls would queue for the row, and the server would search that queue for deadlocks.
@@ -311,37 +319,6 @@ fn a_silent_sessions_hold_lasts_until_its_window_ends() {
     assert!(lost.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock(&kept).try_lock_for(LONG).unwrap());
     rival.get_lock(&kept).unlock().unwrap();
-}
-
-#[test]
-fn transactions_count_exactly_at_every_isolation_level() {
-    let Some(server) = shared() else { return };
-    let names = server.names();
-    server.admin().query_drop("CREATE TABLE counter ENGINE = InnoDB AS SELECT 0 AS number").unwrap();
-    let name = fresh("counted");
-    let rounds = 25;
-    let levels =
-        [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
-    std::thread::scope(|scope| {
-        for level in levels {
-            let (names, name) = (&names, &name);
-            scope.spawn(move || {
-                let mut connection = server.admin();
-                for _ in 0..rounds {
-                    let options = TxOpts::default().set_isolation_level(Some(level));
-                    let mut transaction = connection.start_transaction(options).unwrap();
-                    let lock = names.lock(&mut transaction, name, LONG).unwrap().unwrap();
-                    // Read and written separately: only the lock protects the number.
-                    let number: u32 = transaction.query_first("SELECT number FROM counter").unwrap().unwrap();
-                    transaction.exec_drop("UPDATE counter SET number = ?", (number + 1,)).unwrap();
-                    lock.check(&mut transaction).unwrap();
-                    transaction.commit().unwrap();
-                }
-            });
-        }
-    });
-    let number: u32 = server.admin().query_first("SELECT number FROM counter").unwrap().unwrap();
-    assert_eq!(number, 3 * rounds);
 }
 
 #[test]

@@ -7,11 +7,38 @@ use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
 use postgres::{Client, IsolationLevel, NoTls, Transaction};
 
-use crate::databases::{self, Database, Exhausted, connect_session, urls_are_refused};
+use crate::databases::{self, Database, Exhausted, Rows, connect_session, urls_are_refused};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
+
+impl Rows for PostgresServer {
+    const EXPIRED: &'static str = "'2001-01-01 00:00:00'";
+
+    fn with_one(test: impl FnOnce(&PostgresServer)) {
+        if let Some(server) = shared() {
+            test(server);
+        }
+    }
+    fn builder(&self) -> ClientBuilder {
+        self.options()
+    }
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
+        let text = format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = sha256($1)");
+        let row = self.admin().query_one(&text, &[&name.as_bytes()]).unwrap();
+        let (holds, pid): (i32, i64) = (row.get(1), row.get(2));
+        (row.get(0), holds.unsigned_abs(), pid.try_into().unwrap(), row.get(3), row.get(4))
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        let count: i64 =
+            self.admin().query_one(&format!("SELECT count(*) FROM {table}"), &[]).unwrap().get(0);
+        count.unsigned_abs()
+    }
+    fn execute(&self, statement: &str) {
+        self.admin().batch_execute(statement).unwrap();
+    }
+}
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);
@@ -31,20 +58,6 @@ impl Database for PostgresServer {
     fn end_sessions(&self) {
         terminate_all(&mut self.admin());
     }
-    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
-        let text = format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = sha256($1)");
-        let row = self.admin().query_one(&text, &[&name.as_bytes()]).unwrap();
-        let (holds, pid): (i32, i64) = (row.get(1), row.get(2));
-        (row.get(0), holds.unsigned_abs(), pid.try_into().unwrap(), row.get(3), row.get(4))
-    }
-    fn count_rows(&self, table: &str) -> u64 {
-        let count: i64 =
-            self.admin().query_one(&format!("SELECT count(*) FROM {table}"), &[]).unwrap().get(0);
-        count.unsigned_abs()
-    }
-    fn execute(&self, statement: &str) {
-        self.admin().batch_execute(statement).unwrap();
-    }
     fn names_session(holder: &str, client: &LockClient) -> bool {
         holder == client.current_owner().to_string()
     }
@@ -60,6 +73,30 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
+    /// Above READ COMMITTED a transaction may have read before it got the lock: then the server refuses its
+    /// writes.
+    fn count_once(&self, client: &mut Client, level: usize, names: &NameTable, name: &str) -> bool {
+        let levels =
+            [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
+        let mut once = || -> std::result::Result<bool, postgres::Error> {
+            let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
+            let lock = names.lock(&mut transaction, name, LONG);
+            if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+                // Another transaction made the row after this one's first read: the error says to repeat.
+                return Ok(false);
+            }
+            let _lock = lock.unwrap().unwrap();
+            // Read and written separately: only the lock protects the number.
+            let number: i32 = transaction.query_one("SELECT number FROM counter", &[])?.get(0);
+            transaction.execute("UPDATE counter SET number = $1", &[&(number + 1)])?;
+            transaction.commit().map(|()| true)
+        };
+        once().unwrap_or_else(|error| {
+            let code = error.code().map(postgres::error::SqlState::code);
+            assert!(level > 0 && code == Some("40001"), "{error}");
+            false
+        })
+    }
     fn first_use_locks_neighbours(&self) -> bool {
         false
     }
@@ -137,12 +174,7 @@ fn terminated_backends_are_replaced() {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            rival.get_lock("held").lock().unwrap();
-            let had = now();
-            rival.get_lock("held").unlock().unwrap();
-            had
-        });
+        let waiter = scope.spawn(turn(rival.get_lock("held")));
         let mut admin = server.admin();
         assert!(eventually(LONG, || listeners(&mut admin) == 1));
         terminate_all(&mut admin);
@@ -363,10 +395,7 @@ fn releasing_a_session_lock_wakes_its_waiter() {
     let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
     lock.lock().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            other.lock().unwrap();
-            now()
-        });
+        let waiter = scope.spawn(|| other.lock().map(|()| now()).unwrap());
         assert!(eventually(LONG, || listeners(&mut server.admin()) > 0));
         let before = now();
         lock.unlock().unwrap();
@@ -426,57 +455,6 @@ fn the_table_of_names_is_created_concurrently() {
             }
         });
     }
-}
-
-/// Above READ COMMITTED a transaction may have read before it got the lock: then the server refuses its
-/// writes.
-#[test]
-fn transactions_count_exactly_at_every_isolation_level() {
-    let Some(server) = shared() else { return };
-    let names = server.names();
-    server.admin().batch_execute("CREATE TABLE counter AS SELECT 0 AS number").unwrap();
-    let name = fresh("counted");
-    let rounds = 25;
-    let levels =
-        [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
-    let once = |client: &mut Client, level| -> std::result::Result<bool, postgres::Error> {
-        let mut transaction = client.build_transaction().isolation_level(level).start()?;
-        let lock = names.lock(&mut transaction, &name, LONG);
-        if !matches!(level, IsolationLevel::ReadCommitted)
-            && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
-        {
-            // Another transaction made the row after this one's first read: the error says to repeat.
-            return Ok(false);
-        }
-        let _lock = lock.unwrap().unwrap();
-        // Read and written separately: only the lock protects the number.
-        let number: i32 = transaction.query_one("SELECT number FROM counter", &[])?.get(0);
-        transaction.execute("UPDATE counter SET number = $1", &[&(number + 1)])?;
-        transaction.commit().map(|()| true)
-    };
-    std::thread::scope(|scope| {
-        for level in levels {
-            let once = &once;
-            scope.spawn(move || {
-                let mut client = server.admin();
-                for _ in 0..rounds {
-                    loop {
-                        match once(&mut client, level) {
-                            Ok(true) => break,
-                            Ok(false) => {}
-                            Err(error) => {
-                                assert!(!matches!(level, IsolationLevel::ReadCommitted), "{error}");
-                                let code = error.code().map(postgres::error::SqlState::code);
-                                assert_eq!(code, Some("40001"), "{error}");
-                            }
-                        }
-                    }
-                }
-            });
-        }
-    });
-    let number: i32 = server.admin().query_one("SELECT number FROM counter", &[]).unwrap().get(0);
-    assert_eq!(number, 3 * rounds);
 }
 
 #[test]

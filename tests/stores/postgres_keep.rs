@@ -6,6 +6,7 @@ use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 
 use crate::databases::Database;
+use crate::postgres_line::{line, stand};
 use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
@@ -44,13 +45,6 @@ fn await_looks(admin: &mut Client) {
     }
 }
 
-/// Adds a client to the queue that sends no recall.
-fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
-    let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
-        VALUES (sha256($1), $2, 'nobody', now(), clock_timestamp() - $3::text::interval, false)";
-    admin.execute(text, &[&name.as_bytes(), &client, &asked_ago]).unwrap();
-}
-
 #[test]
 fn a_row_shows_whether_its_holder_caches_it() {
     let Some(server) = PostgresServer::start() else { return };
@@ -79,9 +73,7 @@ fn a_row_shows_whether_its_holder_caches_it() {
     theirs.lock().unwrap();
     let mine = kept.clone();
     let waiter = start(move || mine.lock().map(|()| mine));
-    let text = "SELECT count(*) FROM leasehold_locks_wait_queue WHERE id = sha256($1)";
-    let stands = || admin.query_one(text, &[&name.as_bytes()]).unwrap().get::<_, i64>(0) == 1;
-    assert!(eventually(LONG, stands));
+    assert!(eventually(LONG, || line(&mut admin, name).len() == 1));
     theirs.unlock().unwrap();
     drop(waiter.join().unwrap().unwrap());
     assert!(keeper(name, &mut admin).is_some());
@@ -101,9 +93,7 @@ fn a_holder_is_recalled_once_however_many_wait() {
             start(move || theirs.lock().and_then(|()| theirs.unlock()))
         })
         .collect();
-    let text = "SELECT count(*) FROM leasehold_locks_wait_queue WHERE id = sha256($1)";
-    let key = lock.name().as_bytes();
-    assert!(eventually(LONG, || admin.query_one(text, &[&key]).unwrap().get::<_, i64>(0) == 4));
+    assert!(eventually(LONG, || line(&mut admin, lock.name()).len() == 4));
     lock.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
     let told = admin.notifications().iter().map(|told| Ok(told.payload().to_owned())).collect::<Vec<_>>();
@@ -118,7 +108,7 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     let lock = kept_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
     // The age keeps the client alive even on a busy machine.
-    stand(lock.name(), "silent", "-1 minute", &mut admin);
+    stand(&mut admin, lock.name(), "silent", "-1 minute");
     await_looks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
@@ -126,8 +116,8 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     let lock = kept_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
     let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
-    stand(lock.name(), &own, "-1 minute", &mut admin);
-    stand(lock.name(), "dead", "6 seconds", &mut admin);
+    stand(&mut admin, lock.name(), &own, "-1 minute");
+    stand(&mut admin, lock.name(), "dead", "6 seconds");
     lock.lock().unwrap();
     let version = |admin: &mut Client| {
         let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
@@ -160,24 +150,6 @@ fn a_lost_recall_session_releases_cached_locks() {
     assert_eq!(admin.query_one(text, &[]).unwrap().get::<_, i64>(0), 1);
     is_free_within(cut, FIRST_LOOK, || is_free(&lock, &mut admin));
     use_until_kept(&lock, &mut admin);
-}
-
-/// A row that another transaction has locked does not keep the client from its other cached locks.
-#[test]
-fn a_locked_row_affects_no_other_cached_lock() {
-    let Some(server) = PostgresServer::shared() else { return };
-    let (mut admin, lease) = (server.admin(), ms(3_000));
-    let client = server.options().lease(lease).build().unwrap();
-    let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
-    [&stuck, &beside].iter().for_each(|lock| lock.lock().unwrap());
-    let mut connection = server.admin();
-    let mut transaction = connection.transaction().unwrap();
-    PostgresServer::lock_row(&mut transaction, stuck.name());
-    let begun = now();
-    while begun.elapsed() < lease * 2 {
-        assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
-    }
-    transaction.rollback().unwrap();
 }
 
 /// A recall mark is set only for the current owner, and never waits for another transaction's row lock.

@@ -33,7 +33,7 @@ fn channel(name: &str) -> String {
     format!("leasehold_{hash:016x}")
 }
 
-fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
+pub(crate) fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
     let text =
         "SELECT client, is_next FROM leasehold_locks_wait_queue WHERE id = sha256($1) ORDER BY since, client";
     let rows = admin.query(text, &[&name.as_bytes()]).unwrap();
@@ -44,8 +44,8 @@ fn has_in_line(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
-/// Adds a client to the queue of a free lock.
-fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
+/// Adds a client to the queue that sends no recall.
+pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
     admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
@@ -73,16 +73,12 @@ fn a_release_wakes_exactly_one_waiting_client() {
     let waiters: Vec<_> = (0..count)
         .map(|_| {
             let client = server.options().observer(attempts(&asked)).build().unwrap();
-            let name = name.clone();
-            start(move || {
-                client.get_lock(&name).lock().unwrap();
-                client.get_lock(&name).unlock().unwrap();
-            })
+            start(turn(client.get_lock(&name)))
         })
         .collect();
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
     // Each client sends three statements, and polls come on top. If each release woke all, the wake-ups alone
     // would cause 136.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
@@ -104,13 +100,7 @@ fn a_notified_client_that_stays_away_delays_nobody() {
         let held = holder.get_lock(&name).acquire().unwrap();
         stand(&mut admin, &name, dead, "0");
         stand(&mut admin, &name, "silent", "10 s");
-        let (client, lock) = (waiter.clone(), name.clone());
-        let waiting = start(move || {
-            client.get_lock(&lock).lock().unwrap();
-            let had = now();
-            client.get_lock(&lock).unlock().unwrap();
-            had
-        });
+        let waiting = start(turn(waiter.get_lock(&name)));
         assert!(eventually(LONG, || {
             line(&mut admin, &name).iter().any(|(client, _)| client.len() == 36)
         }));
@@ -179,13 +169,7 @@ fn a_token_locks_release_wakes_its_waiter() {
     let held = holder.get_token_lock(&name);
     let round = |_| {
         held.lock().unwrap();
-        let (client, lock) = (waiter.clone(), name.clone());
-        let waiting = start(move || {
-            client.get_token_lock(&lock).lock().unwrap();
-            let had = now();
-            client.get_token_lock(&lock).unlock().unwrap();
-            had
-        });
+        let waiting = start(turn(waiter.get_token_lock(&name)));
         let_pass(ms(150), "a waiter that cannot be seen on the server");
         let before = now();
         held.unlock().unwrap();
@@ -415,8 +399,7 @@ fn a_client_joining_during_a_release_gets_the_lock() {
     assert!(freed.get::<_, Option<i64>>(0).is_some());
     let asked = Arc::new(AtomicU32::new(0));
     let client = server.options().observer(attempts(&asked)).build().unwrap();
-    let lock = name.clone();
-    let waiting = start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap());
+    let waiting = start(turn(client.get_lock(&name)));
     has_blocked(&mut admin, releases);
     releasing.batch_execute("COMMIT").unwrap();
     waiting.join().unwrap();

@@ -1,8 +1,7 @@
 //! PostgreSQL: unusual settings of servers, databases, roles and poolers; schemas; tables that others made or
 //! changed; errors that end a session.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::collections::BTreeSet;
 
 use leasehold::Result;
 use leasehold::postgres::NameTable;
@@ -244,63 +243,25 @@ fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsi
 
 /// As pgpool-II in raw mode, while it `begins`: its transaction begins before a prepared statement, and
 /// nobody ends the transaction. The client does not see the answer to its BEGIN.
-fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> u16 {
-    let (listener, begins) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(begins));
-    let port = listener.local_addr().unwrap().port();
-    start(move || {
-        for client in listener.incoming().flatten() {
-            let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
-            let begins = Arc::clone(&begins);
-            start(move || begin_and_pass(client, server, &begins));
+fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
+    const READY: &[u8] = b"Z\0\0\0\x05";
+    let (begins, asked) = (Arc::clone(begins), Mutex::new(BTreeSet::new()));
+    Relay::with("127.0.0.1", upstream, move |_, piece| {
+        if piece.direction == Direction::ToServer {
+            if piece.bytes[0] != b'B' || !begins.load(Ordering::SeqCst) {
+                return Act::Pass;
+            }
+            asked.lock().insert(piece.connection);
+            return Act::Replace([&b"Q\0\0\0\x0aBEGIN\0"[..], piece.bytes].concat());
         }
-    });
-    port
-}
-
-/// The client waits for each answer before it speaks, and its messages come whole.
-fn begin_and_pass(mut client: TcpStream, mut server: TcpStream, begins: &AtomicBool) {
-    let mut bytes = vec![0; 65_536];
-    let mut is_greeted = false;
-    while let Ok(count @ 1..) = client.read(&mut bytes) {
-        let asked = if is_greeted { questions(&bytes[..count]) } else { 1 };
-        is_greeted = true;
-        if bytes[0] == b'B' && begins.load(Ordering::SeqCst) {
-            server.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
-            answer(&mut server);
+        if !asked.lock().contains(&piece.connection) {
+            return Act::Pass;
         }
-        server.write_all(&bytes[..count]).ok();
-        let answers: Vec<u8> = (0..asked).flat_map(|_| answer(&mut server)).collect();
-        if bytes[0] == b'X' || client.write_all(&answers).is_err() {
-            break;
-        }
-    }
-}
-
-fn questions(mut messages: &[u8]) -> usize {
-    let mut count = 0;
-    while let [kind, a, b, c, d, ..] = *messages {
-        count += usize::from(matches!(kind, b'Q' | b'S'));
-        messages = &messages[1 + u32::from_be_bytes([a, b, c, d]) as usize..];
-    }
-    count
-}
-
-fn answer(server: &mut TcpStream) -> Vec<u8> {
-    let mut all = Vec::new();
-    loop {
-        let mut head = [0; 5];
-        if server.read_exact(&mut head).is_err() {
-            return all;
-        }
-        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize - 4;
-        let mut rest = vec![0; length];
-        server.read_exact(&mut rest).unwrap();
-        all.extend_from_slice(&head);
-        all.extend_from_slice(&rest);
-        if head[0] == b'Z' {
-            return all;
-        }
-    }
+        let ready = piece.bytes.windows(READY.len()).position(|part| part == READY);
+        let Some(ready) = ready else { return Act::Lose };
+        asked.lock().remove(&piece.connection);
+        Act::Replace(piece.bytes[ready + READY.len() + 1..].to_vec())
+    })
 }
 
 /// Otherwise the server would report a release as done without committing it.
@@ -309,8 +270,8 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
     let Some(server) = shared() else { return };
     let (database, mut admin) = database(server, "begun", "");
     let begins = Arc::new(AtomicBool::new(true));
-    let port = begins_transactions(server.port(), &begins);
-    let url = format!("postgres://admin@127.0.0.1:{port}/{database}");
+    let direct = url_of(server, &database, "admin");
+    let url = begins_transactions(server.port(), &begins).url(&direct, server.port());
     let error = at(&url).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("pgpool-II"), "{error}");
@@ -319,7 +280,6 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
         begins.store(false, Ordering::SeqCst);
         let name = fresh("begun");
         let with = |url| if session_locks { at(url).session_locks() } else { at(url) };
-        let direct = url_of(server, &database, "admin");
         let (client, rival) = (with(&url).build().unwrap(), with(&direct).build().unwrap());
         let lock = client.get_lock(&name);
         lock.lock().unwrap();

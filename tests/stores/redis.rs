@@ -1,30 +1,8 @@
-//! Redis with several processes that count under one lock, and with a killed one.
+//! Clients of Redis before their server starts, and the script for fenced writes.
 
 use leasehold::fencing;
 
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
-use crate::support::{run, test_name};
-
-#[test]
-fn four_processes_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    count_across_processes(&server.url());
-}
-
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    a_killed_holder_frees_within(LEASE, &server.url(), &connect(&server.url(), LEASE).unwrap());
-}
 
 /// The server may be down when a program starts: its first use fails, and later ones work.
 #[test]
@@ -97,26 +75,4 @@ fn redis_refuses_a_write_with_an_older_token() {
     assert!(!write("9", "f"));
     assert!(write(&format!("1{newer}"), "g"));
     assert!(!write(&newer, "h"));
-}
-
-#[test]
-fn a_builder_uses_the_url_from_the_environment() {
-    const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
-    if std::env::var_os(INSIDE).is_some() {
-        let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();
-        let _guard = client.get_lock("from-env").acquire().unwrap();
-        let plain = LockClient::connect(std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
-        assert!(plain.get_lock("shop:from-env").is_locked().unwrap());
-        return;
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    let again = test_command(&test_name());
-    let (good, text) = run(&again, |command| {
-        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_KEY_PREFIX", "shop:")
-    });
-    assert!(good && text.contains("1 passed"), "{text}");
-    let (good, text) = run(&again, |command| {
-        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_LEASE", "soon")
-    });
-    assert!(!good && text.contains("LEASEHOLD_LEASE cannot be used"), "{text}");
 }

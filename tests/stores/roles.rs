@@ -3,15 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::databases::Database;
+use crate::databases::{Database, Rows as _};
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
 trait Operated: Database {
-    fn port(&self) -> u16;
-    fn url_as(&self, user: &str) -> String;
     /// Makes the user `app`, who may use the table and may not write to a read-only server, and the user
     /// `one`, who may have one connection.
     fn make_users(&self);
@@ -27,12 +25,6 @@ trait Operated: Database {
 }
 
 impl Operated for MysqlServer {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-    fn url_as(&self, user: &str) -> String {
-        self.url_as(user)
-    }
     fn make_users(&self) {
         self.client();
         for statement in [
@@ -63,12 +55,6 @@ impl Operated for MysqlServer {
 }
 
 impl Operated for PostgresServer {
-    fn port(&self) -> u16 {
-        self.port()
-    }
-    fn url_as(&self, user: &str) -> String {
-        self.url_as(user)
-    }
     fn make_users(&self) {
         self.client();
         self.execute("CREATE ROLE app LOGIN; CREATE ROLE one LOGIN CONNECTION LIMIT 1");
@@ -262,23 +248,6 @@ fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     }
 }
 
-/// With a lease of 3 s the entry has less time than the driver waits for an answer.
-fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
-    let Some(server) = D::start() else { return };
-    server.make_users();
-    let relay = Relay::to(server.port());
-    let url = relay.url(&server.url_as("app"), server.port());
-    let client = LockClient::builder().url(url).lease(ms(3_000)).build().unwrap();
-    let _held = client.get_lock("a").acquire().unwrap();
-    let other = LockClient::builder().url(server.url_as("app")).build().unwrap();
-    let is_written = || other.clients().count() == 1;
-    assert!(eventually(LONG, is_written));
-    let before = relay.accepted();
-    throughout(ms(5_000), is_written);
-    let made = relay.accepted() - before;
-    assert!(made <= 2, "{made} connections for five entries");
-}
-
 fn the_oldest_open_transaction_is_named<D: Operated>() {
     let Some(server) = D::start() else { return };
     let client = server.client();
@@ -301,32 +270,19 @@ fn the_oldest_open_transaction_is_named<D: Operated>() {
 }
 
 macro_rules! role_tests {
-    ($($name:ident),+) => {
-        mod on_mariadb {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name::<super::MysqlServer>();
-                }
-            )+
-        }
-        mod on_postgresql {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name::<super::PostgresServer>();
-                }
-            )+
+    ($place:ident: $database:ty) => {
+        mod $place {
+            database_tests!(roles on $database:
+                a_client_is_built_in_a_few_round_trips,
+                after_a_planned_switchover_grants_go_on_within_a_second,
+                a_demoted_servers_session_lock_is_lost_at_renewal,
+                a_user_with_one_connection_loses_no_hold,
+                the_oldest_open_transaction_is_named,
+                a_cut_session_lock_is_released_only_once_confirmed
+            );
         }
     };
 }
 
-role_tests!(
-    a_client_is_built_in_a_few_round_trips,
-    a_clients_entry_is_written_over_one_connection,
-    after_a_planned_switchover_grants_go_on_within_a_second,
-    a_demoted_servers_session_lock_is_lost_at_renewal,
-    a_user_with_one_connection_loses_no_hold,
-    the_oldest_open_transaction_is_named,
-    a_cut_session_lock_is_released_only_once_confirmed
-);
+role_tests!(on_mariadb: crate::support::mysql::MysqlServer);
+role_tests!(on_postgresql: crate::support::postgres::PostgresServer);

@@ -56,41 +56,51 @@ fn redis_takes_the_password_from_the_file() {
     });
 }
 
-#[test]
-fn postgres_takes_the_password_from_the_file() {
-    let Some(server) = PostgresServer::start() else { return };
+/// A database's URL for the user `secretive`, and what changes the password and ends the user's sessions.
+type Changing = (String, Box<dyn Fn(&str)>);
+
+fn postgres() -> Option<Changing> {
+    let server = PostgresServer::start()?;
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    let url = server.url_as("secretive");
+    let admin = Mutex::new((server.admin(), server));
+    let run = move |text: &str| admin.lock().0.batch_execute(text).unwrap();
+    run("CREATE USER secretive PASSWORD 'S3CR3T-0'; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive");
+    let change = move |password: &str| {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
+        run(&format!("ALTER USER secretive PASSWORD '{password}'; {end}"));
+    };
+    Some((url, Box::new(change)))
+}
+
+fn mysql() -> Option<Changing> {
+    let server = MysqlServer::start()?;
     LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
     let mut admin = server.admin();
-    admin
-        .batch_execute("CREATE USER secretive; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive")
-        .unwrap();
-    let admin = Mutex::new(admin);
-    follows_a_changed_password(&server.url_as("secretive"), |password| {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
-        admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{password}'; {end}")).unwrap();
-    });
+    admin.query_drop("CREATE USER secretive IDENTIFIED BY 'S3CR3T-0'").unwrap();
+    admin.query_drop("GRANT ALL ON locks.* TO secretive").unwrap();
+    let url = server.url_as("secretive");
+    let change = move |password: &str| {
+        let mut admin = server.admin();
+        admin.query_drop(format!("ALTER USER secretive IDENTIFIED BY '{password}'")).unwrap();
+        let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
+        for session in admin.query::<u64, _>(sessions).unwrap() {
+            admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
+        }
+    };
+    Some((url, Box::new(change)))
+}
+
+#[test]
+fn postgres_takes_the_password_from_the_file() {
+    let Some((url, change)) = postgres() else { return };
+    follows_a_changed_password(&url, change);
 }
 
 #[test]
 fn mysql_takes_the_password_from_the_file() {
-    let Some(server) = MysqlServer::start() else { return };
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
-    let run = |text: &str| server.admin().query_drop(text).unwrap();
-    run("CREATE USER secretive IDENTIFIED BY 'first'");
-    run("GRANT ALL ON locks.* TO secretive");
-    follows_a_changed_password(&server.url_as("secretive"), |password| {
-        run(&format!("ALTER USER secretive IDENTIFIED BY '{password}'"));
-        end_sessions(&server);
-    });
-}
-
-fn end_sessions(server: &MysqlServer) {
-    let mut admin = server.admin();
-    let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
-    let sessions: Vec<u64> = admin.query(sessions).unwrap();
-    for session in sessions {
-        admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
-    }
+    let Some((url, change)) = mysql() else { return };
+    follows_a_changed_password(&url, change);
 }
 
 /// `renew` gives the servers of the first authority certificates by the second, and ends their connections.
@@ -152,15 +162,6 @@ fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io
     move |_| Ok(Credentials::new(password.lock().as_str()))
 }
 
-/// Ends a loop of other threads, also when the test fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Two clients hold a lock and contend for another, while `rotate` changes the password on the server from
 /// the first to the second and ends the user's connections: nobody waits for a lease, and nothing is lost or
 /// refused. `LEASEHOLD_ROTATIONS` sets how often.
@@ -200,7 +201,7 @@ fn rotations_are_followed(
         }
     };
     thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _over = Raise(&is_over);
         for (at, cycles) in cycles.iter().enumerate() {
             let client = &clients[at % 2];
             scope.spawn(move || work(client, cycles));
@@ -302,32 +303,14 @@ fn rotations_are_followed_in_a_cluster() {
 
 #[test]
 fn rotations_are_followed_on_postgres() {
-    let Some(server) = PostgresServer::start() else { return };
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
-    let mut admin = server.admin();
-    let make =
-        "CREATE USER secretive PASSWORD 'S3CR3T-0'; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive";
-    admin.batch_execute(make).unwrap();
-    let admin = Mutex::new(admin);
-    let url = server.url_as("secretive");
-    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
-        admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{new}'; {end}")).unwrap();
-    });
+    let Some((url, change)) = postgres() else { return };
+    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 }
 
 #[test]
 fn rotations_are_followed_on_mysql() {
-    let Some(server) = MysqlServer::start() else { return };
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
-    let run = |text: &str| server.admin().query_drop(text).unwrap();
-    run("CREATE USER secretive IDENTIFIED BY 'S3CR3T-0'");
-    run("GRANT ALL ON locks.* TO secretive");
-    let url = server.url_as("secretive");
-    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| {
-        run(&format!("ALTER USER secretive IDENTIFIED BY '{new}'"));
-        end_sessions(&server);
-    });
+    let Some((url, change)) = mysql() else { return };
+    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 }
 
 #[cfg(feature = "etcd")]

@@ -6,53 +6,46 @@ use crate::support::await_renewal;
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
+use crate::support::running::{self, Start};
 
-/// A hold outlasts two leases without answers on new connections, and is released. It is renewed once before,
-/// if that `opens` a connection.
-fn a_hold_is_kept(url: &str, port: u16, opens: bool, with: impl FnOnce(ClientBuilder) -> ClientBuilder) {
-    let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, port));
-    let url = url.replace(&format!(":{port}"), &format!(":{}", proxy.port()));
-    let builder = LockClient::builder().url(url).lease(ms(6_000)).command_timeout(ms(1_500));
-    let seen = Seen::default();
-    let client = with(builder.create_schema(true)).observer(seen.clone()).build().unwrap();
-    let held = client.get_lock(fresh("held")).acquire().unwrap();
-    if opens {
-        await_renewal(|| held.remaining());
+/// On a new server, a hold outlasts two leases without answers on new connections, and is released. It is
+/// renewed once before, if that `opens` a connection.
+fn a_hold_is_kept(start: Start, opens: bool, with: &[fn(ClientBuilder) -> ClientBuilder]) {
+    let Some(server) = start() else { return };
+    for with in with {
+        let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, server.port));
+        let url = server.url.replace(&format!(":{}", server.port), &format!(":{}", proxy.port()));
+        let builder = LockClient::builder().url(url).lease(ms(6_000)).command_timeout(ms(1_500));
+        let seen = Seen::default();
+        let client = with(builder.create_schema(true)).observer(seen.clone()).build().unwrap();
+        let held = client.get_lock(fresh("held")).acquire().unwrap();
+        if opens {
+            await_renewal(|| held.remaining());
+        }
+        proxy.ignore();
+        let_pass(ms(13_000), "two leases");
+        assert!(held.check().is_ok(), "{:?}", seen.events());
+        held.unlock().unwrap();
     }
-    proxy.ignore();
-    let_pass(ms(13_000), "two leases");
-    assert!(held.check().is_ok(), "{:?}", seen.events());
-    held.unlock().unwrap();
-    drop(client);
 }
 
 #[test]
 fn a_hold_on_redis_survives_silent_new_connections() {
-    alone_within(LONG * 2, || {
-        let Some(server) = default_server() else { return };
-        let server = RedisServer::builder(&server).start();
-        a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
-    });
+    alone_within(LONG * 2, || a_hold_is_kept(running::redis, false, &[|builder| builder]));
 }
 
 #[cfg(feature = "etcd")]
 #[test]
 fn a_hold_on_etcd_survives_silent_new_connections() {
-    alone_within(LONG * 4, || {
-        let Some(server) = crate::support::etcd::Etcd::start() else { return };
-        for directory in [true, false] {
-            a_hold_is_kept(&server.url(), server.port(), false, |builder| builder.directory(directory));
-        }
-    });
+    let ways: [fn(ClientBuilder) -> ClientBuilder; 2] =
+        [|builder| builder, |builder| builder.directory(false)];
+    alone_within(LONG * 4, || a_hold_is_kept(running::etcd, false, &ways));
 }
 
 #[cfg(feature = "postgres")]
 #[test]
 fn a_hold_on_postgres_survives_silent_new_connections() {
-    alone_within(LONG * 2, || {
-        let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
-        a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
-    });
+    alone_within(LONG * 2, || a_hold_is_kept(running::postgres, false, &[|builder| builder]));
 }
 
 /// A session's lock is renewed over its own connection, once the server has answered over another, which the
@@ -61,9 +54,8 @@ fn a_hold_on_postgres_survives_silent_new_connections() {
 #[test]
 fn a_hold_on_mysql_survives_silent_new_connections() {
     alone_within(LONG * 4, || {
-        let Some(server) = crate::support::mysql::MysqlServer::start() else { return };
-        a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
-        a_hold_is_kept(&server.url(), server.port(), true, ClientBuilder::session_locks);
+        a_hold_is_kept(running::mysql, false, &[|builder| builder]);
+        a_hold_is_kept(running::mysql, true, &[ClientBuilder::session_locks]);
     });
 }
 

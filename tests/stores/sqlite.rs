@@ -3,11 +3,10 @@
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::databases::Rows;
 use crate::statement;
 use crate::support::prelude::*;
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
-};
+use crate::support::processes::LEASE;
 use crate::support::programs;
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 
@@ -37,22 +36,31 @@ impl File {
     }
 }
 
-#[test]
-fn four_processes_count_exactly() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
+impl Rows for File {
+    const EXPIRED: &'static str = "1000, 1000";
+
+    fn with_one(test: impl FnOnce(&File)) {
+        test(&File::new());
     }
-    count_across_processes(&File::new().url());
+    fn builder(&self) -> ClientBuilder {
+        self.options()
+    }
+    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
+        let text = format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE name = ?1");
+        let read =
+            |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+        self.raw().query_row(&text, [name.as_bytes()], read).unwrap()
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        let count = format!("SELECT count(*) FROM {table}");
+        self.raw().query_row(&count, [], |row| row.get::<_, i64>(0)).unwrap().unsigned_abs()
+    }
+    fn execute(&self, statement: &str) {
+        self.raw().execute_batch(statement).unwrap();
+    }
 }
 
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
-    if let Some(worker) = Worker::here() {
-        return worker.work(connect);
-    }
-    let file = File::new();
-    a_killed_holder_frees_within(LEASE, &file.url(), &file.client());
-}
+rows_tests!(File);
 
 #[test]
 fn every_statement_finds_its_row_by_primary_key() {
@@ -182,19 +190,38 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     other.get_lock("held").unlock().unwrap();
 }
 
-struct Disk(TempDir);
+struct Mount(std::path::PathBuf);
+
+impl Mount {
+    fn new(options: &[&str], place: &std::path::Path) -> Option<Mount> {
+        let command = [&["mount"], options, &[place.to_str().unwrap()]].concat();
+        crate::support::run(&command, |command| command).0.then(|| Mount(place.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let command = ["umount", "-l", self.0.to_str().unwrap()];
+        let (good, text) = crate::support::run(&command, |command| command);
+        assert!(good, "{text}");
+    }
+}
+
+/// A small tmpfs.
+struct Disk {
+    _mount: Mount,
+    folder: TempDir,
+}
 
 impl Disk {
     fn new() -> Option<Disk> {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().to_str().unwrap();
-        let (good, _) =
-            crate::support::run(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], |command| command);
-        good.then_some(Disk(folder))
+        let mount = Mount::new(&["-t", "tmpfs", "-o", "size=1m", "tmpfs"], folder.path())?;
+        Some(Disk { _mount: mount, folder })
     }
 
     fn path(&self) -> &std::path::Path {
-        self.0.path()
+        self.folder.path()
     }
 
     /// Leaves almost no room; removing the returned file frees it.
@@ -207,6 +234,7 @@ impl Disk {
     }
 }
 
+<<<<<<< HEAD
 impl Drop for Disk {
     fn drop(&mut self) {
         let (good, text) =
@@ -277,6 +305,8 @@ fn rows_show_holders_and_free_rows_are_swept() {
     held.unlock().unwrap();
 }
 
+=======
+>>>>>>> 0dfc7106 (Loads, moves of slots, certificates, tables of rows and statistics of commands are each written once; more tests that others repeat are gone)
 /// SQLite refuses to create the file without waiting.
 #[test]
 fn many_clients_can_create_the_file_at_once() {
@@ -629,23 +659,6 @@ fn a_hard_linked_file_is_refused() {
     file.options().build().unwrap();
 }
 
-struct Mount(std::path::PathBuf);
-
-impl Mount {
-    fn new(options: &[&str], place: &std::path::Path) -> Option<Mount> {
-        let command = [&["mount"], options, &[place.to_str().unwrap()]].concat();
-        crate::support::run(&command, |command| command).0.then(|| Mount(place.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let command = ["umount", "-l", self.0.to_str().unwrap()];
-        let (good, text) = crate::support::run(&command, |command| command);
-        assert!(good, "{text}");
-    }
-}
-
 #[cfg(unix)]
 #[test]
 fn a_file_mounted_alone_is_refused() {
@@ -674,39 +687,6 @@ fn a_file_mounted_alone_is_refused() {
     let _folder = Mount::new(&["--bind", file.0.path().to_str().unwrap()], &folder).unwrap();
     let shared = LockClient::connect(programs::sqlite_url(&folder.join(FILES[0]))).unwrap();
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
-}
-
-/// The first write in a container copies the image's file: each container has its own locks under one path.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_container_images_file_has_separate_locks_per_container() {
-    let image = File::new();
-    let containers = [(); 2].map(|()| {
-        let disk = Disk::new()?;
-        let [upper, work, seen] = ["upper", "work", "seen"].map(|name| disk.path().join(name));
-        for folder in [&upper, &work, &seen] {
-            std::fs::create_dir(folder).unwrap();
-        }
-        let layers = format!(
-            "lowerdir={},upperdir={},workdir={}",
-            image.0.path().display(),
-            upper.display(),
-            work.display()
-        );
-        let mount = Mount::new(&["-t", "overlay", "-o", &layers, "overlay"], &seen)?;
-        Some((mount, disk, seen.join(FILES[0])))
-    });
-    let [Some(one), Some(two)] = &containers else {
-        return crate::support::missing("no overlay: only root can mount one");
-    };
-    let client = |path: &std::path::Path| LockClient::connect(programs::sqlite_url(path)).unwrap();
-    let [first, beside, other] = [&one.2, &one.2, &two.2].map(|path| client(path));
-    let held = first.get_lock("a").acquire().unwrap();
-    assert!(!beside.get_lock("a").try_lock().unwrap(), "two owners");
-    assert!(other.get_lock("a").try_lock().unwrap(), "another container's");
-    other.get_lock("a").unlock().unwrap();
-    held.unlock().unwrap();
-    drop([first, beside, other]);
 }
 
 /// Its log and index stay, but do not show the hold.

@@ -331,18 +331,8 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
 #[test]
 fn zookeeper_can_require_a_client_certificate() {
     let Some(server) = ZooKeeper::start_tls(CALM, true) else { return };
-    let certificates = server.certificates();
-    let (certificate, key) = certificates.client();
-    let builder = || {
-        LockClient::builder()
-            .url(format!("zks://localhost:{}", server.secure_port()))
-            .tls_ca(certificates.ca())
-            .connect_timeout(LONG * 3)
-    };
-    let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.get_lock("certified").lock().unwrap();
-    client.get_lock("certified").unlock().unwrap();
-    is_sent_away(builder);
+    let url = format!("zks://localhost:{}", server.secure_port());
+    needs_a_certificate(&server.certificates(), &url);
 }
 
 #[test]
@@ -351,18 +341,17 @@ fn redis_can_require_a_client_certificate() {
         return crate::support::missing("no server that was built with TLS");
     };
     let server = RedisServer::builder(binary).mutual_tls().start();
-    let (certificate, key) = server.client_certificate();
-    let builder =
-        || LockClient::builder().url(format!("rediss://localhost:{}", server.port())).tls_ca(server.ca());
-    let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.get_lock("certified").lock().unwrap();
-    client.get_lock("certified").unlock().unwrap();
-    is_sent_away(builder);
+    needs_a_certificate(&server.certificates(), &format!("rediss://localhost:{}", server.port()));
 }
 
 /// TLS 1.3 reports a refused client certificate only after the handshake, and the server then hangs up. The
 /// client reads that report each time, also while it writes.
-fn is_sent_away(builder: impl Fn() -> ClientBuilder) {
+fn needs_a_certificate(certificates: &Certificates, url: &str) {
+    let (certificate, key) = certificates.client();
+    let builder = || LockClient::builder().url(url).tls_ca(certificates.ca()).connect_timeout(LONG * 3);
+    let client = builder().tls_identity(certificate, key).build().unwrap();
+    client.get_lock("certified").lock().unwrap();
+    client.get_lock("certified").unlock().unwrap();
     for _ in 0..10 {
         let error = builder().build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");

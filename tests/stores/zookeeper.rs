@@ -6,15 +6,14 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Barrier, OnceLock};
 
 use crate::support::caching::cached;
 use crate::support::observer::attempts;
 use crate::support::prelude::*;
-use crate::support::processes;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
+use crate::support::{reexecuted, test_name};
 
 /// Short enough for a test to wait for.
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
@@ -39,24 +38,6 @@ fn client_with_session(url: &str, session: Duration) -> LockClient {
 fn client_with_times(url: &str, session: Duration, command: Duration) -> LockClient {
     let options = || LockClient::builder().url(url).lease(session).command_timeout(command);
     connected(|| options().directory(false).build())
-}
-
-#[test]
-fn holds_outlive_a_short_outage() {
-    let Some(mut server) = ZooKeeper::start(CALM) else { return };
-    let (one, other) = (client(&server.url()), client(&server.url()));
-    let guard = one.get_lock("kept").acquire().unwrap();
-    let waiter = Waiter::on(other.get_lock("kept"), move |lock| {
-        lock.acquire_owned().map(|guard| (guard.owner(), guard.unlock()))
-    });
-    server.kill();
-    server.launch_again();
-    guard.check().unwrap();
-    assert!(!client(&server.url()).get_lock("kept").try_lock().unwrap());
-    guard.unlock().unwrap();
-    let (had, _) = waiter.returns_within(LONG);
-    had.unwrap().1.unwrap();
-    assert!(!one.get_lock("kept").is_locked().unwrap());
 }
 
 #[test]
@@ -86,7 +67,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
     assert_eq!(renewed.state(), HoldState::Lost);
-    crate::support::let_pass(away, "how long it is away is what matters here");
+    let_pass(away, "how long it is away is what matters here");
     server.launch_again();
     // This session outlasts delays of a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);
@@ -173,14 +154,22 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
+/// For another process: a server, and the file in which it records its checks.
+const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
+
 #[test]
 fn a_resumed_holder_does_not_trust_a_followers_answers() {
+    if let Ok(work) = std::env::var(CHECK) {
+        let (url, file) = work.split_once(' ').unwrap();
+        return check_on(url, Path::new(file));
+    }
     let Some(mut servers) = ZooKeeper::ensemble(3, SLOW) else { return };
     let follower = servers.iter().position(ZooKeeper::is_follower).expect("two follow");
-    let log = file_with("");
+    let log = tempfile::NamedTempFile::new().unwrap();
     let held = || fs::read_to_string(log.path()).unwrap().lines().filter(|line| *line == "held").count();
     let said = |word: &str| fs::read_to_string(log.path()).unwrap().lines().any(|line| line == word);
-    let holder = Worker::start(&["check", &servers[follower].url(), log.path().to_str().unwrap()]);
+    let work = format!("{} {}", servers[follower].url(), log.path().display());
+    let holder = reexecuted(&test_name(), &[(CHECK, &work)]);
     comes_true_within(LONG * 3, || held() >= 100);
     let others = servers.iter().enumerate().filter(|(at, _)| *at != follower);
     let others: Vec<_> = others.map(|(_, server)| format!("127.0.0.1:{}", server.port())).collect();
@@ -189,9 +178,9 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
             (client(&format!("zk://{}", others.join(","))).get_lock("stalled"), log.path().to_owned());
         move || lock.acquire_owned().map(|guard| (guard, fs::read_to_string(log).unwrap()))
     });
-    crate::support::signal(holder.0.id(), "STOP");
-    crate::support::let_pass(STALLED / 2, "the holder stands still");
-    crate::support::signal(holder.0.id(), "CONT");
+    holder.signal("STOP");
+    let_pass(STALLED / 2, "the holder stands still");
+    holder.signal("CONT");
     comes_true_within(LONG, || said("back") || said("lost"));
     servers[follower].kill();
     let (guard, at_grant) = waiter.returns_within(LONG).0.unwrap();
@@ -340,50 +329,6 @@ fn an_unanswered_release_frees_only_its_lock() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-/// Tells this program, as a worker process, what to do.
-const WORK: &str = "LEASEHOLD_ZOOKEEPER_WORK";
-
-struct Worker(Child);
-
-impl Worker {
-    fn start(work: &[&str]) -> Worker {
-        let command = test_command("zookeeper::helper_process_for_zookeeper_tests");
-        let mut again = Command::new(&command[0]);
-        again.args(&command[1..]).env(WORK, work.join("\t"));
-        Worker(again.stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    fn succeeds(mut self) {
-        assert!(self.0.wait().unwrap().success(), "a worker failed");
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Fails only for a child that has ended.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// Does nothing when run alone; with [`WORK`] in its environment, works as another process.
-#[test]
-fn helper_process_for_zookeeper_tests() {
-    let Ok(work) = std::env::var(WORK) else { return };
-    let work: Vec<_> = work.split('\t').collect();
-    let (url, file) = (work[1], Path::new(work[2]));
-    match work[0] {
-        "visit" => {
-            let guard = client(url).get_lock("/queue/of processes").acquire().unwrap();
-            let mut order = fs::OpenOptions::new().append(true).open(file).unwrap();
-            writeln!(order, "{}", work[3]).unwrap();
-            guard.unlock().unwrap();
-        }
-        "check" => check_on(url, file),
-        other => panic!("no such work: {other}"),
-    }
-}
-
 /// Holds, and records each check that succeeds; after a stop, only once the leader has answered again.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
@@ -403,56 +348,6 @@ fn check_on(url: &str, file: &Path) {
         lost.recv_timeout(ms(5)).ok(); // a while, or the loss
     }
     writeln!(log, "lost").unwrap();
-}
-
-fn file_with(text: &str) -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), text).unwrap();
-    file
-}
-
-#[test]
-fn processes_are_served_in_order_of_arrival() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let order = file_with("");
-    let path = order.path().to_str().unwrap();
-    let guard = client(&server.url()).get_lock("/queue/of processes").acquire().unwrap();
-    let workers: Vec<_> = (0..10)
-        .map(|place: u64| {
-            let worker = Worker::start(&["visit", &server.url(), path, &place.to_string()]);
-            // A waiter is in the queue once it watches the node in front, and it watches no other.
-            comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
-            worker
-        })
-        .collect();
-    guard.unlock().unwrap();
-    workers.into_iter().for_each(Worker::succeeds);
-    let came: Vec<_> = fs::read_to_string(order.path()).unwrap().lines().map(str::to_owned).collect();
-    assert_eq!(came, (0..10).map(|place| place.to_string()).collect::<Vec<_>>());
-}
-
-#[test]
-fn threads_of_several_clients_are_served_in_order() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let clients = [client(&server.url()), client(&server.url())];
-    let held = Holding::take(&clients[0].get_lock("mixed"));
-    let (tell, order) = unbounded();
-    let waiters: Vec<_> = (0..8)
-        .map(|place| {
-            // Each client has two waiters in a row: neither overtakes the other client's.
-            let (lock, tell): (_, Sender<_>) = (clients[place / 2 % 2].get_lock("mixed"), tell.clone());
-            let waiter = Waiter::start(move || {
-                let guard = lock.acquire().unwrap();
-                tell.send(place).unwrap();
-                guard.unlock()
-            });
-            comes_true_within(LONG, || server.figure("zk_watch_count") == place as u64 + 1);
-            waiter
-        })
-        .collect();
-    held.release();
-    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
-    assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
 }
 
 #[test]
@@ -506,26 +401,6 @@ fn a_waiter_that_gives_up_leaves_no_node() {
 }
 
 #[test]
-fn a_killed_holder_frees_the_lock_within_its_session() {
-    if let Some(worker) = processes::Worker::here() {
-        return worker.work(processes::connect);
-    }
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
-    // The servers check sessions once a tick.
-    let most = processes::LEASE + ms(u64::from(SHORT.tick_ms) * 2);
-    processes::a_killed_holder_frees_within(most, &server.url(), &client(&server.url()));
-}
-
-#[test]
-fn four_processes_of_four_threads_count_exactly() {
-    if let Some(worker) = processes::Worker::here() {
-        return worker.work(processes::connect);
-    }
-    let Some(server) = shared() else { return };
-    processes::count_across_processes(&server.url());
-}
-
-#[test]
 fn a_logins_locks_are_inaccessible_to_others() {
     let Some(server) = shared() else { return };
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
@@ -540,22 +415,6 @@ fn a_logins_locks_are_inaccessible_to_others() {
     }
     assert!(!client(&url("me:secret@")).get_lock("mine").try_lock().unwrap());
     guard.unlock().unwrap();
-}
-
-#[test]
-fn names_that_are_not_valid_paths_are_refused() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let plain = client(&server.url());
-    for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
-        assert_eq!(plain.get_lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name:?}");
-    }
-    let prefixed = LockClient::builder().url(server.url()).key_prefix("/locks/").build().unwrap();
-    let guard = prefixed.get_lock("a").acquire().unwrap();
-    assert!(!plain.get_lock("/locks/a").try_lock().unwrap());
-    // A lock may lie below another: it does not stand in that one's queue.
-    assert!(plain.get_lock("/locks/a/b").try_lock().unwrap());
-    guard.unlock().unwrap();
-    assert!(plain.get_lock("/locks/a").try_lock().unwrap());
 }
 
 #[test]
@@ -585,15 +444,6 @@ fn a_locks_node_does_not_count_as_a_waiter() {
         read_write.write().unlock().unwrap();
         below.check().unwrap();
         below.unlock().unwrap();
-    }
-    // These could not be distinguished from waiters.
-    for name in [
-        "export-lock-0000000001",
-        "/shop/lock-0000000000",
-        "/shop/_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001",
-        "/_c_0f0c2d4e-0000-4000-8000-000000000001-__READ__0000000001/x",
-    ] {
-        assert_eq!(one.get_lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
     }
 }
 
@@ -660,22 +510,6 @@ fn a_directory_entry_ends_with_its_session() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-#[test]
-fn path_names_are_listed_by_folder() {
-    let Some(server) = shared() else { return };
-    let client = client(&format!("{}/listed", server.url()));
-    let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
-        .into_iter()
-        .map(|name| client.get_lock(name).acquire().unwrap())
-        .collect();
-    let listed = |pattern: &str| client.list(pattern).map(|lock| lock.unwrap().name).collect::<Vec<_>>();
-    assert_eq!(listed("*"), ["a/b", "plain"]);
-    assert_eq!(listed("/jobs/*"), ["/jobs/day", "/jobs/night"]);
-    assert_eq!(listed("/jobs/n*"), ["/jobs/night"]);
-    assert_eq!(listed("/*"), [""; 0], "below the root there are folders");
-    guards.into_iter().for_each(|guard| guard.unlock().unwrap());
-}
-
 /// The reader queues behind a writer that waits for readers, and so waits for them too. The writer holds
 /// nothing.
 #[test]
@@ -732,49 +566,4 @@ fn a_broken_connection_releases_cached_locks() {
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
     // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
-}
-
-#[test]
-fn a_long_used_lock_is_cached_again() {
-    let Some(server) = shared() else { return };
-    let (keeper, other) = (client(&server.url()), client(&server.url()));
-    let lock = cached(&keeper, &other, "long");
-    let theirs = other.get_lock(lock.name());
-    // A shorter lease would free nothing sooner: the servers know no lease.
-    assert!(theirs.remaining_lease().unwrap() > Some(ms(1_500)));
-    let guard = lock.acquire().unwrap();
-    crate::support::let_pass(ms(1_000), "a use of more than half a second");
-    drop(guard);
-    // The end of the client's own node recalls nothing, however late it is reported.
-    drop(lock.acquire().unwrap());
-    assert!(theirs.is_locked().unwrap());
-}
-
-#[test]
-fn a_client_does_not_cache_a_lock_with_waiters() {
-    let Some(server) = shared() else { return };
-    let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
-    let lock = cached(&keeper, &other, "behind");
-    let held = holder.get_lock("behind").acquire().unwrap();
-    let (sender, go) = unbounded();
-    let first = Waiter::start(move || {
-        lock.lock().unwrap();
-        receive(&go, LONG).unwrap();
-        lock.unlock().unwrap();
-    });
-    let theirs = other.get_lock("behind");
-    let second = Waiter::start(move || {
-        theirs.lock().unwrap();
-        theirs.unlock().unwrap();
-    });
-    let stand = || holder.inspect("behind").unwrap();
-    assert!(eventually(LONG, || stand().waiting == 2));
-    held.unlock().unwrap();
-    assert!(eventually(LONG, || stand().waiting == 1));
-    sender.send(()).unwrap();
-    first.returns_within(LONG);
-    let keepers = keeper.id().to_string();
-    let holders = stand().holders;
-    assert!(holders.iter().all(|holder| !holder.owner.starts_with(&keepers)), "{holders:?}");
-    second.returns_within(LONG);
 }

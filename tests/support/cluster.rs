@@ -231,13 +231,7 @@ impl Cluster {
     }
 
     pub fn scripts_run(&self, index: usize) -> u64 {
-        let text: String = self.ask(index, &["INFO", "commandstats"]);
-        let calls = |line: &str| -> Option<u64> {
-            let rest =
-                line.strip_prefix("cmdstat_eval")?.trim_start_matches("sha").strip_prefix(":calls=")?;
-            rest.split(',').next()?.parse().ok()
-        };
-        text.lines().filter_map(calls).sum()
+        super::calls(&mut self.members[index].admin(), &["eval", "evalsha"])
     }
 
     pub fn name_on(&self, primary: usize, label: &str) -> String {

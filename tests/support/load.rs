@@ -1,9 +1,9 @@
 //! Threads of several clients that take locks all the time, while a test disturbs the servers.
 
 use super::history::History;
-use super::{eventually, now, shout};
-use leasehold::crossbeam_channel::after;
-use leasehold::{Error, LockClient};
+use super::observer::texts;
+use super::{LONG, eventually, let_pass, now, random, shout, start};
+use leasehold::{Error, FencingToken, LockClient, RedisLock};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const HELD: Duration = Duration::from_millis(2);
 /// Longest wait: as long as tests allow for a switch, during which nobody has the lock.
 const WAIT: Duration = super::sentinel::LIMIT;
 /// After the switch, every lock is granted again within this.
@@ -26,15 +25,25 @@ struct Subject {
     refused: AtomicU64,
 }
 
+/// How the threads use a lock.
+#[derive(Clone, Copy)]
+pub struct Use {
+    /// Makes the lock of this number and name.
+    pub make: fn(&LockClient, usize, &str) -> RedisLock,
+    /// Half of the guards are dropped, which does not wait.
+    pub drops: bool,
+}
+
 struct Shared {
     subjects: Vec<Subject>,
     stop: AtomicBool,
-    /// Number of errors of each kind, and errors that must not occur.
-    errors: Mutex<BTreeMap<String, usize>>,
+    /// Number of errors of each kind, and the last error.
+    errors: Mutex<(BTreeMap<String, usize>, String)>,
+    /// Errors that must not occur.
     wrong: Mutex<Vec<String>>,
 }
 
-/// Threads that take and release fenced locks until stopped.
+/// Threads that take and release any of the locks until stopped.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -43,37 +52,37 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
+    /// The grants of the lock that has the fewest.
+    pub least: usize,
     /// Overlapping holds of different owners, over all locks.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,
     pub errors: BTreeMap<String, usize>,
+    pub last_error: String,
 }
 
 impl Load {
-    pub fn start(clients: &[LockClient], locks: usize) -> Load {
-        let subject = |number| Subject {
-            name: format!("load:{number}:{}", super::fresh("lock")),
+    pub fn start(clients: &[LockClient], names: &[String], threads_each: usize, way: Use) -> Load {
+        let subject = |name: &String| Subject {
+            name: name.clone(),
             history: History::new(),
             grants: Mutex::default(),
             newest: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         };
         let shared = Arc::new(Shared {
-            subjects: (0..locks).map(subject).collect(),
+            subjects: names.iter().map(subject).collect(),
             stop: AtomicBool::new(false),
             errors: Mutex::default(),
             wrong: Mutex::default(),
         });
-        let mut threads = Vec::new();
-        for client in clients {
-            for at in 0..locks * 2 {
-                let (shared, client) = (Arc::clone(&shared), client.clone());
-                let work = move || shared.work(&client, &shared.subjects[at % locks]);
-                threads.push(std::thread::Builder::new().spawn(work).expect("a thread can be started"));
-            }
-        }
-        let load = Load { shared, threads };
+        let threads = clients.iter().flat_map(|client| std::iter::repeat_n(client, threads_each));
+        let threads = threads.map(|client| {
+            let (shared, client) = (Arc::clone(&shared), client.clone());
+            start(move || shared.work(&client, way))
+        });
+        let load = Load { threads: threads.collect(), shared };
         load.await_grants(now());
         load
     }
@@ -92,13 +101,31 @@ impl Load {
         all().and_then(|all| all.into_iter().max()).unwrap_or_default()
     }
 
-    pub fn longest_gap(&self, since: Instant) -> Duration {
-        let gap = |subject: &Subject| {
-            let grants = subject.grants.lock();
-            let from = grants.partition_point(|at| *at < since).saturating_sub(1);
-            grants[from..].windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+    #[track_caller]
+    pub fn await_grant(&self, name: &str) {
+        let (subject, after) = (self.subject(name), now());
+        let granted = || subject.grants.lock().last().is_some_and(|at| *at > after);
+        assert!(eventually(LONG, granted), "nobody gets {name}: {:?}", self.shared.errors.lock());
+    }
+
+    pub fn grants(&self) -> usize {
+        self.shared.subjects.iter().map(|subject| subject.history.grants()).sum()
+    }
+
+    fn subject(&self, name: &str) -> &Subject {
+        self.shared.subjects.iter().find(|subject| subject.name == name).expect("a lock of this load")
+    }
+
+    /// The longest time without a grant of one of these locks.
+    pub fn longest_gap(&self, names: &[String], since: Instant) -> Duration {
+        let gap = |name: &String| {
+            let grants = self.subject(name).grants.lock();
+            let from = grants.partition_point(|at| *at < since);
+            let before = std::iter::once(&since).chain(&grants[from..]);
+            let gaps = before.zip(&grants[from..]).map(|(before, at)| *at - *before);
+            gaps.max().unwrap_or_default()
         };
-        self.shared.subjects.iter().map(gap).max().unwrap_or_default()
+        names.iter().map(gap).max().unwrap_or_default()
     }
 
     /// Ends the threads; panics if an error occurred that must not.
@@ -110,15 +137,12 @@ impl Load {
         }
         let wrong = self.shared.wrong.lock();
         assert!(wrong.is_empty(), "{} errors that are neither retryable nor a loss: {wrong:#?}", wrong.len());
-        let mut outcome = Outcome {
-            grants: 0,
-            overlaps: 0,
-            tokens: 0,
-            refused: 0,
-            errors: self.shared.errors.lock().clone(),
-        };
+        let (errors, last_error) = self.shared.errors.lock().clone();
+        let grants = || self.shared.subjects.iter().map(|subject| subject.history.grants());
+        let (all, least) = (grants().sum(), grants().min().unwrap_or_default());
+        let mut outcome =
+            Outcome { grants: all, least, overlaps: 0, tokens: 0, refused: 0, errors, last_error };
         for subject in &self.shared.subjects {
-            outcome.grants += subject.history.grants();
             outcome.refused += subject.refused.load(Ordering::SeqCst);
             for found in subject.history.findings() {
                 shout(&format!("{}: {found}", subject.name));
@@ -131,10 +155,11 @@ impl Load {
 }
 
 impl Shared {
-    fn work(&self, client: &LockClient, subject: &Subject) {
-        let lock = client.get_fenced_lock(&subject.name);
+    fn work(&self, client: &LockClient, way: Use) {
         while !self.stop.load(Ordering::SeqCst) {
-            let guard = match lock.try_acquire_for(WAIT) {
+            let at = random() as usize % self.subjects.len();
+            let subject = &self.subjects[at];
+            let guard = match (way.make)(client, at, &subject.name).try_acquire_for(WAIT) {
                 Ok(Some(guard)) => guard,
                 Ok(None) => {
                     self.wrong.lock().push(format!("{} was not to be had within {WAIT:?}", subject.name));
@@ -147,26 +172,33 @@ impl Shared {
             };
             let acquired = now();
             let promised = acquired + guard.remaining();
-            let fence = guard.fencing_token().expect("a fenced lock's guard has one").get();
-            let open = subject.history.acquired(guard.owner(), Some(fence));
+            let fence = guard.fencing_token().map(FencingToken::get);
+            let open = subject.history.acquired(guard.owner(), fence);
             subject.grants.lock().push(acquired);
-            after(HELD).recv().expect("the time comes");
-            if subject.newest.fetch_max(fence, Ordering::SeqCst) > fence {
+            let_pass(Duration::from_micros(random() % 4_000), "it works");
+            if let Some(fence) = fence
+                && subject.newest.fetch_max(fence, Ordering::SeqCst) > fence
+            {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
             // The hold counts at most for the promised time.
             subject.history.ends(open, now().min(promised));
-            if let Err(error) = guard.unlock() {
+            if way.drops && random().is_multiple_of(2) {
+                drop(guard);
+            } else if let Err(error) = guard.unlock() {
                 self.met(&error);
             }
         }
     }
 
     fn met(&self, error: &Error) {
-        let text = format!("{:?} during {}", error.kind(), error.action());
-        *self.errors.lock().entry(text).or_default() += 1;
+        let doubt = if error.outcome_unknown() { " of unknown outcome" } else { "" };
+        let text = format!("{:?} during {}{doubt}", error.kind(), error.action());
+        let mut errors = self.errors.lock();
+        *errors.0.entry(text).or_default() += 1;
+        errors.1 = texts(error);
         if !super::may_pass(error) && !error.is_lost() && !error.outcome_unknown() {
-            self.wrong.lock().push(format!("{error:?}"));
+            self.wrong.lock().push(texts(error));
         }
     }
 }

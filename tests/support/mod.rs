@@ -37,6 +37,7 @@ pub mod proxy;
 #[cfg(feature = "metrics")]
 pub mod recorder;
 pub mod relay;
+pub mod running;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
@@ -185,6 +186,16 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
     let (_, releases): (String, usize) =
         redis::from_redis_value(ask(&["PUBSUB", count, &channel(name)])).expect("a channel and a number");
     turns.len().max(releases)
+}
+
+/// How often a server of Redis has run these commands.
+pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
+    let said: String = redis::cmd("INFO").arg("commandstats").query(server).expect("it answers");
+    let count = |command: &&str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |rest| rest.split(',').next().expect("a number").parse::<u64>().expect("a number"))
+    };
+    commands.iter().map(count).sum()
 }
 
 /// Sends a signal by its name. `STOP` returns once every thread is stopped: the kernel stops them one by

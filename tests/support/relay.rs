@@ -13,6 +13,8 @@ pub use super::proxy::Direction;
 /// The fate of a piece.
 pub enum Act {
     Pass,
+    /// Passes these bytes on instead.
+    Replace(Vec<u8>),
     Lose,
     HangUp,
     /// Sends these bytes back, and hangs up on the sender.
@@ -94,6 +96,7 @@ impl Relay {
             let is_over = match (self.0.act)(self, &Piece { connection, direction, bytes }) {
                 _ if is_frozen() => false,
                 Act::Pass => to.write_all(bytes).is_err(),
+                Act::Replace(bytes) => to.write_all(&bytes).is_err(),
                 Act::Lose => false,
                 Act::HangUp => true,
                 Act::Answer(answer) => {

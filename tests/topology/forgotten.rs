@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use crate::rounds;
 use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
@@ -15,11 +16,6 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 const LOOKED_AT: usize = 400;
 /// The number of grants without replica acknowledgement that the replicas miss.
 const MISSED: usize = 600;
-
-fn rounds() -> u32 {
-    std::env::var("LEASEHOLD_ROUNDS")
-        .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
-}
 
 /// Frozen replicas, which will drop their link before they read what they missed.
 struct Lag<'a>(Vec<(&'a RedisServer, redis::Connection)>);
@@ -178,7 +174,7 @@ fn options(url: &str) -> ClientBuilder {
 
 #[test]
 fn sentinel_failovers_lose_no_lock_by_default() {
-    alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
+    alone_within(Duration::from_secs(60) + (LIMIT + LONG) * rounds() as u32, || {
         let Some(binary) = default_server() else { return };
         let mut set = SentinelSet::start(&binary);
         let url = set.url();
@@ -210,7 +206,7 @@ fn sentinel_failovers_lose_no_lock_by_default() {
 
 #[test]
 fn cluster_failovers_lose_no_lock_by_default() {
-    alone_within(Duration::from_secs(60) + rounds() * (LIMIT + LONG), || {
+    alone_within(Duration::from_secs(60) + (LIMIT + LONG) * rounds() as u32, || {
         let Some(mut cluster) = Cluster::start() else { return };
         let url = cluster.url();
         let tags: Vec<String> = (0..3).map(|at| format!("{{{}}}", cluster.name_on(at, "tag"))).collect();
@@ -218,7 +214,7 @@ fn cluster_failovers_lose_no_lock_by_default() {
             || options(&url),
             &|round| tags[round % 3].clone(),
             |load| {
-                for round in 0..rounds() as usize {
+                for round in 0..rounds() {
                     let primary = cluster.primary_of(&tags[round % 3]);
                     let replica = cluster.replica_of(primary);
                     let pid = cluster.members[primary].pid();

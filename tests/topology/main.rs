@@ -21,3 +21,8 @@ mod redlock;
 mod replicas;
 mod ring;
 mod sentinel;
+
+fn rounds() -> usize {
+    std::env::var("LEASEHOLD_ROUNDS")
+        .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
+}

@@ -5,16 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::{Error, Event, FencedLock, Observer, RedlockNode};
+use leasehold::{Event, Observer, RedlockNode};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::support::epilogue::not_given_back;
-use crate::support::history::History;
+use crate::support::load::{Load, Use};
 use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy};
-use crate::support::random;
 use crate::support::server::{Port, RedisServer, default_server};
+use crate::support::{calls, random};
 
 /// This lease and its tenth are long, so that a busy machine does not look like a silent server.
 const LEASE: Duration = ms(4000);
@@ -215,15 +215,8 @@ fn each_server_gets_one_request_each_way() {
     // Until each server has the scripts, and each connection is open.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
-        let of = |server: &RedisServer| -> u64 {
-            let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
-            let calls = |verb: &str| {
-                let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{verb}:calls=")));
-                line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
-            };
-            ["eval", "evalsha", "info", "hello", "ping"].iter().map(|verb| calls(verb)).sum()
-        };
-        nodes.servers.iter().map(of).collect()
+        let verbs = ["eval", "evalsha", "info", "hello", "ping"];
+        nodes.servers.iter().map(|server| calls(&mut server.admin(), &verbs)).collect()
     };
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
@@ -699,12 +692,8 @@ fn a_late_grant_of_all_servers_is_undone() {
     // Now the requests reach the servers, which grant the free lock.
     faults.iter().for_each(crate::support::proxy::Fault::release);
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
-    comes_true_within(LONG, || {
-        nodes.servers[..3].iter().all(|server| {
-            let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
-            info.contains("cmdstat_hset:calls=2")
-        })
-    });
+    let granted_twice = |server: &RedisServer| calls(&mut server.admin(), &["hset"]) == 2;
+    comes_true_within(LONG, || nodes.servers[..3].iter().all(granted_twice));
     nodes.assert_nothing_left(&name);
 }
 
@@ -717,11 +706,7 @@ fn a_grant_of_one_server_after_the_release_is_undone() {
     takes_and_gives_back(&client.get_lock(&name));
     fault.release();
     fault.wait_for(1, LONG);
-    comes_true_within(LONG, || {
-        let info: String =
-            redis::cmd("INFO").arg("commandstats").query(&mut nodes.servers[0].admin()).unwrap();
-        info.contains("cmdstat_hset:calls=2")
-    });
+    comes_true_within(LONG, || calls(&mut nodes.servers[0].admin(), &["hset"]) == 2);
     nodes.assert_nothing_left(&name);
 }
 
@@ -823,97 +808,45 @@ fn a_scheduled_job_still_runs_despite_split_votes() {
     });
 }
 
-fn rounds() -> usize {
-    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
-}
-
-/// Counts failed calls, and panics at errors that no fault explains.
-struct Failures(AtomicUsize);
-
-impl Failures {
-    fn note(&self, error: &Error) {
-        assert!(crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown(), "{error}");
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn works(
-    client: &LockClient,
-    locks: &[String],
-    histories: &[History],
-    failures: &Failures,
-    over: &dyn Fn() -> bool,
-) {
-    while !over() {
-        let at = random() as usize % locks.len();
-        let lock: FencedLock = client.get_fenced_lock(&locks[at]);
-        match lock.try_acquire_for(ms(500)) {
-            Ok(Some(guard)) => {
-                let open = histories[at]
-                    .acquired(guard.owner(), guard.fencing_token().map(leasehold::FencingToken::get));
-                let promised = now() + guard.remaining();
-                if random().is_multiple_of(64) {
-                    let_pass(ms(random() % 30), "it works");
-                }
-                // The span starts at the grant and ends when the window does, as promised.
-                histories[at].ends(open, now().min(promised));
-                if let Err(error) = guard.unlock() {
-                    failures.note(&error);
-                }
-            }
-            Ok(None) => {}
-            Err(error) => failures.note(&error),
-        }
-    }
-}
-
 #[test]
 fn grants_never_overlap_while_servers_die_hang_and_forget() {
     const GRANTS_A_ROUND: usize = 1_000;
     const LEASE: Duration = ms(1500);
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
-    let rounds = rounds();
+    let rounds = crate::rounds();
     let locks: Vec<String> = (0..4).map(|_| fresh("history")).collect();
-    let histories: Vec<History> = locks.iter().map(|_| History::new()).collect();
-    let grants = || histories.iter().map(|history| history.grants()).sum::<usize>();
-    let (failures, stop) = (Failures(AtomicUsize::new(0)), AtomicBool::new(false));
+    let clients = [(); 4].map(|()| nodes.builder().lease(LEASE).build().unwrap());
+    let fenced = |client: &LockClient, _, name: &str| RedisLock::clone(&client.get_fenced_lock(name));
     let begun = now();
-    std::thread::scope(|scope| {
-        // Even if an assertion here fails: the scope waits for the workers.
-        let ends = Raise(&stop);
-        for _ in 0..4 {
-            let client = nodes.builder().lease(LEASE).build().unwrap();
-            let (locks, histories, failures, stop) = (&locks, &histories, &failures, &stop);
-            scope.spawn(move || works(&client, locks, histories, failures, &|| stop.load(Ordering::SeqCst)));
+    let load = Load::start(&clients, &locks, 1, Use { make: fenced, drops: false });
+    for round in 0..rounds {
+        let first = random() as usize % 5;
+        let victims: Vec<usize> = (0..1 + round % 2).map(|more| (first + more) % 5).collect();
+        match (round + random() as usize) % 2 {
+            0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
+            _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
         }
-        for round in 0..rounds {
-            let first = random() as usize % 5;
-            let victims: Vec<usize> = (0..1 + round % 2).map(|more| (first + more) % 5).collect();
-            match (round + random() as usize) % 2 {
-                0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
-                _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
+        // A server that lost its data stays out for the longest lease, as the promise requires.
+        let_pass(LEASE, "a server that forgot is away");
+        for at in victims {
+            if nodes.servers[at].is_running() {
+                nodes.servers[at].cont();
+            } else {
+                nodes.restart_empty(at);
             }
-            // A server that lost its data stays out for the longest lease, as the promise requires.
-            let_pass(LEASE, "a server that forgot is away");
-            for at in victims {
-                if nodes.servers[at].is_running() {
-                    nodes.servers[at].cont();
-                } else {
-                    nodes.restart_empty(at);
-                }
-            }
-            let_pass(LEASE / 2, "all is well for a while");
         }
-        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS_A_ROUND * rounds);
-        drop(ends);
-    });
+        let_pass(LEASE / 2, "all is well for a while");
+    }
+    comes_true_within(Duration::from_secs(90), || load.grants() >= GRANTS_A_ROUND * rounds);
+    let outcome = load.stop();
     shout(&format!(
         "COUNTED {} grants in {:?}, {rounds} rounds of trouble, {} calls failed",
-        grants(),
+        outcome.grants,
         begun.elapsed(),
-        failures.0.load(Ordering::SeqCst)
+        outcome.errors.values().sum::<usize>()
     ));
-    histories.iter().for_each(|history| history.assert_good(100));
+    assert_eq!((outcome.overlaps, outcome.tokens), (0, 0), "{outcome:?}");
+    assert!(outcome.least >= 100, "{outcome:?}");
     locks.iter().for_each(|lock| nodes.assert_nothing_left(lock));
 }

@@ -51,9 +51,13 @@ pub const SUITES: &[Suite] = &[
     suite("topologies", "topology", "ring::"),
     suite("topologies", "topology", "sentinel::"),
     // The other tests of this module run with the tests of their stores.
-    suite("stores", "stores", "deadlock_processes:: --skip=::two_processes_deadlock"),
+    suite(
+        "stores",
+        "stores",
+        "processes:: --skip=etcd:: --skip=mysql:: --skip=postgres:: --skip=sqlite:: --skip=zookeeper::",
+    ),
     suite("stores", "stores", "etcd::"),
-    suite("stores", "stores", "contended:: files:: formats:: lists:: redis:: secrets::"),
+    suite("stores", "stores", "contended:: files:: formats:: lists:: redis:: secrets:: --skip=processes::"),
     suite("stores", "stores", "mysql:: mysql_settings::"),
     suite("stores", "stores", "orders:: sqlite:: tls::"),
     suite("stores", "stores", "postgres::"),

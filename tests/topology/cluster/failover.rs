@@ -1,7 +1,9 @@
 //! Members fail or change places while locks are used.
 
-use super::load::{L, Load, POLL, T, Total, assert_nothing_is_left, builder, rounds};
+use super::load::{self, L, POLL, T, assert_nothing_is_left, builder};
+use crate::rounds;
 use crate::support::cluster::Cluster;
+use crate::support::load::Load;
 use crate::support::prelude::*;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -44,14 +46,14 @@ fn failovers(fault: Fault, what: &str) {
         let Some(mut cluster) = Cluster::start() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
         // A planned failover pauses the primary briefly, and loses no answer.
-        let load = Load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
+        let (load, seen) = load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
         let mut figures = Figures::default();
         for round in 0..rounds() {
             let first = 2 * (round % 3);
             failover(fault, &mut cluster, &load, &names[first..first + 2], &mut figures);
         }
-        let lost = load.seen.losses();
-        let Total { grants, unknown } = load.end();
+        let lost = seen.losses();
+        let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
         // A hand-off whose answer was lost with its member can be neither read nor repeated, and its unlock
         // says so.
@@ -84,12 +86,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let lost_name = cluster.name_on(primary, "lost");
     let losing = holder.get_lock(&lost_name).acquire().unwrap();
     let losses = losing.lost();
-    let waiting = call_on(waiter.get_fenced_lock(&name), move |lock| {
-        lock.lock().unwrap();
-        let at = now();
-        lock.unlock().unwrap();
-        at
-    });
+    let waiting = call(turn(RedisLock::from(waiter.get_fenced_lock(&name))));
     let has = |key: &str| {
         let acknowledged: i64 = cluster.ask(primary, &["WAIT", "1", "1000"]);
         acknowledged == 1 && cluster.ask::<i64>(primary, &["EXISTS", key]) == 1
@@ -120,7 +117,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     figures.failover.push(failover);
     for name in names {
         load.await_grant(name);
-        let gap = load.longest_gap(name, begun);
+        let gap = load.longest_gap(std::slice::from_ref(name), begun);
         figures.gap.push(gap);
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }

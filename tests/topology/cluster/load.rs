@@ -1,16 +1,11 @@
-//! Several clients of one process that use a few locks as fast as they can, and record their holds.
-
-use std::collections::BTreeMap;
-use std::thread::JoinHandle;
-
-use leasehold::Error;
+//! Several clients of one process that use a few locks of a cluster as fast as they can; and what they must not
+//! leave behind.
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;
-use crate::support::history::History;
-use crate::support::observer::{Seen, texts};
+use crate::support::load::{Load, Use};
+use crate::support::observer::Seen;
 use crate::support::prelude::*;
-use crate::support::random;
 
 /// Connect time-out: long enough for a busy machine, and the longest delay by a frozen member.
 const CONNECT: Duration = ms(2000);
@@ -31,106 +26,32 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .client_name(NAME)
 }
 
-pub(crate) fn rounds() -> usize {
-    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
+/// Three clients with three threads each, which use locks of all kinds in turn. A request without an answer in
+/// `command_timeout` has an unknown outcome.
+pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> (Load, Seen) {
+    let seen = Seen::default();
+    let client = |()| {
+        let options = builder(cluster).command_timeout(command_timeout).connect_timeout(command_timeout);
+        options.observer(seen.clone()).build().unwrap()
+    };
+    (Load::start(&[(); 3].map(client), names, 3, Use { make: kind, drops: true }), seen)
 }
 
-/// One lock's history, and a resource that refuses writes with an older fence.
-struct Record {
-    history: History,
-    grants: Mutex<Vec<Instant>>,
-    newest: AtomicU64,
-    stale: AtomicU64,
-}
-
-pub(crate) struct Total {
-    pub(crate) grants: usize,
-    pub(crate) unknown: u64,
-}
-
-pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    records: Arc<BTreeMap<String, Record>>,
-    errors: Arc<Mutex<Vec<String>>>,
-    unknown: Arc<AtomicU64>,
-    pub(crate) seen: Seen,
-    workers: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    /// Starts three clients with three threads each, which use locks of all kinds in turn. A request without
-    /// an answer in `command_timeout` has an unknown outcome.
-    pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> Load {
-        let record = || Record {
-            history: History::new(),
-            grants: Mutex::default(),
-            newest: AtomicU64::new(0),
-            stale: AtomicU64::new(0),
-        };
-        let mut load = Load {
-            stop: Arc::default(),
-            records: Arc::new(names.iter().map(|name| (name.clone(), record())).collect()),
-            errors: Arc::default(),
-            unknown: Arc::default(),
-            seen: Seen::default(),
-            workers: Vec::new(),
-        };
-        for _ in 0..3 {
-            let options = builder(cluster).command_timeout(command_timeout).connect_timeout(command_timeout);
-            let client = options.observer(load.seen.clone()).build().unwrap();
-            for _ in 0..3 {
-                let (client, names) = (client.clone(), names.to_vec());
-                let (stop, records) = (Arc::clone(&load.stop), Arc::clone(&load.records));
-                let (errors, unknown) = (Arc::clone(&load.errors), Arc::clone(&load.unknown));
-                load.workers.push(start(move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        let at = random() as usize % names.len();
-                        match turn(&kind(&client, at, &names[at]), &records[&names[at]]) {
-                            Ok(()) => {}
-                            Err(error) if error.action() == "unlock" && error.outcome_unknown() => {
-                                unknown.fetch_add(1, Ordering::SeqCst);
-                            }
-                            Err(error) => errors.lock().push(texts(&error)),
-                        }
-                    }
-                }));
-            }
-        }
-        load
-    }
-
-    pub(crate) fn longest_gap(&self, name: &str, from: Instant) -> Duration {
-        let grants = self.records[name].grants.lock();
-        let since: Vec<Instant> = grants.iter().copied().filter(|at| *at >= from).collect();
-        let mut before = from;
-        let gaps = since.into_iter().map(|at| at - std::mem::replace(&mut before, at));
-        gaps.max().unwrap_or_default()
-    }
-
-    #[track_caller]
-    pub(crate) fn await_grant(&self, name: &str) {
-        let after = now();
-        let granted = || self.records[name].grants.lock().last().is_some_and(|at| *at > after);
-        assert!(eventually(LONG, granted), "nobody gets {name} any more: {:?}", self.errors.lock());
-    }
-
-    /// Ends the load; panics if a lock was held twice, a fence did not grow, or a call failed. Returns the
-    /// number of unlocks of unknown outcome.
-    #[track_caller]
-    pub(crate) fn end(mut self) -> Total {
-        self.stop.store(true, Ordering::SeqCst);
-        for worker in self.workers.drain(..) {
-            worker.join().unwrap();
-        }
-        let errors = std::mem::take(&mut *self.errors.lock());
-        assert!(errors.is_empty(), "{} errors:\n{}", errors.len(), errors.join("\n"));
-        for record in self.records.values() {
-            record.history.assert_good(10);
-            assert_eq!(record.stale.load(Ordering::SeqCst), 0, "writes with an old fence");
-        }
-        let grants = self.records.values().map(|record| record.grants.lock().len()).sum();
-        Total { grants, unknown: self.unknown.load(Ordering::SeqCst) }
-    }
+/// Ends the load; panics if a lock was held twice, a fence did not grow, or a call failed. Returns the number
+/// of grants, and of unlocks of unknown outcome.
+#[track_caller]
+pub(crate) fn end(load: Load) -> (usize, usize) {
+    let mut outcome = load.stop();
+    let mut unknown = 0;
+    outcome.errors.retain(|error, count| {
+        let is_unknown = error.ends_with("during unlock of unknown outcome");
+        unknown += usize::from(is_unknown) * *count;
+        !is_unknown
+    });
+    assert!(outcome.errors.is_empty(), "{outcome:?}");
+    assert_eq!((outcome.overlaps, outcome.tokens, outcome.refused), (0, 0, 0), "{outcome:?}");
+    assert!(outcome.least >= 10, "{outcome:?}");
+    (outcome.grants, unknown)
 }
 
 fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
@@ -140,28 +61,6 @@ fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
         2 => client.get_fair_lock(name),
         _ => client.get_read_write_lock(name).write().clone(),
     }
-}
-
-fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
-    let guard = lock.acquire()?;
-    let (at, remaining) = (now(), guard.remaining());
-    record.grants.lock().push(at);
-    let fence = guard.fencing_token().map(leasehold::FencingToken::get);
-    let open = record.history.acquired(guard.owner(), fence);
-    if let Some(fence) = fence
-        && record.newest.fetch_max(fence, Ordering::SeqCst) > fence
-    {
-        record.stale.fetch_add(1, Ordering::SeqCst);
-    }
-    let pause = Duration::from_micros(random() % 3000);
-    let _never: bool = eventually(pause, || false);
-    record.history.ends(open, now().min(at + remaining));
-    // Half of the guards are dropped, which does not wait.
-    if random().is_multiple_of(2) {
-        drop(guard);
-        return Ok(());
-    }
-    guard.unlock()
 }
 
 /// Runs `body` in a process with a cluster; nothing may be left.

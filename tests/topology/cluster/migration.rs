@@ -2,7 +2,8 @@
 
 use leasehold::ClusterPubSub::{Auto, Plain};
 
-use super::load::{Load, T, Total, assert_all_was_given_back, builder, on_cluster, rounds};
+use super::load::{self, T, assert_all_was_given_back, builder, on_cluster};
+use crate::rounds;
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
@@ -18,24 +19,53 @@ fn is_failure(event: &Event, names: &[&String]) -> bool {
     }
 }
 
-/// Moves a slot with its content, as `redis-cli --cluster reshard` does. `between` runs half-way: the members
-/// know, and the keys have not moved.
+/// A key's slot on its way between two members, as `redis-cli --cluster reshard` moves it.
+struct Move<'a> {
+    cluster: &'a Cluster,
+    slot: String,
+    members: [usize; 2],
+    ids: [String; 2],
+}
+
+impl Move<'_> {
+    /// Both members know of the move, and no key has moved.
+    fn begin<'a>(cluster: &'a Cluster, key: &str, from: usize, to: usize) -> Move<'a> {
+        let ids = [from, to].map(|member| cluster.id(member));
+        let this = Move { cluster, slot: cluster.slot(key).to_string(), members: [from, to], ids };
+        this.set(1, "IMPORTING", 0);
+        this.set(0, "MIGRATING", 1);
+        this
+    }
+
+    fn set(&self, at: usize, state: &str, other: usize) {
+        let words = ["CLUSTER", "SETSLOT", &self.slot, state, &self.ids[other]];
+        self.cluster.on(self.members[at], &words);
+    }
+
+    fn take(&self, key: &str) {
+        let port = self.cluster.members[self.members[1]].port().to_string();
+        // NOKEY: the key has ended.
+        self.cluster.on(self.members[0], &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+
+    /// The slot is the new member's; keys that were not taken have to be gone.
+    fn end(self) {
+        self.set(1, "NODE", 1);
+        self.set(0, "NODE", 1);
+    }
+}
+
+/// Moves a slot with its content. `between` runs half-way: the members know, and the keys have not moved.
 fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     let from = cluster.primary_seen_by(to, key);
-    let slot = cluster.slot(key).to_string();
-    let (from_id, to_id) = (cluster.id(from), cluster.id(to));
-    cluster.on(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
-    cluster.on(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    let slot = Move::begin(cluster, key, from, to);
     between();
-    let port = cluster.members[to].port().to_string();
     loop {
-        let keys: Vec<String> = cluster.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+        let keys: Vec<String> = cluster.ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot.slot, "1"]);
         let Some(key) = keys.first() else { break };
-        // NOKEY: the key has ended.
-        cluster.on(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        slot.take(key);
     }
-    cluster.on(to, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
-    cluster.on(from, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+    slot.end();
 }
 
 #[test]
@@ -47,7 +77,7 @@ fn moving_slots_cost_no_error_or_second_holder() {
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));
-        let load = Load::start(&cluster, &names, T * 6);
+        let (load, seen) = load::start(&cluster, &names, T * 6);
         let (home, begun) = (cluster.primary_of(&tag), now());
         let moves = 10 * rounds();
         for number in 0..moves {
@@ -59,14 +89,13 @@ fn moving_slots_cost_no_error_or_second_holder() {
         for name in &names {
             load.await_grant(name);
         }
-        let longest = names.iter().map(|name| load.longest_gap(name, begun)).max().unwrap();
+        let longest = load.longest_gap(&names, begun);
         // Fair and read-write locks have several keys: a release that finds them on two members is reported
         // as failed, and repeated.
         let single = [&names[0], &names[1], &names[4]];
-        let failures: Vec<_> =
-            load.seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
-        assert_eq!((&failures[..], load.seen.losses()), (&[][..], 0));
-        let Total { grants, unknown } = load.end();
+        let failures: Vec<_> = seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
+        assert_eq!((&failures[..], seen.losses()), (&[][..], 0));
+        let (grants, unknown) = load::end(load);
         assert_eq!(unknown, 0, "unlocks of unknown outcome");
         assert_all_was_given_back(&cluster);
         shout(&format!(
@@ -135,12 +164,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
             let waiter = builder().observer(seen.clone()).build().unwrap();
             let name = cluster.name_on(0, "moving");
             let held = holder.get_fenced_lock(&name).acquire().unwrap();
-            let waiting = call_on(waiter.get_lock(&name), move |lock| {
-                lock.lock().unwrap();
-                let at = now();
-                lock.unlock().unwrap();
-                at
-            });
+            let waiting = call(turn(waiter.get_lock(&name)));
             let count = if way == Plain { "NUMSUB" } else { "SHARDNUMSUB" };
             let listens =
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
@@ -172,14 +196,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let before = client.get_lock(name("before")).acquire().unwrap();
         let dropped = client.get_lock(name("dropped")).acquire().unwrap();
         let token = client.get_token_lock(name("token")).acquire().unwrap();
-        let slot = cluster.slot(&tag).to_string();
-        let (from, to) = (cluster.id(0), cluster.id(1));
-        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
-        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
-        let port = cluster.members[1].port().to_string();
-        for what in ["before", "dropped", "token"] {
-            cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &name(what), "0", "5000"]);
-        }
+        let slot = Move::begin(cluster, &tag, 0, 1);
+        ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
         // Keys are renewed, released and re-acquired where they are, and remain one lock. A renewal extends
         // the end by the time since the one before.
         let end = || now() + before.remaining();
@@ -201,8 +219,7 @@ fn locks_work_in_the_middle_of_a_slots_move() {
             assert!(lock.force_unlock().unwrap());
         }
         client.get_token_lock(name("token")).acquire().unwrap().unlock().unwrap();
-        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
-        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        slot.end();
         client.get_lock(name("after")).acquire().unwrap().unlock().unwrap();
     });
 }
@@ -221,12 +238,8 @@ fn a_lock_works_while_its_queue_moved_ahead() {
             let lock = waiter.get_lock(&name);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
             assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
-            let slot = cluster.slot(&name).to_string();
-            let (from, to) = (cluster.id(0), cluster.id(1));
-            cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
-            cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
-            let port = cluster.members[1].port().to_string();
-            cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &line, "0", "5000"]);
+            let slot = Move::begin(cluster, &name, 0, 1);
+            slot.take(&line);
             assert!(!other.get_lock(&name).try_lock().unwrap());
             assert!(!other.get_lock(&name).try_lock_for(ms(50)).unwrap());
             let released = now();
@@ -234,8 +247,7 @@ fn a_lock_works_while_its_queue_moved_ahead() {
             waiting.returns_within(released, ms(1_200), "taking over");
             let turn = other.get_lock(&name).acquire().unwrap();
             turn.unlock().unwrap();
-            cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
-            cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+            slot.end();
             for client in [&holder, &waiter, &other] {
                 let guard = client.get_lock(&name).acquire().unwrap();
                 assert_eq!(&guard.owner().to_string()[14..15], "8", "{way:?}: of {}", client.id());
@@ -256,10 +268,7 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
         let first = client.get_fenced_lock(&name).acquire().unwrap();
         let fence = first.fencing_token();
         first.unlock().unwrap();
-        let slot = cluster.slot(&name).to_string();
-        let (from, to) = (cluster.id(0), cluster.id(1));
-        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
-        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+        let slot = Move::begin(cluster, &name, 0, 1);
         // The counter is on this member and the lock's key is on none, so the server answers TRYAGAIN.
         let error = client.get_fenced_lock(&name).try_acquire().unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
@@ -273,12 +282,9 @@ fn a_fenced_lock_waits_while_its_keys_are_apart() {
                 fence
             });
         let_pass(ms(100), "it is to be refused a few times");
-        let port = cluster.members[1].port().to_string();
-        let counter = format!("redisson_lock_token:{{{name}}}");
         is_done.store(true, Ordering::SeqCst);
-        cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &counter, "0", "5000"]);
-        cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
-        cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        slot.take(&format!("redisson_lock_token:{{{name}}}"));
+        slot.end();
         assert!(waiting.outcome().0 > fence);
     });
 }

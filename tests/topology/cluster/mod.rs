@@ -4,4 +4,3 @@ mod failover;
 mod load;
 mod members;
 mod migration;
-mod waking;

@@ -98,30 +98,6 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
 }
 
 #[test]
-fn an_outdated_sentinel_is_not_trusted() {
-    alone(|| {
-        let Some(binary) = default_server() else { return };
-        let (old, new) = (RedisServer::builder(&binary).start(), RedisServer::builder(&binary).start());
-        let sentinels = [(); 3].map(|()| FakeSentinel::start(1, old.port()));
-        let places: Vec<_> = sentinels.iter().map(FakeSentinel::place).collect();
-        let url = format!("redis-sentinel://{}/{MASTER}", places.join(","));
-        let client = LockClient::builder().url(&url).build().unwrap();
-        for epoch in 2..12 {
-            // Sentinels are asked each second; this is nearly always sooner.
-            let (from, to) = if epoch % 2 == 0 { (&old, &new) } else { (&new, &old) };
-            sentinels[1..].iter().for_each(|sentinel| sentinel.says(epoch, to.port()));
-            query::<i64>(from, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-            let guard = client.get_lock("switched").acquire().unwrap();
-            let held_at = [to, from].map(|server| query::<i64>(server, &["EXISTS", "switched"]));
-            assert_eq!(held_at, [1, 0], "at the new master and at the old one");
-            guard.unlock().unwrap();
-            // The client that missed the switch heard of it later.
-            sentinels[0].says(epoch, to.port());
-        }
-    });
-}
-
-#[test]
 fn a_replica_named_as_master_is_refused() {
     alone(|| {
         let Some(binary) = default_server() else { return };
@@ -230,35 +206,6 @@ fn sentinels_can_have_their_own_credentials() {
 /// The rights of a user on the Sentinels, as in `docs/permissions.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
-
-#[cfg(feature = "tls")]
-#[test]
-fn sentinels_and_their_master_work_over_tls() {
-    alone(|| {
-        let Some(binary) = default_server() else { return };
-        if !binary.has_tls() {
-            return crate::support::shout(
-                "LEFT OUT with this server, which was built without TLS: Sentinel by TLS",
-            );
-        }
-        let mut set = SentinelSet::start_tls(&binary);
-        let ca = set.servers[0].ca();
-        let client = options(&set).tls_ca(&ca).build().unwrap();
-        let held = client.get_lock("by tls").acquire().unwrap();
-        let old = set.master();
-        set.await_replicas();
-        set.fail_over();
-        set.await_switch(old);
-        assert!(client.get_lock("after").try_lock_for(LONG).unwrap());
-        client.get_lock("after").unlock().unwrap();
-        held.unlock().unwrap();
-        let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
-        set.heal();
-        drop(client);
-        assert_all_was_given_back(&set);
-    });
-}
 
 #[test]
 fn after_a_failover_dropped_guards_still_release() {

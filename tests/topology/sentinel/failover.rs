@@ -1,7 +1,8 @@
 //! Failovers under load.
 
+use crate::rounds;
 use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
-use crate::support::load::{Load, Outcome};
+use crate::support::load::{Load, Outcome, Use};
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
@@ -14,11 +15,6 @@ const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
 const P: Duration = ms(1200);
-
-fn rounds() -> u32 {
-    std::env::var("LEASEHOLD_ROUNDS")
-        .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
-}
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
@@ -46,7 +42,9 @@ fn under_load(
     let mut set = SentinelSet::start(&default_server()?);
     let short: Vec<_> = (0..3).map(|_| options(&set).lease(lease).build().unwrap()).collect();
     let (holder, waiting) = (options(&set).build().unwrap(), options(&set).build().unwrap());
-    let load = Load::start(&short, 3);
+    let names = [0, 1, 2].map(|number| fresh(&format!("load:{number}")));
+    let fenced = |client: &LockClient, _, name: &str| RedisLock::clone(&client.get_fenced_lock(name));
+    let load = Load::start(&short, &names, 6, Use { make: fenced, drops: false });
     let (mut all, mut last) = (Vec::new(), set.master());
     for round in 0..rounds() {
         let held = holder.get_fenced_lock(format!("held:{round}")).acquire().unwrap();
@@ -78,7 +76,7 @@ fn under_load(
             handed <= P + SLACK + crate::support::stalled_since(released),
             "the waiter got it after {handed:?}"
         );
-        let gap = load.longest_gap(begun);
+        let gap = load.longest_gap(&names, begun);
         after(&set, old);
         held.check().unwrap();
         held.unlock().unwrap();
@@ -175,7 +173,7 @@ fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
 }
 
 fn limit() -> Duration {
-    Duration::from_secs(60) + rounds() * (LIMIT + LONG)
+    Duration::from_secs(60) + (LIMIT + LONG) * rounds() as u32
 }
 
 #[test]
