@@ -1,6 +1,6 @@
 //! A hand-off within a client while its request is lost, late, or unanswered.
 
-use super::world::{L, PATIENCE, T, World, about, scenario};
+use super::world::{L, PATIENCE, T, World, about};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
@@ -57,15 +57,9 @@ fn end(way: &str, first: Guard) -> leasehold::Result<()> {
     }
 }
 
-#[test]
-fn a_hand_off_by_an_unanswered_unlock_leaves_one_owner() {
-    scenario(|world| passed_on(world, "unlock"));
-}
+scenario!(a_hand_off_by_an_unanswered_unlock_leaves_one_owner, |world| passed_on(world, "unlock"));
 
-#[test]
-fn a_hand_off_by_an_unanswered_drop_leaves_one_owner() {
-    scenario(|world| passed_on(world, "drop"));
-}
+scenario!(a_hand_off_by_an_unanswered_drop_leaves_one_owner, |world| passed_on(world, "drop"));
 
 fn passed_on(world: &World, way: &str) {
     for (number, how) in ways().into_iter().enumerate() {
@@ -84,93 +78,81 @@ fn passed_on(world: &World, way: &str) {
     }
 }
 
-#[test]
-fn a_late_hand_off_takes_nothing_from_later_owners() {
-    scenario(|world| {
-        for way in ["unlock", "drop"] {
-            let client = world.client();
-            let lock = client.get_lock(way);
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let next = Next::waits_for(&client, &lock);
-            let fault = world.proxy.next(about(way), Do::HoldRequest);
-            end(way, first).unwrap();
-            next.has_its_turn(world, way, way);
-            let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let before = world.scripts_run();
-            fault.wait_for(1, LONG);
-            fault.release();
-            assert!(
-                eventually(LONG, || world.scripts_run() > before),
-                "{way}: the late request does not arrive"
-            );
-            throughout(2 * T, || {
-                world.assert_held(way, again.owner(), 1);
-                again.check().is_ok()
-            });
-            again.unlock().unwrap();
-            assert!(world.is_free(way), "{way}");
-        }
-    });
-}
-
-#[test]
-fn hand_offs_between_threads_survive_flushed_scripts() {
-    scenario(|world| {
+scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
+    for way in ["unlock", "drop"] {
         let client = world.client();
-        let threads: Vec<_> = (0..6)
-            .map(|_| {
-                let lock = client.get_lock("chain");
+        let lock = client.get_lock(way);
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let next = Next::waits_for(&client, &lock);
+        let fault = world.proxy.next(about(way), Do::HoldRequest);
+        end(way, first).unwrap();
+        next.has_its_turn(world, way, way);
+        let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let before = world.scripts_run();
+        fault.wait_for(1, LONG);
+        fault.release();
+        assert!(eventually(LONG, || world.scripts_run() > before), "{way}: the late request does not arrive");
+        throughout(2 * T, || {
+            world.assert_held(way, again.owner(), 1);
+            again.check().is_ok()
+        });
+        again.unlock().unwrap();
+        assert!(world.is_free(way), "{way}");
+    }
+});
+
+scenario!(hand_offs_between_threads_survive_flushed_scripts, |world| {
+    let client = world.client();
+    let threads: Vec<_> = (0..6)
+        .map(|_| {
+            let lock = client.get_lock("chain");
+            call(move || {
+                for round in 0..100 {
+                    let guard = lock.acquire()?;
+                    guard.check()?;
+                    if round % 2 == 0 { drop(guard) } else { guard.unlock()? }
+                }
+                Ok::<(), leasehold::Error>(())
+            })
+        })
+        .collect();
+    while !threads.iter().all(Call::is_over) {
+        world.does(&["SCRIPT", "FLUSH"]);
+        let_pass(ms(5), "between two flushes");
+    }
+    threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
+    world.is_given_back("chain", L);
+});
+
+scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {
+    let client = world.client();
+    let lock = client.get_lock("given-up");
+    for round in 0..20 {
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
+        // taken.
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let lock = lock.clone();
                 call(move || {
-                    for round in 0..100 {
-                        let guard = lock.acquire()?;
-                        guard.check()?;
-                        if round % 2 == 0 { drop(guard) } else { guard.unlock()? }
+                    let wait = ms(20 + 2 * number);
+                    let taken = lock.acquire_with(&leased(LEASE).wait(wait))?;
+                    match taken {
+                        Some(guard) => guard.unlock().map(|()| true),
+                        None => Ok(false),
                     }
-                    Ok::<(), leasehold::Error>(())
                 })
             })
             .collect();
-        while !threads.iter().all(Call::is_over) {
-            world.does(&["SCRIPT", "FLUSH"]);
-            let_pass(ms(5), "between two flushes");
+        let_pass(ms(20), "until the first of them gives up");
+        if round % 2 == 0 {
+            drop(first)
+        } else {
+            first.unlock().unwrap()
         }
-        threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
-        world.is_given_back("chain", L);
-    });
-}
-
-#[test]
-fn a_hand_off_to_a_departed_waiter_goes_to_the_next() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("given-up");
-        for round in 0..20 {
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
-            // taken.
-            let waiters: Vec<_> = (0..4)
-                .map(|number| {
-                    let lock = lock.clone();
-                    call(move || {
-                        let wait = ms(20 + 2 * number);
-                        let taken = lock.acquire_with(&leased(LEASE).wait(wait))?;
-                        match taken {
-                            Some(guard) => guard.unlock().map(|()| true),
-                            None => Ok(false),
-                        }
-                    })
-                })
-                .collect();
-            let_pass(ms(20), "until the first of them gives up");
-            if round % 2 == 0 {
-                drop(first)
-            } else {
-                first.unlock().unwrap()
-            }
-            for waiter in waiters {
-                waiter.outcome().0.unwrap();
-            }
-            world.is_given_back("given-up", T);
+        for waiter in waiters {
+            waiter.outcome().0.unwrap();
         }
-    });
-}
+        world.is_given_back("given-up", T);
+    }
+});

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario, scenario_on};
+use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::texts;
 use crate::support::prelude::*;
@@ -184,53 +184,47 @@ fn a_changed_password_costs_no_hold() {
     });
 }
 
-#[test]
-fn a_new_replica_refuses_without_a_loss() {
-    scenario(|world| {
-        let (client, seen) = world.watched_keeping();
-        let nobody = Port::claim();
-        let guard = client.get_lock("replica").acquire().unwrap();
-        await_renewal(&guard);
-        world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
-        let error = client.get_lock("other").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let begun = now();
-        assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
-        within(begun, T, "the refusal");
-        comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
-        world.does(&["REPLICAOF", "NO", "ONE"]);
-        comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
-        guard.unlock().unwrap();
-        client.get_lock("other").lock().unwrap();
-        client.get_lock("other").unlock().unwrap();
-        assert_eq!(seen.losses(), 0);
-    });
-}
+scenario!(a_new_replica_refuses_without_a_loss, |world| {
+    let (client, seen) = world.watched_keeping();
+    let nobody = Port::claim();
+    let guard = client.get_lock("replica").acquire().unwrap();
+    await_renewal(&guard);
+    world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
+    let error = client.get_lock("other").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+    let begun = now();
+    assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
+    within(begun, T, "the refusal");
+    comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
+    world.does(&["REPLICAOF", "NO", "ONE"]);
+    comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
+    guard.unlock().unwrap();
+    client.get_lock("other").lock().unwrap();
+    client.get_lock("other").unlock().unwrap();
+    assert_eq!(seen.losses(), 0);
+});
 
-#[test]
-fn a_full_server_is_busy_and_keeps_holders() {
-    scenario(|world| {
-        let (client, seen) = world.watched_keeping();
-        let guard = client.get_lock("kept").acquire().unwrap();
-        await_renewal(&guard);
-        let mut admin = world.server.admin();
-        let mut most = |number: usize| {
-            redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
-        };
-        most(1);
-        let begun = now();
-        let error = world.builder().build().unwrap_err();
-        within(begun, T, "the refusal");
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        assert!(error.is_retryable(), "{error}");
-        await_renewal(&guard);
-        most(1000);
-        guard.unlock().unwrap();
-        assert_eq!(seen.losses(), 0);
-        world.client().with_lock("kept", |_guard| ()).unwrap();
-    });
-}
+scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
+    let (client, seen) = world.watched_keeping();
+    let guard = client.get_lock("kept").acquire().unwrap();
+    await_renewal(&guard);
+    let mut admin = world.server.admin();
+    let mut most = |number: usize| {
+        redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
+    };
+    most(1);
+    let begun = now();
+    let error = world.builder().build().unwrap_err();
+    within(begun, T, "the refusal");
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.is_retryable(), "{error}");
+    await_renewal(&guard);
+    most(1000);
+    guard.unlock().unwrap();
+    assert_eq!(seen.losses(), 0);
+    world.client().with_lock("kept", |_guard| ()).unwrap();
+});
 
 fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -31,6 +31,16 @@ pub(crate) struct World {
     pub(crate) server: RedisServer,
 }
 
+/// A test of this name, which is a [`scenario`].
+macro_rules! scenario {
+    ($name:ident, |$world:ident| $body:expr) => {
+        #[test]
+        fn $name() {
+            crate::world::scenario(|$world: &mut crate::world::World| $body);
+        }
+    };
+}
+
 #[track_caller]
 pub(crate) fn scenario(body: impl FnOnce(&mut World)) {
     scenario_on(|builder| builder, body);

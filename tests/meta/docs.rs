@@ -117,8 +117,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// All tests: functions marked `#[test]`, contracts (`contracts!`), and tests of all databases
-/// (`database_tests!`).
+/// All tests: functions marked `#[test]`, contracts (`contracts!`), faults (`scenario!`), and tests of all
+/// databases (`database_tests!`).
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -127,6 +127,10 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
+            } else if let Some((name, _)) =
+                line.strip_prefix("scenario!(").and_then(|rest| rest.split_once(','))
+            {
+                names.insert(name.to_owned());
             } else if let Some((name, arguments)) = line
                 .trim_start_matches("pub(crate) ")
                 .strip_prefix("fn ")
