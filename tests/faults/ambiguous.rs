@@ -1,17 +1,11 @@
 //! Requests whose connection ends, or whose reply is lost: before, in the middle and after. Holds have
 //! leases, so that no renewal comes between, unless the test is about renewals.
 
-use super::world::{KEPT, L, PATIENCE, R, T, about, no_releases, releases};
+use super::world::{ENDS, KEPT, L, PATIENCE, R, T, about, no_releases, releases, ways};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
 
 const LEASE: Duration = Duration::from_secs(10);
-
-const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
-
-fn ways() -> Vec<Do> {
-    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
-}
 
 scenario!(callers_do_not_notice_dead_idle_connections, |world| {
     let client = world.client();

@@ -2,15 +2,9 @@
 
 use leasehold::Result;
 
-use super::world::{L, P, T, World, about, releases};
+use super::world::{L, P, T, World, about, releases, ways};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-
-const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
-
-fn ways() -> Vec<Do> {
-    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
-}
 
 fn number(world: &World, key: &str) -> Option<i64> {
     world.run(&["GET", key])

@@ -92,20 +92,6 @@ scenario!(a_black_hole_shorter_than_the_lease_costs_no_hold, |world| {
     assert_eq!(seen.losses(), 0);
 });
 
-scenario!(a_waiter_with_a_half_open_subscription_polls, |world| {
-    let (client, other) = (world.client(), world.direct());
-    let held = other.get_lock("half-open").acquire().unwrap();
-    let lock = client.get_lock("half-open");
-    let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-    world.await_subscription("half-open");
-    world.proxy.hold(Direction::ToClient, Which::Subscribers);
-    world.proxy.hold(Direction::ToServer, Which::Subscribers);
-    let unlocked = now();
-    held.unlock().unwrap();
-    waiter.returns_within(unlocked, P, "taking over").unwrap();
-    world.proxy.resume();
-});
-
 scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
     world.proxy.delay_requests(ms(60));
     world.proxy.delay_replies(ms(60));

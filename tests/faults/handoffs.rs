@@ -1,8 +1,8 @@
 //! A hand-off within a client while its request is lost, late, or unanswered.
 
-use super::world::{L, PATIENCE, T, World, about};
+use super::world::{ENDS, PATIENCE, T, World, about, ways};
 use crate::support::prelude::*;
-use crate::support::proxy::{Do, Then};
+use crate::support::proxy::Do;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -41,10 +41,8 @@ impl Next {
     }
 }
 
-fn ways() -> Vec<Do> {
-    let ends = [Then::Silent, Then::Close, Then::Reset];
-    let replies = ends.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]);
-    replies.chain(ends.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
+fn faults() -> Vec<Do> {
+    ways().into_iter().chain(ENDS.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
 }
 
 fn end(way: &str, first: Guard) -> leasehold::Result<()> {
@@ -62,7 +60,7 @@ scenario!(a_hand_off_by_an_unanswered_unlock_leaves_one_owner, |world| passed_on
 scenario!(a_hand_off_by_an_unanswered_drop_leaves_one_owner, |world| passed_on(world, "drop"));
 
 fn passed_on(world: &World, way: &str) {
-    for (number, how) in ways().into_iter().enumerate() {
+    for (number, how) in faults().into_iter().enumerate() {
         let client = world.client();
         let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
         let lock = client.get_lock(&name);
@@ -99,29 +97,6 @@ scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
         again.unlock().unwrap();
         assert!(world.is_free(way), "{way}");
     }
-});
-
-scenario!(hand_offs_between_threads_survive_flushed_scripts, |world| {
-    let client = world.client();
-    let threads: Vec<_> = (0..6)
-        .map(|_| {
-            let lock = client.get_lock("chain");
-            call(move || {
-                for round in 0..100 {
-                    let guard = lock.acquire()?;
-                    guard.check()?;
-                    if round % 2 == 0 { drop(guard) } else { guard.unlock()? }
-                }
-                Ok::<(), leasehold::Error>(())
-            })
-        })
-        .collect();
-    while !threads.iter().all(Call::is_over) {
-        world.does(&["SCRIPT", "FLUSH"]);
-        let_pass(ms(5), "between two flushes");
-    }
-    threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
-    world.is_given_back("chain", L);
 });
 
 scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {

@@ -6,7 +6,7 @@ use super::world::{KEPT, P, PATIENCE, T, World, scenario_on};
 use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
-use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start};
+use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start, turn};
 
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
@@ -20,63 +20,9 @@ fn use_until_kept(world: &World, lock: &RedisLock) {
     use_until_cached(lock, || world.is_free(lock.name()));
 }
 
-fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
-    let until = world.scripts_run() + looks;
-    assert!(eventually(LONG, || {
-        cycle(lock);
-        world.scripts_run() >= until
-    }));
-}
-
 fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
 }
-
-scenario!(a_returning_thread_reuses_its_cached_lock, |world| {
-    let client = client(world);
-    let lock = kept(world, &client, "stock");
-    let (begun, asked, grants) = (now(), world.scripts_run(), client.stats().grants);
-    for _ in 0..1000 {
-        cycle(&lock);
-        drop(lock.acquire().unwrap());
-        assert!(lock.try_lock().unwrap());
-        lock.unlock().unwrap();
-    }
-    let looks = begun.elapsed().as_millis() / 50 + 5;
-    let asked = u128::from(world.scripts_run() - asked);
-    assert!(asked <= looks, "{asked} requests for 3,000 grants, of which looks are {looks}");
-    assert_eq!(client.stats().grants - grants, 3000, "each is counted");
-    assert_eq!(client.stats().holds, 0, "nobody holds it");
-    client.shutdown().unwrap();
-    assert!(world.is_free("stock"), "the end of a client gives back what it keeps");
-});
-
-scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
-    let (keeper, other) = (client(world), client(world));
-    let lock = kept(world, &keeper, "stock");
-    for is_in_use in [false, true] {
-        let theirs = other.get_lock("stock");
-        if is_in_use {
-            lock.lock().unwrap();
-        } else {
-            // The next check is half a second away, so the recall is what counts.
-            use_until_looked_at(world, &lock, 5);
-        }
-        let asked = now();
-        let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
-        if is_in_use {
-            let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_queue:{stock}"]) == 1;
-            assert!(eventually(LONG, in_line));
-            assert!(!waiter.is_over());
-            let ended = now();
-            lock.unlock().unwrap();
-            waiter.returns_within(ended, ms(50), "taking over at the end of a use").unwrap();
-        } else {
-            waiter.returns_within(asked, ms(50), "taking over what is kept").unwrap();
-        }
-        use_until_kept(world, &lock);
-    }
-});
 
 // Redisson's waiters subscribe to the lock's channel and send no recall.
 scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
@@ -125,12 +71,11 @@ scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
     let other = client(world);
     let lock = kept(world, &keeper, "stock");
     world.proxy.drop_messages(true);
-    let (theirs, asked) = (other.get_lock("stock"), now());
-    let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+    let (asked, waiter) = (now(), call(turn(other.get_lock("stock"))));
     while !waiter.is_over() {
         cycle(&lock); // else nobody would have used it for half a second
     }
-    waiter.returns_within(asked, UNUSED, "taking it").unwrap();
+    waiter.returns_within(asked, UNUSED, "taking it");
     world.proxy.drop_messages(false);
     drop(lock);
 });
@@ -249,8 +194,7 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
         if is_in_use {
             lock.lock().unwrap();
         }
-        let (theirs, asked) = (theirs.clone(), now());
-        let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+        let (asked, waiter) = (now(), call(turn(theirs.clone())));
         if is_in_use {
             assert!(
                 eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:cached"])),
@@ -258,7 +202,7 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
             );
             lock.unlock().unwrap();
         }
-        waiter.returns_within(asked, UNUSED, "taking it").unwrap();
+        waiter.returns_within(asked, UNUSED, "taking it");
     }
 });
 

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
+use crate::support::channel;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
@@ -24,8 +25,13 @@ fn line(name: &str) -> String {
     format!("leasehold_lock_queue:{{{name}}}")
 }
 
-fn standing(world: &World, name: &str) -> usize {
+pub(crate) fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &line(name)])
+}
+
+/// How many listen to the lock's releases.
+pub(crate) fn listeners(world: &World, name: &str) -> i64 {
+    world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(name)]).1
 }
 
 fn await_line(world: &World, name: &str, count: usize) {
@@ -221,8 +227,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
     let mut took = Vec::new();
     for round in 0..ROUNDS {
         let name = format!("forced-{round}");
-        let channel = crate::support::channel(&name);
-        let listeners = || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1;
+        let listeners = || listeners(world, &name);
         let held = holder.get_lock(&name).acquire().unwrap();
         let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.get_lock(&name)))).collect();
         await_line(world, &name, waiting.len());
@@ -232,7 +237,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
         let forced = now();
         let removed: i64 = world.server.admin().del(&name).unwrap();
         assert_eq!(removed, 1);
-        world.does(&["PUBLISH", &channel, "0"]);
+        world.does(&["PUBLISH", &channel(&name), "0"]);
         let had = waiting.into_iter().map(|waiting| waiting.outcome().0).min().unwrap();
         took.push(had.saturating_duration_since(forced).saturating_sub(stalled_since(forced)));
         assert!(eventually(LONG, || listeners() == 0), "one that has had its turn listens still");
@@ -259,7 +264,7 @@ scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
         await_line(world, &name, 1);
         let released = now();
         world.does(&["DEL", &name]);
-        world.does(&["PUBLISH", &crate::support::channel(&name), "0"]);
+        world.does(&["PUBLISH", &channel(&name), "0"]);
         let had = waiting.outcome().0;
         took.push(had.saturating_duration_since(released).saturating_sub(stalled_since(released)));
     }
@@ -281,10 +286,7 @@ fn a_waiter_without_queue_rights_is_woken() {
             for _ in 0..5 {
                 let held = holder.get_lock("rights").acquire().unwrap();
                 let waiting = call(turn(limited.get_lock("rights")));
-                let listens = || {
-                    let channel = crate::support::channel("rights");
-                    world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1
-                };
+                let listens = || listeners(world, "rights") == 1;
                 assert!(eventually(LONG, listens), "it does not listen to releases");
                 let released = now();
                 held.unlock().unwrap();
@@ -300,9 +302,7 @@ scenario!(a_waiter_that_arrived_at_a_full_server_is_woken, |world| {
     let held = holder.get_lock("full").acquire().unwrap();
     world.does(&["CONFIG", "SET", "maxmemory", "1"]);
     let waiting = call(turn(waiter.get_lock("full")));
-    let listens =
-        || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("full")]).1 == 1;
-    assert!(eventually(LONG, listens), "it does not listen to releases");
+    assert!(eventually(LONG, || listeners(world, "full") == 1), "it does not listen to releases");
     world.does(&["CONFIG", "SET", "maxmemory", "0"]);
     let released = now();
     held.unlock().unwrap();
@@ -342,36 +342,6 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     waiting.returns_within(deleted, P, "taking over");
     drop(held);
 });
-
-/// Once the holder knows that it may not notify, its id says so, and waiters listen to its releases.
-#[test]
-fn a_holder_without_queue_rights_wakes_waiters() {
-    let user = |builder: Builder| {
-        let keys = "~rights &redisson_lock__channel:{rights}";
-        builder.user(&format!("old on >pw resetchannels +@all {keys}"))
-    };
-    scenario_on(user, |world| {
-        let builder = world.builder_to(&world.server.url()).lease(LEASE);
-        let holder = builder.username("old").password("pw").build().unwrap();
-        let waiter = client(world);
-        holder.get_lock("rights").acquire().unwrap().unlock().unwrap();
-        for _ in 0..5 {
-            let held = holder.get_lock("rights").acquire().unwrap();
-            assert_eq!(&held.owner().to_string()[14..15], "4", "of {}", holder.id());
-            let waiting = call(turn(waiter.get_lock("rights")));
-            await_line(world, "rights", 1);
-            let listens = || {
-                world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("rights")]).1 == 1
-            };
-            assert!(eventually(LONG, listens), "it does not listen to releases");
-            let released = now();
-            held.unlock().unwrap();
-            waiting.outcome();
-            within(released, ms(100), "taking over");
-            world.does(&["DEL", &line("rights")]);
-        }
-    });
-}
 
 /// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
 /// for ever. Found by `tests/proof`.

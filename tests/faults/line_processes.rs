@@ -1,6 +1,7 @@
 //! The first in the queue is a process that is stopped or killed at the release: the second is served within
 //! a safety poll, for each of a hundred locks.
 
+use super::line::standing;
 use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
@@ -47,7 +48,7 @@ fn await_lines(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);
         let stand = || {
-            world.run::<usize>(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")]) == count
+            standing(world, &name) == count
                 && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
         };
         assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
@@ -62,17 +63,7 @@ fn round(
     fail: impl FnOnce(),
 ) -> Vec<Duration> {
     await_lines(world, round, 1);
-    let waiting: Vec<_> = (0..NAMES)
-        .map(|number| {
-            let lock = waiter.get_lock(name(round, number));
-            call(move || {
-                let guard = lock.acquire().unwrap();
-                let had = now();
-                guard.unlock().unwrap();
-                had
-            })
-        })
-        .collect();
+    let waiting: Vec<_> = (0..NAMES).map(|number| call(turn(waiter.get_lock(name(round, number))))).collect();
     await_lines(world, round, 2);
     fail();
     let released: Vec<Instant> = held
@@ -158,10 +149,6 @@ fn is_the_dozen() -> bool {
         }
     });
     true
-}
-
-fn standing(world: &World, name: &str) -> usize {
-    world.run(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")])
 }
 
 /// A live client waits behind them. It is served at once when the lock is released soon after; when the lock

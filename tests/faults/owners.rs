@@ -127,25 +127,6 @@ scenario!(a_late_partial_release_touches_no_later_hold, |world| {
     assert!(world.is_free("partial"));
 });
 
-scenario!(a_renewal_that_arrives_late_prolongs_no_later_hold, |world| {
-    let (client, _) = world.watched_keeping();
-    let lock = client.get_lock("renewal");
-    let guard = lock.acquire().unwrap();
-    let fault = world.proxy.next(about("renewal"), Do::HoldRequest);
-    fault.wait_for(1, LONG);
-    let let_go = T + R;
-    throughout(let_go, || guard.check().is_ok());
-    guard.unlock().unwrap();
-    let lease = KEPT / 2; // shorter than what the renewal asks for
-    let second = lock.acquire_with(&leased(lease)).unwrap().unwrap();
-    arrives(world, &fault);
-    let ttl = world.ttl("renewal");
-    assert!(ttl <= i64::try_from(lease.as_millis()).unwrap(), "the second hold's {lease:?} became {ttl} ms");
-    stays(world, "renewal", second.owner(), 1);
-    second.unlock().unwrap();
-    assert!(world.is_free("renewal"));
-});
-
 scenario!(a_release_after_an_abort_frees_nothing, |world| {
     // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
     let near = Proxy::to(world.proxy.address());

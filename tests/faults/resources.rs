@@ -8,30 +8,6 @@ use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
-scenario!(a_panic_in_the_critical_section_releases_the_lock, |world| {
-    let client = world.client();
-    let lock = client.get_lock("panics");
-    for way in 0..3 {
-        let begun = now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| match way {
-            0 => {
-                let _outer = lock.acquire().unwrap();
-                let _inner = lock.acquire().unwrap();
-                quiet_panic()
-            }
-            1 => client.with_lock("panics", |_guard| quiet_panic()).unwrap(),
-            _ => {
-                let _owned = lock.acquire_owned().unwrap();
-                quiet_panic()
-            }
-        }));
-        assert!(outcome.is_err());
-        comes_within(begun, T, "the release", || world.is_free("panics"));
-    }
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
-});
-
 scenario!(a_drop_in_a_panic_neither_panics_nor_blocks, |world| {
     let client = world.client();
     let begun = catch_unwind(AssertUnwindSafe(|| {
@@ -251,51 +227,6 @@ scenario!(a_shutdown_of_a_busy_client_leaves_no_lock, |world| {
             assert!(error.kind() == ErrorKind::ShutDown || error.is_lost(), "{error}");
         }
     }
-});
-
-scenario!(two_thousand_cycles_leave_nothing, |world| {
-    // One of thousands of answers may be late on a busy machine.
-    let patient = || world.builder().command_timeout(LONG).build().unwrap();
-    let client = patient();
-    let blocker = world.direct();
-    let blocked = blocker.get_lock("busy").acquire().unwrap();
-    let before = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
-    for round in 0..2000 {
-        let name = format!("cycle-{}", round % 7);
-        match round % 6 {
-            0 => client.with_lock(&name, |_| ()).unwrap(),
-            1 => drop(client.get_fenced_lock(&name).acquire().unwrap()),
-            2 => drop(client.get_lock(&name).acquire_owned().unwrap()),
-            4 => {
-                let locks = [
-                    client.get_lock(&name),
-                    client.get_fair_lock("cycle-fair"),
-                    client.get_lock("cycle-last"),
-                ];
-                drop(client.get_multi_lock(locks).acquire().unwrap());
-            }
-            3 => {
-                let token = client.get_token_lock(format!("token-{}", round % 3));
-                token.lock().unwrap();
-                token.unlock().unwrap();
-            }
-            _ => assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap()),
-        }
-        if round % 100 == 0 {
-            // A client that comes and goes, with a listener and a hold that it forgets to release.
-            let guest = patient();
-            let guard = guest.get_lock("guest").acquire().unwrap();
-            let _lost = guard.lost();
-            guest.get_lock("guest").lock().unwrap();
-            drop(guard);
-        }
-    }
-    let after = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
-    // The proxy's half of the connections counts too.
-    assert!(after <= before + 24, "{before} descriptors before, {after} after");
-    blocked.unlock().unwrap();
-    drop((client, blocker));
-    world.all_are_given_back(L);
 });
 
 scenario!(a_thousand_holds_are_renewed_in_few_round_trips, |world| {

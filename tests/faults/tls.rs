@@ -38,12 +38,12 @@ fn locks_work_over_tls() {
         let guard = other.get_lock("secured").acquire().unwrap();
         let lock = client.get_lock("secured");
         assert!(!lock.try_lock().unwrap());
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = call(turn(lock));
         world.await_subscription("secured");
         await_renewal(&guard);
         let unlocked = now();
         guard.unlock().unwrap();
-        waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
+        waiter.returns_within(unlocked, ms(50), "taking over");
         let guard = client.get_lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
         await_renewal(&guard);

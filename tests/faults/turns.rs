@@ -44,22 +44,7 @@ fn clients(world: &World) -> (Vec<LockClient>, Vec<Grants>) {
     (0..2).map(|_| client()).unzip()
 }
 
-fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
-    contend_by(
-        |lock, work| {
-            let _guard = lock.acquire().unwrap();
-            work();
-        },
-        locks,
-        is_over,
-    )
-}
-
-fn contend_by(
-    cycle: impl Fn(&RedisLock, &dyn Fn()) + Sync,
-    locks: &[RedisLock],
-    is_over: impl FnOnce() -> bool,
-) -> bool {
+fn contend(cycle: fn(&RedisLock, &dyn Fn()), locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     let (inside, twice, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let is_over = thread::scope(|scope| {
         let _end = Raise(&stop);
@@ -79,16 +64,15 @@ fn contend_by(
     is_over
 }
 
-fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
-    contend_by(
-        |lock, work| {
-            lock.lock().unwrap();
-            work();
-            lock.unlock().unwrap();
-        },
-        locks,
-        is_over,
-    )
+fn by_guard(lock: &RedisLock, work: &dyn Fn()) {
+    let _guard = lock.acquire().unwrap();
+    work();
+}
+
+fn by_unlock(lock: &RedisLock, work: &dyn Fn()) {
+    lock.lock().unwrap();
+    work();
+    lock.unlock().unwrap();
 }
 
 scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
@@ -96,7 +80,7 @@ scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
     let locks: Vec<_> =
         clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
     let have_turns = || grants.iter().all(|grants| grants.unasked() > 500);
-    let had_turns = contend(&locks, || eventually(LONG, have_turns));
+    let had_turns = contend(by_guard, &locks, || eventually(LONG, have_turns));
     let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
     assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
     assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
@@ -115,7 +99,7 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
         [one.all().saturating_sub(unasked), unasked]
     };
     let mut before = Vec::new();
-    let had_turns = contend_by_unlock(&locks, || {
+    let had_turns = contend(by_unlock, &locks, || {
         // The clients recall each other, so `cached` is paused most of the time, and only time slices
         // save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
@@ -214,7 +198,7 @@ fn a_process_exit_frees_cached_locks() {
         let locks: Vec<_> = clients.iter().map(|client| client.get_lock("hot")).collect();
         for _ in 0..9 {
             let mut exited = now();
-            contend(&locks, || {
+            contend(by_guard, &locks, || {
                 let process = reexecuted(&test_name(), &[(EXITS, &format!("{} turn", world.server.url()))]);
                 let (is_well, _) = process.ends_within(LONG);
                 exited = now();

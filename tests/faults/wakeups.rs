@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use super::world::{KEPT, L, P, T, World, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
-use crate::support::proxy::{Command, Do, Which, verb};
+use crate::support::proxy::{Command, Direction, Do, Which, verb};
 use crate::support::stalls::stalled_between;
 
 scenario!(killed_subscriptions_do_not_strand_waiters, |world| {
@@ -54,27 +54,34 @@ scenario!(a_release_before_the_subscription_is_noticed, |world| {
         let client = world.client();
         let held = other.get_lock("between").acquire().unwrap();
         let fault = world.proxy.next(verb("SUBSCRIBE"), held_back.clone());
-        let lock = client.get_lock("between");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = call(turn(client.get_lock("between")));
         fault.wait_for(1, LONG);
         held.unlock().unwrap();
         fault.release();
         let stands = now();
-        waiter.returns_within(stands, ms(50), "noticing the release").unwrap();
+        waiter.returns_within(stands, ms(50), "noticing the release");
     }
 });
 
 scenario!(a_lost_message_costs_one_poll, |world| {
     let (client, other) = (world.client(), world.direct());
-    let held = other.get_lock("lost").acquire().unwrap();
-    let lock = client.get_lock("lost");
-    let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-    world.await_subscription("lost");
-    world.proxy.drop_messages(true);
-    let unlocked = now();
-    held.unlock().unwrap();
-    waiter.returns_within(unlocked, P, "taking over").unwrap();
-    assert!(world.proxy.messages_dropped() >= 1);
+    for is_half_open in [false, true] {
+        let held = other.get_lock("lost").acquire().unwrap();
+        let waiter = call(turn(client.get_lock("lost")));
+        world.await_subscription("lost");
+        if is_half_open {
+            world.proxy.hold(Direction::ToClient, Which::Subscribers);
+            world.proxy.hold(Direction::ToServer, Which::Subscribers);
+        } else {
+            world.proxy.drop_messages(true);
+        }
+        let unlocked = now();
+        held.unlock().unwrap();
+        waiter.returns_within(unlocked, P, "taking over");
+        assert!(world.proxy.messages_dropped() >= 1);
+        world.proxy.drop_messages(false);
+    }
+    world.proxy.resume();
 });
 
 #[test]
@@ -89,13 +96,12 @@ fn waiters_without_subscriptions_poll() {
         let other = world.direct();
         for _ in 0..2 {
             let held = other.get_lock("mute").acquire().unwrap();
-            let lock = client.get_lock("mute");
-            let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+            let waiter = call(turn(client.get_lock("mute")));
             seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
             assert!(!waiter.is_over());
             let unlocked = now();
             held.unlock().unwrap();
-            waiter.returns_within(unlocked, P, "taking over").unwrap();
+            waiter.returns_within(unlocked, P, "taking over");
         }
         let told = seen.count(|event| matches!(event, Event::NoWakeups(_)));
         assert_eq!(told, 1, "{:?}", seen.events());
@@ -112,12 +118,12 @@ scenario!(a_lock_without_expiry_is_polled, |world| {
     assert!(!lock.try_lock_for(ms(300)).unwrap());
     assert!(begun.elapsed() >= ms(300));
     within(begun, ms(300) + T, "a wait");
-    let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = call(turn(lock));
     world.await_subscription("endless");
     // An operator's DEL publishes nothing.
     world.does(&["DEL", "endless"]);
     let deleted = now();
-    waiter.returns_within(deleted, P, "taking over").unwrap();
+    waiter.returns_within(deleted, P, "taking over");
 });
 
 scenario!(a_thousand_waiters_share_two_connections_and_are_all_served, |world| {
@@ -171,12 +177,7 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
     let client = world.builder_to(&world.server.url()).retry_timeout(LONG).build().unwrap();
     let other = world.direct();
     let held = other.get_lock("herd").acquire().unwrap();
-    let waiters: Vec<_> = (0..WAITERS)
-        .map(|_| {
-            let lock = client.get_lock("herd");
-            call(move || lock.lock().and_then(|()| lock.unlock()))
-        })
-        .collect();
+    let waiters: Vec<_> = (0..WAITERS).map(|_| call(turn(client.get_lock("herd")))).collect();
     world.await_subscription("herd");
     world.server.kill();
     drop((held, other)); // nobody there to give it back to
@@ -193,9 +194,7 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
     drop(listener);
     assert!((1..=100).contains(&came), "{came} connections in two seconds");
     world.server.restart();
-    for waiter in waiters {
-        waiter.outcome().0.unwrap();
-    }
+    waiters.into_iter().for_each(|waiter| drop(waiter.outcome()));
     world.is_given_back("herd", L);
 });
 
@@ -216,17 +215,10 @@ scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
         .collect();
     let busy = other.get_lock("busy").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
     let awaited = other.get_lock("awaited").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
-    let lock = client.get_lock("awaited");
-    let first = call(move || lock.lock().and_then(|()| lock.unlock()));
+    let first = call(turn(client.get_lock("awaited")));
     world.await_subscription("awaited");
     world.proxy.stop_reading(Which::Subscribers);
-    let waiters: Vec<_> = held
-        .iter()
-        .map(|guard| {
-            let lock = client.get_lock(guard.name());
-            call(move || lock.lock().and_then(|()| lock.unlock()))
-        })
-        .collect();
+    let waiters: Vec<_> = held.iter().map(|guard| call(turn(client.get_lock(guard.name())))).collect();
     // More than all buffers hold: megabytes remain to be written.
     let is_theirs = |command: &Command| command.args.iter().any(|arg| arg.len() >= LENGTH);
     let mut cycles = 0;
@@ -245,7 +237,7 @@ scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
     drop((held, awaited));
     let resumed = now();
     for waiter in waiters.into_iter().chain([first]) {
-        waiter.returns_within(resumed, 2 * LONG, "taking over").unwrap();
+        waiter.returns_within(resumed, 2 * LONG, "taking over");
     }
     busy.unlock().unwrap();
 });

@@ -9,7 +9,7 @@ use crate::support::channel;
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
-use crate::support::proxy::{Command, Proxy, Then, Which};
+use crate::support::proxy::{Command, Do, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 
 /// Lease, time between renewals, command time-out, safety poll.
@@ -272,6 +272,14 @@ pub(crate) fn await_renewal(guard: &Guard) {
 pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
     let name = name.to_owned();
     move |command| command.is_script() && command.contains(&name)
+}
+
+/// How a connection may end.
+pub(crate) const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
+
+/// The ways to lose a reply: the whole of it or its end, with each end of the connection.
+pub(crate) fn ways() -> Vec<Do> {
+    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }
 
 pub(crate) fn releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
