@@ -5,7 +5,6 @@ use crate::support::prelude::*;
 use crate::support::processes::increments;
 
 contracts!(
-    two_clients_are_two_owners_even_on_one_thread,
     all_kinds_exclude_threads_and_clients,
     exactly_one_of_two_clients_holds,
     sixteen_clients_count_exactly,
@@ -36,21 +35,6 @@ impl Unprotected {
         thread::yield_now();
         self.0.store(value + 1, Ordering::Relaxed);
     }
-}
-
-fn two_clients_are_two_owners_even_on_one_thread(store: &Store) {
-    let name = fresh("owners");
-    let (one, other) = (store.client(), store.client());
-    assert_ne!(one.id(), other.id());
-    assert_ne!(one.current_owner(), other.current_owner());
-    one.get_lock(&name).lock().unwrap();
-    assert!(one.get_lock(&name).is_held_by_current_thread().unwrap());
-    assert!(!other.get_lock(&name).is_held_by_current_thread().unwrap());
-    assert_eq!(other.get_lock(&name).hold_count().unwrap(), 0);
-    assert!(!other.get_lock(&name).try_lock().unwrap());
-    assert!(other.get_lock(&name).unlock().unwrap_err().is_not_held());
-    assert_eq!(one.get_lock(&name).hold_count().unwrap(), 1);
-    one.get_lock(&name).unlock().unwrap();
 }
 
 fn all_kinds_exclude_threads_and_clients(store: &Store) {

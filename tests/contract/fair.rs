@@ -14,8 +14,7 @@ contracts!(needs Fair:
     a_try_does_not_overtake_waiters,
     a_single_try_leaves_no_place_in_the_queue,
     a_timed_out_waiter_delays_nobody,
-    an_interrupted_waiter_delays_nobody,
-    a_shut_down_clients_waiter_delays_nobody,
+    a_waiter_that_leaves_delays_nobody,
     the_holder_acquires_again_before_the_waiters,
     a_fair_lock_can_have_fencing_tokens,
     expired_leases_serve_the_waiters_in_order,
@@ -100,36 +99,27 @@ fn a_timed_out_waiter_delays_nobody(store: &Store) {
     waiter.woken_since(freed);
 }
 
-fn an_interrupted_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("interrupt");
-    let held = Holding::take(&client.get_fair_lock(&name));
-    let interrupt = Interrupt::new();
-    let first = queued(&client, &name, {
-        let (lock, interrupt) = (other.get_fair_lock(&name), interrupt.clone());
-        move || lock.lock_interruptibly(&interrupt)
-    });
-    let second = queue_up(&client, &name, || ());
-    interrupt.interrupt();
-    assert!(first.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
-    let freed = held.release();
-    second.woken_since(freed);
-}
-
-fn a_shut_down_clients_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shutdown");
-    let held = Holding::take(&client.get_fair_lock(&name));
-    let first = queued(&client, &name, {
-        let lock = other.get_fair_lock(&name);
-        move || lock.lock()
-    });
-    let second = queue_up(&client, &name, || ());
-    other.shutdown().unwrap();
-    assert!(first.returns_within(SLACK * 2).0.is_err());
-    let freed = held.release();
-    // The client gave up its place at shutdown: a dead waiter's place would last six seconds.
-    second.woken_since(freed);
+fn a_waiter_that_leaves_delays_nobody(store: &Store) {
+    for by_shutdown in [false, true] {
+        let (client, other, interrupt) = (store.client(), store.client(), Interrupt::new());
+        let name = fresh("leaves");
+        let held = Holding::take(&client.get_fair_lock(&name));
+        let first = queued(&client, &name, {
+            let (lock, interrupt) = (other.get_fair_lock(&name), interrupt.clone());
+            move || lock.lock_interruptibly(&interrupt)
+        });
+        let second = queue_up(&client, &name, || ());
+        if by_shutdown {
+            other.shutdown().unwrap()
+        } else {
+            interrupt.interrupt()
+        }
+        let error = first.returns_within(SLACK * 2).0.unwrap_err();
+        assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
+        let freed = held.release();
+        // It gave up its place: a dead waiter's place would last six seconds.
+        second.woken_since(freed);
+    }
 }
 
 /// From Redisson's tests: eight threads in sequence, none of which releases the lock.

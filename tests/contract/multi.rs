@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use leasehold::{Lock, MultiLock};
 
 use super::harness::{Need, Store, fresh};
-use super::observer::{Seen, Teller};
+use super::observer::{Seen, watches};
 use crate::support::prelude::*;
 
 contracts!(
@@ -212,34 +212,24 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for number in 0..10 {
-            let (client, names, had) = (&clients[number % 2], &names, &had);
-            scope.spawn(move || {
-                let multi = group(client, names);
-                if multi.try_lock_for_with_lease(Duration::ZERO, SECOND * 20).unwrap() {
-                    had.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-    });
+    let try_for = |wait: Duration| {
+        thread::scope(|scope| {
+            for number in 0..10 {
+                let multi = group(&clients[number % 2], &names);
+                let had = &had;
+                scope.spawn(move || {
+                    let is_had = multi.try_lock_for_with_lease(wait, SECOND * 20).unwrap();
+                    had.fetch_add(usize::from(is_had), Ordering::SeqCst);
+                });
+            }
+        });
+        had.load(Ordering::SeqCst)
+    };
     // Two groups may each have held one of the locks and so have failed both.
-    assert!(had.load(Ordering::SeqCst) <= 1);
+    assert!(try_for(Duration::ZERO) <= 1);
     let begun = now();
-    let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
-    thread::scope(|scope| {
-        for number in 0..10 {
-            let (client, names, had) = (&clients[number % 2], &names, &had_in_time);
-            scope.spawn(move || {
-                let multi = group(client, names);
-                if multi.try_lock_for_with_lease(SECOND * 3, SECOND * 20).unwrap() {
-                    had.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-    });
+    assert_eq!(try_for(SECOND * 3), 1);
     assert!(begun.elapsed() < SECOND * 19, "the lease must not have ended");
-    assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
 fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
@@ -560,7 +550,7 @@ fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
 }
 
 fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
     let names = names(2);
@@ -672,7 +662,7 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
 }
 
 fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
     let multi = group(&client, &names);

@@ -13,7 +13,6 @@ contracts!(
     a_max_hold_below_the_lease_shortens_the_lease,
     unusable_options_are_refused_before_any_request,
     a_spin_lock_excludes_and_wakes_subscribed_waiters,
-    a_spinning_waiter_gets_a_freed_lock_soon,
     a_waiter_behind_a_spinning_one_does_not_spin,
 );
 
@@ -116,19 +115,6 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let (had, _) = waiter.returns_within(SLACK * 4);
     // The safety poll would come a second later.
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
-}
-
-fn a_spinning_waiter_gets_a_freed_lock_soon(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("spinning");
-    let held = Holding::take(&client.get_lock(&name));
-    let waiter = Waiter::on(other.get_spin_lock(&name), move |lock| {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    });
-    let freed = held.release();
-    let (_, returned) = waiter.returns_within(ms(128) + SLACK);
-    assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
 }
 
 fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {

@@ -12,7 +12,6 @@ contracts!(needs Token:
     a_reentrant_lock_refuses_a_token_locks_key,
     a_released_name_can_be_used_by_another_kind,
     a_token_lock_is_shown_with_its_token,
-    a_token_locks_hold_count_is_one_or_zero,
 );
 
 fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
@@ -37,20 +36,6 @@ fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
     lock.unlock().unwrap();
     lock.lock().unwrap();
     lock.unlock().unwrap();
-}
-
-fn a_token_locks_hold_count_is_one_or_zero(store: &Store) {
-    let lock = store.client().get_token_lock(fresh("count"));
-    assert_eq!(lock.hold_count().unwrap(), 0);
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    elsewhere(|| {
-        assert_eq!(lock.hold_count().unwrap(), 0);
-        assert!(!lock.is_held_by_current_thread().unwrap());
-        assert!(lock.is_locked().unwrap());
-    });
-    lock.unlock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 0);
 }
 
 /// The store compares tokens and counts nothing: if a token were used twice, a late release could free the

@@ -63,6 +63,12 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
         assert_eq!(error.lock_name(), Some(lock.name()));
         // The hold ended before; this call releases nothing.
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+        let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
+        comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
+        let error = guard.unlock().unwrap_err();
+        assert!(error.is_lost() && error.is_not_held(), "{error}");
+        assert_eq!(error.not_held(), Some(&NotHeld::Expired));
+        assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "unlock"));
     }
 }
 

@@ -18,6 +18,8 @@ contracts!(
     holders_and_waiters_do_not_delay_other_names,
 );
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 fn a_zero_wait_is_one_attempt(store: &Store) {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {
@@ -54,6 +56,7 @@ fn a_timed_try_respects_its_time_limit(store: &Store) {
 }
 
 fn a_try_without_a_wait_is_one_attempt(store: &Store) {
+    let once = AcquireOptions::new().wait(Duration::ZERO);
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
@@ -66,10 +69,15 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
             assert!(lock.try_acquire().unwrap().is_none());
             assert!(lock.try_acquire_for(Duration::ZERO).unwrap().is_none());
             assert!(lock.try_acquire_owned_for(Duration::ZERO).unwrap().is_none());
+            assert!(lock.acquire_with(&once).unwrap().is_none());
+            assert!(lock.acquire_owned_with(&once).unwrap().is_none());
+            assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
             assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
             held.release();
             assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt gets what is free");
             lock.unlock().unwrap();
+            lock.acquire_with(&once).unwrap().unwrap().unlock().unwrap();
+            lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();
         }
     }
 }
@@ -79,10 +87,13 @@ fn a_try_until_an_instant_respects_that_instant(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let held = Holding::take(&client.get_lock(&name));
     for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
-        let begun = now();
-        let until = begun + ms(200);
-        assert!(lock.acquire_with(&AcquireOptions::new().deadline(until)).unwrap().is_none());
-        assert!(now() >= until && now() <= until + slack_since(begun));
+        for is_wait in [false, true] {
+            let (options, begun) = (AcquireOptions::new(), now());
+            let until = begun + ms(200);
+            let options = if is_wait { options.wait(ms(200)) } else { options.deadline(until) };
+            assert!(lock.acquire_with(&options).unwrap().is_none());
+            assert!(now() >= until && now() <= until + slack_since(begun));
+        }
     }
     held.release();
 }
@@ -93,11 +104,17 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
         let (client, stranger) = (store.client(), store.client());
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
+            let options = AcquireOptions::new();
+            let options = [options.clone().wait(MINUTE), options.clone().deadline(now() + MINUTE), options];
+            let guarded = options.map(|options| {
+                Waiter::on(lock.clone(), move |lock| lock.acquire_with(&options).unwrap().is_some())
+            });
             let waiter = Waiter::start(move || {
-                let had = lock.try_lock_for(Duration::from_secs(60)).unwrap();
+                let had = lock.try_lock_for(MINUTE).unwrap();
                 (had, lock.unlock())
             });
             held.release();
+            assert!(guarded.into_iter().all(|waiter| waiter.returns_within(LONG).0));
             let ((had, unlocked), _) = waiter.returns_within(LONG);
             assert!(had);
             unlocked.unwrap();
