@@ -12,9 +12,8 @@ contracts!(
 );
 
 fn a_kind_is_reentrant_only_if_declared(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
         assert_eq!(lock.hold_count().unwrap(), 0, "{}", kind.label);
         lock.lock().unwrap();
         assert_eq!(lock.try_lock().unwrap(), kind.traits.reentrant, "{}", kind.label);
@@ -40,9 +39,7 @@ fn a_kind_is_reentrant_only_if_declared(store: &Store) {
 }
 
 fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
-    for kind in &store.kinds {
-        let (client, other) = (store.client(), store.client());
-        let name = fresh(kind.label);
+    for (kind, name, [client, other]) in store.each() {
         let (lock, waiting) = ((kind.make)(&client, &name), (kind.make)(&other, &name));
         let begun = now();
         let rounds: Vec<Duration> = (0..11)

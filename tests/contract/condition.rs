@@ -76,8 +76,7 @@ fn a_notified_waiter_regains_its_full_hold_count(store: &Store) {
 }
 
 fn waiters_are_notified_in_order_of_arrival(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("cond");
+    let (name, clients) = store.clients::<2>("cond");
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..5)
         .map(|turn| {
@@ -102,8 +101,7 @@ fn waiters_are_notified_in_order_of_arrival(store: &Store) {
 }
 
 fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("cond");
+    let (name, clients) = store.clients::<2>("cond");
     let inside = Arc::new(Mutex::new(()));
     let waiters: Vec<_> = (0..4)
         .map(|at| {
@@ -144,8 +142,7 @@ fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
 }
 
 fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
-    let client = store.client();
-    let name = fresh("cond");
+    let (name, [client]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((client.get_lock(&name), interrupt.clone()), move |(lock, interrupt)| {
         let mut guard = lock.acquire().unwrap();
@@ -166,8 +163,7 @@ fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
 }
 
 fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, other]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let first = waiting(client.get_lock(&name), {
         let interrupt = interrupt.clone();
@@ -305,8 +301,7 @@ fn a_guard_works_as_before_after_a_condition_wait(store: &Store) {
 }
 
 fn conditions_of_one_lock_are_independent(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, other]) = store.clients("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("one").wait(&mut guard).unwrap();
         guard.unlock().unwrap();
@@ -321,8 +316,7 @@ fn conditions_of_one_lock_are_independent(store: &Store) {
 }
 
 fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
-    let (client, ending) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, ending]) = store.clients("cond");
     let waits = |client: &leasehold::LockClient| {
         waiting(client.get_lock(&name), |lock, mut guard| {
             lock.condition("c").wait(&mut guard)?;
@@ -347,8 +341,7 @@ fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
 }
 
 fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
-    let client = store.client();
-    let name = fresh("cond");
+    let (name, [client]) = store.clients("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
     often.lock().unwrap();

@@ -38,9 +38,7 @@ impl Unprotected {
 }
 
 fn all_kinds_exclude_threads_and_clients(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let (lock, rival) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
         let held = Holding::take(&lock);
         assert!(!lock.try_lock().unwrap(), "{}", kind.label);

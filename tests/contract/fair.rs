@@ -63,8 +63,7 @@ fn clients_are_served_in_order_of_arrival(store: &Store) {
 }
 
 fn a_try_does_not_overtake_waiters(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("barge");
+    let (name, [client, other]) = store.clients("barge");
     let held = Holding::take(&client.get_fair_lock(&name));
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
@@ -88,8 +87,7 @@ fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
 }
 
 fn a_timed_out_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("deadline");
+    let (name, [client, other]) = store.clients("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
     // If the waiter's last request was not answered, its queue place is cleaned up later.
@@ -124,8 +122,7 @@ fn a_waiter_that_leaves_delays_nobody(store: &Store) {
 
 /// From Redisson's tests: eight threads in sequence, none of which releases the lock.
 fn expired_leases_serve_the_waiters_in_order(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("leases");
+    let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
     let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
@@ -153,8 +150,7 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
 }
 
 fn the_holder_acquires_again_before_the_waiters(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("again");
+    let (name, [client, other]) = store.clients("again");
     let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();
     let waiter = queue_up(&other, &name, || ());
@@ -166,8 +162,7 @@ fn the_holder_acquires_again_before_the_waiters(store: &Store) {
 }
 
 fn a_fair_lock_can_have_fencing_tokens(store: &Store) {
-    let client = store.client();
-    let name = fresh("fence");
+    let (name, [client]) = store.clients("fence");
     let lock = client.lock_builder(&name).fair().build_fenced();
     let first = lock.lock_and_get_token().unwrap();
     lock.unlock().unwrap();

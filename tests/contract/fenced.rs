@@ -55,8 +55,7 @@ fn the_token_of_a_holder_is_shown(store: &Store) {
 }
 
 fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
-    let name = fresh("one");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("one");
     let (plain, fenced) = (client.get_lock(&name), client.get_fenced_lock(&name));
     let held = Holding::take(&plain);
     assert_eq!(fenced.try_lock_and_get_token(ms(10)).unwrap(), None);
@@ -76,8 +75,7 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
 }
 
 fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
-    let name = fresh("late");
-    let client = store.client();
+    let (name, [client]) = store.clients("late");
     let first = client.get_fenced_lock(&name).acquire().unwrap().fencing_token();
     client.get_lock(&name).lock().unwrap();
     let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
@@ -88,8 +86,7 @@ fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
 }
 
 fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
-    let name = fresh("behind");
-    let (client, other) = (store.client(), store.client());
+    let (name, [client, other]) = store.clients("behind");
     client.get_lock(&name).lock().unwrap();
     let waiter = Waiter::on(other.get_fenced_lock(&name), move |lock| {
         let token = lock.lock_and_get_token().unwrap();
@@ -103,8 +100,7 @@ fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
 }
 
 fn tokens_increase_over_expiry_and_force(store: &Store) {
-    let name = fresh("over");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("over");
     let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > expired.fencing_token());

@@ -18,9 +18,8 @@ contracts!(
 );
 
 fn dropping_a_guard_releases(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
         for take in [
             |lock: &leasehold::RedisLock| lock.acquire().map(Some),
             |lock: &leasehold::RedisLock| lock.acquire_with(&leased(ms(9_000))),
@@ -84,8 +83,7 @@ fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
 }
 
 fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
-    let client = store.client();
-    let name = fresh("knows");
+    let (name, [client]) = store.clients("knows");
     let guard = client.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
     assert_eq!(guard.owner(), client.current_owner());
@@ -125,8 +123,7 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
 }
 
 fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
-    let name = fresh("lost");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("lost");
     for heir in [&client, &stranger] {
         let lock = client.get_lock(&name);
         let (dropped, unlocked) = (
@@ -150,8 +147,7 @@ fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
 }
 
 fn with_lock_reports_a_hold_lost_during_the_work(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("with");
+    let (name, [client, operator]) = store.clients("with");
     let result = client.with_lock(&name, |_| assert!(operator.get_lock(&name).force_unlock().unwrap()));
     assert!(result.unwrap_err().is_lost());
 }

@@ -22,9 +22,7 @@ fn an_unused_name_is_shown_as_absent(store: &Store) {
 }
 
 fn a_holder_is_shown_to_every_client(store: &Store) {
-    for kind in &store.kinds {
-        let (client, other) = (store.client(), store.client());
-        let name = fresh(kind.label);
+    for (kind, name, [client, other]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
         for (asked, is_own) in [(&client, true), (&other, false)] {
             let seen = asked.inspect(&name).unwrap();

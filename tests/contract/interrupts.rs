@@ -11,9 +11,7 @@ contracts!(
 );
 
 fn an_interrupt_ends_a_wait(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         for holder in [&client, &stranger] {
             let held = Holding::take(&(kind.make)(holder, &name));
             let lock = (kind.make)(&client, &name);
@@ -60,8 +58,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
 }
 
 fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
-    let name = fresh("place");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let interrupt = Interrupt::new();
@@ -79,9 +76,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
 }
 
 fn an_early_interrupt_prevents_waiting(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let interrupt = Interrupt::new();
         interrupt.interrupt();

@@ -49,6 +49,13 @@ fn in_one_slot(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
 }
 
+/// Two clients, new names, and the first client's group of them.
+fn grouped(store: &Store, count: usize) -> ([LockClient; 2], Vec<String>, MultiLock) {
+    let (clients, names) = ([store.client(), store.client()], names(count));
+    let multi = group(&clients[0], &names);
+    (clients, names, multi)
+}
+
 fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
@@ -132,9 +139,7 @@ fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
 }
 
 fn one_deadline_applies_to_the_whole_group(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 3);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
@@ -157,10 +162,8 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
 }
 
 fn a_waiting_group_holds_only_its_earlier_locks(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
+    let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[1]));
-    let multi = group(&client, &names);
     let waiter = Waiter::start(move || {
         multi.lock().unwrap();
         multi.unlock().unwrap();
@@ -233,10 +236,8 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
 }
 
 fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
+    let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
-    let multi = group(&client, &names);
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((multi.clone(), interrupt.clone()), move |(multi, interrupt)| {
         multi.lock_interruptibly(&interrupt)
@@ -304,8 +305,7 @@ fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
 }
 
 fn locks_of_every_kind_can_join_a_group(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("kinds");
+    let (name, [client, other]) = store.clients("kinds");
     let make = |client: &LockClient| -> Vec<RedisLock> {
         let named = |label: &str| format!("{name}-{label}");
         let mut locks: Vec<RedisLock> =
@@ -407,9 +407,7 @@ fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
 
 fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(2_000);
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease).wait(LONG)).unwrap().unwrap();
@@ -436,9 +434,8 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
 
 /// All locks are renewed once, for the group's lease, when the last is acquired.
 fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let (multi, single) = (group(&client, &names), client.get_lock(&names[0]));
+    let ([client, other], names, multi) = grouped(store, 2);
+    let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         single.lock_with_lease(SECOND * 60).unwrap();
@@ -455,9 +452,7 @@ fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
 
 fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
     let lease = ms(2_000);
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -613,9 +608,7 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
 }
 
 fn an_owned_group_may_change_threads(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "it is no thread's");
     assert!(multi.try_acquire_owned_for(ms(20)).unwrap().is_none());
@@ -630,9 +623,7 @@ fn an_owned_group_may_change_threads(store: &Store) {
 }
 
 fn a_release_wakes_waiters_of_each_lock(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
         let waiters: Vec<_> = names

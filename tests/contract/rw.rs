@@ -43,8 +43,7 @@ contracts!(needs ReadWrite:
 
 /// An error, not busy: neither lock's release would wake the other's waiters.
 fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("plain");
+    let (name, [client, other]) = store.clients("plain");
     let held = client.get_lock(&name).acquire().unwrap();
     for asking in [&client, &other] {
         let lock = asking.get_read_write_lock(&name);
@@ -204,8 +203,7 @@ fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
 }
 
 fn a_lease_end_admits_readers_and_writers(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("leases");
+    let (name, clients) = store.clients::<2>("leases");
     let lock = store.client().get_read_write_lock(&name);
     let begun = now();
     lock.write().lock_with_lease(ms(200)).unwrap();
@@ -335,8 +333,7 @@ fn read_holds_are_renewed(store: &Store) {
 }
 
 fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
+    let (name, [client, other]) = store.clients("rw");
     let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());
     let leased = lock.read().acquire_with(&leased(lease)).unwrap().unwrap();
@@ -477,8 +474,7 @@ fn readers_and_writers_never_hold_at_once(store: &Store) {
 }
 
 fn readers_and_the_writer_are_shown(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();

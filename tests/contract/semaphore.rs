@@ -48,8 +48,7 @@ fn permits_are_set_up_once(store: &Store) {
 }
 
 fn an_unset_semaphore_is_an_error(store: &Store) {
-    let client = store.client();
-    let name = fresh("unset");
+    let (name, [client]) = store.clients("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
     let waiting = AcquireOptions::new().wait(LONG);
     let is_none = |permit: Option<leasehold::Permit>| permit.is_none();
@@ -209,8 +208,7 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
 }
 
 fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("deleted");
+    let (name, [client, operator]) = store.clients("deleted");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
     let (unlocked, dropped) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
@@ -246,8 +244,7 @@ fn releasing_without_an_acquire_adds_permits(store: &Store) {
 
 fn javas_maximum_permit_count_can_be_acquired(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("max");
+    let (name, [client, other]) = store.clients("max");
     assert!(client.get_semaphore(&name).try_set_permits(MOST).unwrap());
     let all = client.get_semaphore(&name).acquire(MOST).unwrap();
     let waiter = Waiter::on(other.get_semaphore(&name), move |semaphore| {
@@ -297,8 +294,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
 }
 
 fn inspection_follows_permits_taken_and_returned(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
@@ -316,8 +312,7 @@ fn inspection_follows_permits_taken_and_returned(store: &Store) {
 }
 
 fn inspection_shows_leased_permits_until_they_end(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     client.get_expirable_semaphore(&name).try_set_permits(3).unwrap();
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
     let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();

@@ -40,9 +40,7 @@ fn a_zero_wait_is_one_attempt(store: &Store) {
 
 fn a_timed_try_respects_its_time_limit(store: &Store) {
     let wait = ms(200);
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let begun = now();
@@ -57,9 +55,7 @@ fn a_timed_try_respects_its_time_limit(store: &Store) {
 
 fn a_try_without_a_wait_is_one_attempt(store: &Store) {
     let once = AcquireOptions::new().wait(Duration::ZERO);
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
             let begun = now();
@@ -83,8 +79,7 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
 }
 
 fn a_try_until_an_instant_respects_that_instant(store: &Store) {
-    let name = fresh("until");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("until");
     let held = Holding::take(&client.get_lock(&name));
     for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
         for is_wait in [false, true] {
@@ -99,9 +94,7 @@ fn a_try_until_an_instant_respects_that_instant(store: &Store) {
 }
 
 fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
             let options = AcquireOptions::new();
@@ -143,8 +136,7 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
 }
 
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
-    let name = fresh("place");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("place");
     // A thread of the same client or another client holds the lock while the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
@@ -159,8 +151,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
 
 /// The head may be woken and give up at once: the next waiter must not sleep on.
 fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
-    let name = fresh("tie");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
     for round in 0..8 {
         holder.lock().unwrap();

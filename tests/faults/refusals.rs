@@ -1,7 +1,6 @@
 //! Servers that refuse, and wrong addresses: typed errors, at once, and nothing half done.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 
 use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
@@ -10,6 +9,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, default_server};
 use crate::support::spawn;
+use crate::support::talk::{saying, talking};
 
 #[derive(Clone)]
 struct Rights {
@@ -226,22 +226,6 @@ scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
     world.client().with_lock("kept", |_guard| ()).unwrap();
 });
 
-fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}/", listener.local_addr().unwrap());
-    let server = listener.try_clone().unwrap();
-    drop(start(move || {
-        while let Ok((mut socket, _)) = server.accept() {
-            let mut chunk = [0; 4096];
-            if socket.read(&mut chunk).is_ok_and(|count| count > 0) {
-                drop(socket.write_all(bytes));
-                while socket.read(&mut chunk).is_ok_and(|count| count > 0) {}
-            }
-        }
-    }));
-    (url, listener)
-}
-
 #[test]
 fn an_unsuitable_server_is_refused_with_the_reason() {
     let hello = b"*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n6.0.16\r\n$5\r\nproto\r\n:2\r\n\
@@ -254,7 +238,8 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
     ];
     alone(|| {
         for (bytes, kind, word) in cases {
-            let (url, _listener) = answering(bytes);
+            let server = saying(bytes.to_vec());
+            let url = format!("redis://{}/", server.address);
             let begun = now();
             let error = LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err();
             within(begun, T, "the refusal");
@@ -263,15 +248,9 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
         }
         // One address is silent, one hangs up, and at one no server listens.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let hanging_up = TcpListener::bind("127.0.0.1:0").unwrap();
-        let nobody = Port::claim();
-        let hang_up = hanging_up.try_clone().unwrap();
-        drop(start(move || while hang_up.accept().is_ok() {}));
-        for address in [
-            silent.local_addr().unwrap().to_string(),
-            hanging_up.local_addr().unwrap().to_string(),
-            format!("127.0.0.1:{}", nobody.number()),
-        ] {
+        let (hanging_up, nobody) = (talking(drop), Port::claim());
+        let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();
+        for address in [silent.local_addr().unwrap(), hanging_up.address, nobody] {
             let url = format!("redis://{address}/");
             let begun = now();
             let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();

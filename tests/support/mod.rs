@@ -40,6 +40,7 @@ pub mod relay;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
+pub mod talk;
 pub mod threads;
 pub mod timing;
 #[cfg(feature = "zookeeper")]
