@@ -95,9 +95,7 @@ fn waiters_are_notified_in_order_of_arrival(store: &Store) {
         lock.unlock().unwrap();
         assert_eq!(told.recv_timeout(LONG), Ok(turn));
     }
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
@@ -117,9 +115,7 @@ fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
     lock.lock().unwrap();
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {

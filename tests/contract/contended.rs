@@ -136,9 +136,7 @@ fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     // After a late callback the next one may come sooner, since the pause counts from when the call was due.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn a_callback_ends_with_its_hold(store: &Store) {

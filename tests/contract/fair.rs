@@ -55,9 +55,7 @@ fn clients_are_served_in_order_of_arrival(store: &Store) {
         })
         .collect();
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let order: Vec<usize> = told.try_iter().collect();
     assert_eq!(order, (0..7).collect::<Vec<_>>());
 }
@@ -137,9 +135,7 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
         })
         .collect();
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let order: Vec<_> = told.try_iter().collect();
     // A grant after the lease's end does not count, and its waiter rejoins at the end of the queue.
     if stalled_since(begun) < lease {
@@ -218,9 +214,7 @@ fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     assert_eq!(own, [true, false, true, false], "{seen}");
     assert!(seen.waiters.iter().all(|waiter| waiter.remaining.is_none_or(|left| !left.is_zero())), "{seen}");
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let seen = clients[1].inspect(&name).unwrap();
     assert!(seen.waiting == 0 && seen.waiters.is_empty() && !seen.is_held(), "{seen}");
 }

@@ -204,9 +204,7 @@ fn groups_in_any_order_do_not_deadlock(store: &Store) {
             })
         })
         .collect();
-    for waiter in waiters {
-        waiter.returns_within(LONG * 6);
-    }
+    all_return(waiters, LONG * 6);
     let counts: Vec<u32> = counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect();
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
 }

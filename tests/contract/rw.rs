@@ -286,9 +286,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     let waiters = readers_that_meet([&one, &other, &one, &other, &one, &other]);
     let freed = now();
     held.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(waiters, SLACK * 4);
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 }
 
@@ -617,7 +615,5 @@ fn readers_that_waited_for_a_write_enter_together(store: &Store) {
     let readers = readers_that_meet([&one, &other]);
     let next = write(&next);
     held.unlock().unwrap();
-    for waiter in readers.into_iter().chain([next]) {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(readers.into_iter().chain([next]), SLACK * 4);
 }

@@ -470,9 +470,7 @@ fn returned_permits_go_to_waiters_in_order(store: &Store) {
         .collect();
     let begun = now();
     held.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(waiters, SLACK * 4);
     let order = order.lock().unwrap();
     assert!(order.is_sorted() || stalled_since(begun) > ms(5), "{order:?}");
 }

@@ -176,6 +176,14 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
+/// Each returns within `limit` from when it is asked.
+#[track_caller]
+pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
+    for waiter in waiters {
+        waiter.returns_within(limit);
+    }
+}
+
 /// How long a waiting thread must sleep. Windows does not show whether another thread sleeps, so there the
 /// thread gets this time to begin.
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
