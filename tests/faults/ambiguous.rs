@@ -54,21 +54,18 @@ scenario!(a_try_is_sent_once_even_if_its_connection_breaks, |world| {
 });
 
 scenario!(a_reentry_with_a_lost_reply_counts_once, |world| {
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let name = format!("nested-{number}");
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(ways(), "nested") {
         lock.lock_with_lease(LEASE).unwrap();
         let owner = client.current_owner();
-        let fault = world.proxy.next(about(&name), how.clone());
+        let fault = world.proxy.next(about(lock.name()), how.clone());
         lock.lock_with_lease(LEASE).unwrap();
         assert_eq!(fault.hits(), 1, "{how:?}");
-        world.assert_held(&name, owner, 2);
+        world.assert_held(lock.name(), owner, 2);
         lock.unlock().unwrap();
-        world.assert_held(&name, owner, 1);
+        world.assert_held(lock.name(), owner, 1);
         assert!(!elsewhere(|| lock.try_lock().unwrap()), "{how:?}");
         lock.unlock().unwrap();
-        assert!(world.is_free(&name), "{how:?}");
+        assert!(world.is_free(lock.name()), "{how:?}");
     }
 });
 
@@ -150,61 +147,48 @@ scenario!(a_downgrade_with_a_lost_reply_fails_without_waiting, |world| {
 });
 
 scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let name = format!("inner-{number}");
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(ways(), "inner") {
         let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-        world.proxy.next(about(&name), how.clone());
-        let begun = now();
-        let error = lock.acquire_with(&leased(LEASE).wait(Duration::ZERO)).unwrap_err();
-        within(begun, T, "a nested try");
+        world.proxy.next(about(lock.name()), how.clone());
+        let error = in_time(T, "a nested try", || {
+            lock.acquire_with(&leased(LEASE).wait(Duration::ZERO)).unwrap_err()
+        });
         assert!(error.outcome_unknown(), "{how:?}: {error}");
         assert_eq!(outer.state(), HoldState::Held, "{how:?}");
         // Whatever count the server was left with, one unlock frees the lock.
         outer.unlock().unwrap();
-        assert!(world.is_free(&name), "{how:?}");
+        assert!(world.is_free(lock.name()), "{how:?}");
     }
 });
 
 scenario!(a_release_with_a_lost_reply_succeeds, |world| {
     let other = world.direct();
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let name = format!("release-{number}");
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(ways(), "release") {
         lock.lock_with_lease(LEASE).unwrap();
-        let fault = world.proxy.next(releases(&name), how.clone());
-        let begun = now();
-        let outcome = lock.unlock();
-        within(begun, PATIENCE + T, "an unlock");
+        let fault = world.proxy.next(releases(lock.name()), how.clone());
+        let outcome = in_time(PATIENCE + T, "an unlock", || lock.unlock());
         assert_eq!(fault.hits(), 1, "{how:?}");
         assert!(outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true), "{outcome:?}");
-        let unlocked = now();
-        other.get_lock(&name).lock().unwrap();
-        within(unlocked, ms(50), "the next owner's turn");
+        in_time(ms(50), "the next owner's turn", || other.get_lock(lock.name()).lock().unwrap());
         // Late repetitions of the release must not touch the new owner.
-        throughout(T, || world.fields(&name).len() == 1);
-        world.assert_held_by(&name, &other, 1);
-        other.get_lock(&name).unlock().unwrap();
+        throughout(T, || world.fields(lock.name()).len() == 1);
+        world.assert_held_by(lock.name(), &other, 1);
+        other.get_lock(lock.name()).unlock().unwrap();
     }
 });
 
 scenario!(a_partial_release_with_a_lost_reply_skips_no_level, |world| {
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let name = format!("partial-{number}");
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(ways(), "partial") {
         (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
         let owner = lock.hold_count().map(|_| client.current_owner()).unwrap();
-        let fault = world.proxy.next(releases(&name), how.clone());
+        let fault = world.proxy.next(releases(lock.name()), how.clone());
         lock.unlock().unwrap();
         assert_eq!(fault.hits(), 1, "{how:?}");
-        world.assert_held(&name, owner, 2);
+        world.assert_held(lock.name(), owner, 2);
         lock.unlock().unwrap();
-        world.assert_held(&name, owner, 1);
+        world.assert_held(lock.name(), owner, 1);
         lock.unlock().unwrap();
-        assert!(world.is_free(&name), "{how:?}");
+        assert!(world.is_free(lock.name()), "{how:?}");
         assert!(lock.unlock().unwrap_err().is_not_held(), "{how:?}");
     }
 });
@@ -241,21 +225,21 @@ scenario!(a_dropped_guards_level_is_not_held, |world| {
 });
 
 scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let name = format!("dropped-{number}");
-        let guard = client.get_lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
-        let fault = world.proxy.next(releases(&name), how.clone());
+    for (how, client, lock) in world.each(ways(), "dropped") {
+        let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let fault = world.proxy.next(releases(lock.name()), how.clone());
         let begun = now();
         drop(guard);
         within(begun, T, "dropping a guard");
-        comes_within(begun, T, "the release", || world.is_free(&name));
+        comes_within(begun, T, "the release", || world.is_free(lock.name()));
         fault.wait_for(1, LONG);
         // The first hold's release cannot touch the thread's next hold.
-        let again = client.get_lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
-        throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
+        let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        throughout(2 * T, || {
+            world.fields(lock.name()) == [(again.owner().to_string(), "1".to_owned())].into()
+        });
         again.unlock().unwrap();
-        assert!(world.is_free(&name), "{how:?}");
+        assert!(world.is_free(lock.name()), "{how:?}");
     }
 });
 
@@ -321,9 +305,7 @@ scenario!(requests_whose_replies_are_blocked_leave_no_orphans, |world| {
     client.get_lock("asymmetric").try_lock_for(ms(0)).unwrap();
     client.get_lock("asymmetric").unlock().unwrap();
     world.proxy.hold(Direction::ToClient, Which::All);
-    let begun = now();
-    let error = client.get_lock("asymmetric").try_lock_for(T).unwrap_err();
-    within(begun, 2 * T, "a wait of T");
+    let error = in_time(2 * T, "a wait of T", || client.get_lock("asymmetric").try_lock_for(T).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
     world.proxy.resume();
     world.is_given_back("asymmetric", L);

@@ -79,9 +79,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         // The lost grant is undone some time later; the repeated grant stays.
         comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
         let giving = world.proxy.next(about("{k}"), how.clone());
-        let begun = now();
-        let outcome = permit.unlock();
-        within(begun, 2 * T, "giving back");
+        let outcome = in_time(2 * T, "giving back", || permit.unlock());
         assert_eq!(giving.hits(), 1, "{how:?}");
         assert!(outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true), "{outcome:?}");
         comes_within(now(), L, "the permits", || number(world, "k") == Some(5));

@@ -26,9 +26,7 @@ scenario!(every_call_ends_in_a_black_hole, |world| {
         (T, "is_locked", call_on(on("kept"), move |lock| lock.is_locked().map(drop))),
         (T, "force_unlock", call_on(on("d"), move |lock| lock.force_unlock().map(drop))),
     ];
-    let begun = now();
-    drop(dropped);
-    within(begun, T, "dropping a guard");
+    in_time(T, "dropping a guard", || drop(dropped));
     let begun = now();
     // The call ends with the hold's window at the latest: after that there is nothing to release.
     let error = given_back.unlock().unwrap_err();
@@ -123,9 +121,7 @@ scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
     client.get_lock("drip").lock().unwrap();
     client.get_lock("drip").unlock().unwrap();
     world.proxy.drip(Some((1, T)));
-    let begun = now();
-    let error = client.get_lock("drip").try_lock().unwrap_err();
-    within(begun, limit, "a try whose reply drips");
+    let error = in_time(limit, "a try whose reply drips", || client.get_lock("drip").try_lock().unwrap_err());
     assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
     world.proxy.drip(None);
     // No later request reads the rest of that reply.
@@ -155,9 +151,7 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         let (name, what) = (format!("garbled-{number}"), String::from_utf8_lossy(bytes));
         let lock = client.get_lock(&name);
         let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
-        let begun = now();
-        let error = lock.try_lock().unwrap_err();
-        within(begun, T, "a try that is answered by garbage");
+        let error = in_time(T, "a try that is answered by garbage", || lock.try_lock().unwrap_err());
         assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
         assert!(error.outcome_unknown(), "{what:?}: {error}");
         world.is_given_back(&name, L);

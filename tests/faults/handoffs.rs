@@ -7,15 +7,15 @@ use crate::support::proxy::Do;
 const LEASE: Duration = Duration::from_secs(10);
 
 struct Next {
-    taken: leasehold::crossbeam_channel::Receiver<leasehold::Owner>,
-    go_on: leasehold::crossbeam_channel::Sender<()>,
+    taken: Receiver<leasehold::Owner>,
+    go_on: Sender<()>,
     ended: Call<leasehold::Result<()>>,
 }
 
 impl Next {
     fn waits_for(client: &LockClient, lock: &RedisLock) -> Next {
-        let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
-        let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
+        let (tell, taken) = bounded(1);
+        let (go_on, told) = bounded::<()>(1);
         let lock = lock.clone();
         let ended = call(move || {
             let guard = lock.acquire_with(&leased(LEASE))?.unwrap();
@@ -31,10 +31,7 @@ impl Next {
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
         let owner =
             self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: it does not get the lock"));
-        throughout(T + T / 2, || {
-            world.assert_held(name, owner, 1);
-            true
-        });
+        world.stays_held(T + T / 2, name, owner, 1);
         self.go_on.send(()).unwrap();
         self.ended.outcome().0.unwrap();
         assert!(eventually(LONG, || world.is_free(name)), "{what}");
@@ -45,33 +42,18 @@ fn faults() -> Vec<Do> {
     ways().into_iter().chain(ENDS.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
 }
 
-fn end(way: &str, first: Guard) -> leasehold::Result<()> {
-    match way {
-        "unlock" => first.unlock(),
-        _ => {
-            drop(first);
-            Ok(())
-        }
-    }
-}
-
 scenario!(a_hand_off_by_an_unanswered_unlock_leaves_one_owner, |world| passed_on(world, "unlock"));
 
 scenario!(a_hand_off_by_an_unanswered_drop_leaves_one_owner, |world| passed_on(world, "drop"));
 
 fn passed_on(world: &World, way: &str) {
-    for (number, how) in faults().into_iter().enumerate() {
-        let client = world.client();
-        let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(faults(), way) {
+        let what = format!("{way}, {how:?}");
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let next = Next::waits_for(&client, &lock);
-        let fault = world.proxy.next(about(&name), how);
-        let begun = now();
-        let outcome = end(way, first);
-        within(begun, PATIENCE + T, &what);
-        outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
-        next.has_its_turn(world, &name, &what);
+        let fault = world.proxy.next(about(lock.name()), how);
+        in_time(PATIENCE + T, &what, || end(way, first));
+        next.has_its_turn(world, lock.name(), &what);
         assert_eq!(fault.hits(), 1, "{what}");
     }
 }
@@ -83,13 +65,10 @@ scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let next = Next::waits_for(&client, &lock);
         let fault = world.proxy.next(about(way), Do::HoldRequest);
-        end(way, first).unwrap();
+        end(way, first);
         next.has_its_turn(world, way, way);
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-        let before = world.scripts_run();
-        fault.wait_for(1, LONG);
-        fault.release();
-        assert!(eventually(LONG, || world.scripts_run() > before), "{way}: the late request does not arrive");
+        world.arrives(&fault);
         throughout(2 * T, || {
             world.assert_held(way, again.owner(), 1);
             again.check().is_ok()
@@ -120,11 +99,7 @@ scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {
             })
             .collect();
         let_pass(ms(20), "until the first of them gives up");
-        if round % 2 == 0 {
-            drop(first)
-        } else {
-            first.unlock().unwrap()
-        }
+        end(["drop", "unlock"][round % 2], first);
         for waiter in waiters {
             waiter.outcome().0.unwrap();
         }

@@ -183,9 +183,7 @@ scenario!(a_group_times_out_on_a_silent_server, |world| {
     ]);
     multi.acquire().unwrap().unlock().unwrap();
     world.proxy.delay_replies(LONG);
-    let begun = now();
-    assert!(multi.try_lock_for(ms(300)).is_err());
-    within(begun, ms(300) + 2 * T, "the group");
+    assert!(in_time(ms(300) + 2 * T, "the group", || multi.try_lock_for(ms(300)).is_err()));
     world.proxy.delay_replies(Duration::ZERO);
     world.proxy.kill(Which::All, Then::Close);
     world.all_are_given_back(LONG);

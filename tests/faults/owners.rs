@@ -5,26 +5,10 @@ use leasehold::Error;
 use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases, releases, scenario};
 use crate::support::netns::Netns;
 use crate::support::prelude::*;
-use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
+use crate::support::proxy::{Do, Proxy, Then, Which};
 use crate::support::{Process, reexecuted};
 
 const LEASE: Duration = Duration::from_secs(10);
-
-#[track_caller]
-fn arrives(world: &World, fault: &Fault) {
-    fault.wait_for(1, LONG);
-    let before = world.scripts_run();
-    fault.release();
-    assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
-}
-
-#[track_caller]
-fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
-    throughout(ms(100), || {
-        world.assert_held(name, owner, count);
-        true
-    });
-}
 
 scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
     let client = world.client();
@@ -32,15 +16,11 @@ scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
     for way in ["unlock", "drop"] {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
-        if way == "unlock" {
-            first.unlock().unwrap();
-        } else {
-            drop(first);
-        }
+        end(way, first);
         let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         assert_ne!(second.owner(), old, "{way}");
-        arrives(world, &fault);
-        stays(world, "late", second.owner(), 1);
+        world.arrives(&fault);
+        world.stays_held(ms(100), "late", second.owner(), 1);
         assert_eq!(second.state(), HoldState::Held);
         assert!(!elsewhere(|| lock.try_lock().unwrap()));
         second.unlock().unwrap();
@@ -65,8 +45,8 @@ scenario!(an_abandoned_late_release_frees_nothing, |world| {
     comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
     lock.lock_with_lease(LEASE).unwrap();
     assert_ne!(client.current_owner(), old);
-    arrives(world, &fault);
-    stays(world, "given-up", client.current_owner(), 1);
+    world.arrives(&fault);
+    world.stays_held(ms(100), "given-up", client.current_owner(), 1);
     lock.unlock().unwrap();
     assert!(world.is_free("given-up"));
 });
@@ -79,12 +59,9 @@ scenario!(a_late_acquire_touches_no_later_hold, |world| {
     lock.lock_with_lease(LEASE).unwrap();
     let owner = client.current_owner();
     // The clean-up goes on, since the request has not been seen.
-    throughout(2 * T, || {
-        world.assert_held("attempt", owner, 1);
-        true
-    });
-    arrives(world, &fault);
-    stays(world, "attempt", owner, 1);
+    world.stays_held(2 * T, "attempt", owner, 1);
+    world.arrives(&fault);
+    world.stays_held(ms(100), "attempt", owner, 1);
     lock.unlock().unwrap();
     assert!(world.is_free("attempt"));
 });
@@ -105,8 +82,8 @@ scenario!(a_late_reentry_touches_no_later_hold, |world| {
         lock.lock_with_lease(LEASE).unwrap();
         let owner = client.current_owner();
         world.assert_held("re-entry", owner, 1);
-        arrives(world, &fault);
-        stays(world, "re-entry", owner, 1);
+        world.arrives(&fault);
+        world.stays_held(ms(100), "re-entry", owner, 1);
         lock.unlock().unwrap();
         assert!(world.is_free("re-entry"), "{outcome}");
     }
@@ -121,8 +98,8 @@ scenario!(a_late_partial_release_touches_no_later_hold, |world| {
     lock.unlock().unwrap();
     (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
     let owner = client.current_owner();
-    arrives(world, &fault);
-    stays(world, "partial", owner, 3);
+    world.arrives(&fault);
+    world.stays_held(ms(100), "partial", owner, 3);
     (0..3).for_each(|_| lock.unlock().unwrap());
     assert!(world.is_free("partial"));
 });
@@ -154,8 +131,8 @@ scenario!(a_release_after_an_abort_frees_nothing, |world| {
         }
         let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         assert_ne!(second.owner(), old, "{way}");
-        arrives(world, &fault);
-        stays(world, "aborted", second.owner(), 1);
+        world.arrives(&fault);
+        world.stays_held(ms(100), "aborted", second.owner(), 1);
         assert!(!elsewhere(|| lock.try_lock().unwrap()));
         second.unlock().unwrap();
         assert!(world.is_free("aborted"), "{way}");
@@ -178,11 +155,7 @@ fn late_delivered_releases_free_nothing() {
                 let old = first.owner();
                 // Bytes on existing connections are lost until the network is healed.
                 let cut = net.cut_connections(&world.server);
-                if way == "unlock" {
-                    first.unlock().unwrap();
-                } else {
-                    drop(first);
-                }
+                end(way, first);
                 let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 assert_ne!(second.owner(), old, "{way}");
                 let before = world.scripts_run();
@@ -211,11 +184,7 @@ scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
-        if round % 2 == 0 {
-            drop(first);
-        } else {
-            first.unlock().unwrap();
-        }
+        end(["drop", "unlock"][round % 2], first);
         let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         fault.wait_for(1, LONG);
         throughout(ms(40), || {

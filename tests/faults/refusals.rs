@@ -97,9 +97,8 @@ fn with_rights(world: &World, missing: &str) -> usize {
     for name in ["app:a", "app:b"] {
         let plain = client.get_lock(name);
         let fenced = client.get_fenced_lock(name);
-        let begun = now();
-        let taken = if name == "app:a" { plain.lock() } else { fenced.lock() };
-        within(begun, T, "a lock or its refusal");
+        let half = if name == "app:a" { &plain } else { &*fenced };
+        let taken = in_time(T, "a lock or its refusal", || half.lock());
         assert_every_hash_has_a_ttl(&world.server);
         match taken {
             Err(error) => {
@@ -171,9 +170,7 @@ fn a_changed_password_costs_no_hold() {
         await_renewal(&guard);
         // New connections are refused: a typed error, and no loss.
         world.proxy.kill(Which::Others, Then::Reset);
-        let begun = now();
-        let error = client.get_lock("other").lock().unwrap_err();
-        within(begun, T, "the refusal");
+        let error = in_time(T, "the refusal", || client.get_lock("other").lock().unwrap_err());
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
@@ -214,9 +211,7 @@ scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
         redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
     };
     most(1);
-    let begun = now();
-    let error = world.builder().build().unwrap_err();
-    within(begun, T, "the refusal");
+    let error = in_time(T, "the refusal", || world.builder().build().unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.is_retryable(), "{error}");
     await_renewal(&guard);
@@ -240,9 +235,9 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
         for (bytes, kind, word) in cases {
             let server = saying(bytes.to_vec());
             let url = format!("redis://{}/", server.address);
-            let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err();
-            within(begun, T, "the refusal");
+            let error = in_time(T, "the refusal", || {
+                LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err()
+            });
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
@@ -252,9 +247,9 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
         let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();
         for address in [silent.local_addr().unwrap(), hanging_up.address, nobody] {
             let url = format!("redis://{address}/");
-            let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
-            within(begun, T, "the refusal");
+            let error = in_time(T, "the refusal", || {
+                LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err()
+            });
             assert!(
                 matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
                 "{}",

@@ -52,9 +52,7 @@ scenario!(a_shutdown_leaves_nothing_even_while_clones_live, |world| {
     blocked.unlock().unwrap();
     drop(blocker);
     waiter.outcome().0.unwrap();
-    let begun = now();
-    client.shutdown().unwrap();
-    within(begun, 2 * T, "a shutdown");
+    in_time(2 * T, "a shutdown", || client.shutdown().unwrap());
     assert!(world.is_free("held") && world.is_free("waited"));
     assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::ShutDown);
     assert_eq!(client.get_lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
@@ -103,9 +101,9 @@ scenario!(renewals_succeed_while_every_other_request_hangs, |world| {
             let (client, stop) = (&client, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let begun = now();
-                    client.get_lock(format!("hung-{number}")).try_lock().unwrap_err();
-                    within(begun, limit, "a try that gets no answer, or no connection");
+                    in_time(limit, "a try that gets no answer, or no connection", || {
+                        client.get_lock(format!("hung-{number}")).try_lock().unwrap_err()
+                    });
                 }
             });
         }
@@ -144,9 +142,7 @@ scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
         } else {
             drop(guard);
             within(begun, T, "dropping a guard");
-            let begun = now();
-            drop(client);
-            within(begun, 3 * T, "dropping a client");
+            in_time(3 * T, "dropping a client", || drop(client));
             world.server.cont();
             // The waiter outlives the client, and gets the lock when the other's lease ends.
             waiter.outcome().0.unwrap();
@@ -234,9 +230,7 @@ scenario!(a_thousand_holds_are_renewed_in_few_round_trips, |world| {
     let guards: Vec<_> =
         (0..1000).map(|number| client.get_lock(format!("many-{number}")).acquire_owned().unwrap()).collect();
     throughout(KEPT + R, || guards.iter().all(|guard| guard.check().is_ok()));
-    let begun = now();
-    client.shutdown().unwrap();
-    within(begun, 2 * T, "a shutdown that gives back a thousand locks");
+    in_time(2 * T, "a shutdown that gives back a thousand locks", || client.shutdown().unwrap());
     assert!(world.lock_keys().is_empty());
     drop(guards);
 });

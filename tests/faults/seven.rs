@@ -67,29 +67,25 @@ fn losses_of_a_reply() -> [Do; 4] {
 }
 
 scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
-    for (number, how) in losses_of_a_reply().into_iter().enumerate() {
-        let client = world.client();
-        let (name, what) = (format!("granted-{number}"), format!("{how:?}"));
-        let lock = client.get_lock(&name);
-        let fault = world.proxy.next(about(&name), how);
+    for (how, client, lock) in world.each(losses_of_a_reply(), "granted") {
+        let what = format!("{how:?}");
+        let fault = world.proxy.next(about(lock.name()), how);
         lock.lock().unwrap();
         assert_eq!(fault.hits(), 1, "{what}");
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
-        world.assert_held_by(&name, &client, 1);
-        let held = world.fields(&name);
+        world.assert_held_by(lock.name(), &client, 1);
+        let held = world.fields(lock.name());
         // Late results of the first request must not show up either.
-        throughout(3 * T, || world.fields(&name) == held);
+        throughout(3 * T, || world.fields(lock.name()) == held);
         lock.unlock().unwrap();
-        assert!(world.is_free(&name), "{what}: one unlock frees what one lock took");
+        assert!(world.is_free(lock.name()), "{what}: one unlock frees what one lock took");
     }
 });
 
 scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
-    for (number, how) in losses_of_a_reply().into_iter().enumerate() {
-        let client = world.client();
-        let (name, what) = (format!("failed-{number}"), format!("{how:?}"));
-        let lock = client.get_lock(&name);
-        let fault = world.proxy.next(about(&name), how);
+    for (how, client, lock) in world.each(losses_of_a_reply(), "failed") {
+        let what = format!("{how:?}");
+        let fault = world.proxy.next(about(lock.name()), how);
         let begun = now();
         let error = lock.try_lock_for_with_lease(Duration::ZERO, 10 * L).unwrap_err();
         within(begun, T, "a try");
@@ -97,11 +93,11 @@ scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
         assert_eq!(fault.hits(), 1, "{what}");
         assert_every_hash_has_a_ttl(&world.server);
         // Removed as soon as the server answers, far before its lease ends.
-        comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(&name));
+        comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(lock.name()));
         // The same thread gets a hold of its own, not a second level on an orphan.
         lock.lock().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         lock.unlock().unwrap();
-        assert!(world.is_free(&name), "{what}");
+        assert!(world.is_free(lock.name()), "{what}");
     }
 });

@@ -124,6 +124,12 @@ pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     }
 }
 
+/// Ends the hold `by` "unlock", or else by dropping the guard.
+#[track_caller]
+pub fn end(by: &str, guard: leasehold::Guard) {
+    if by == "unlock" { guard.unlock().unwrap() } else { drop(guard) }
+}
+
 /// A thread that holds a lock until released or dropped.
 pub struct Holding {
     owner: Owner,
