@@ -350,33 +350,28 @@ fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
 
 fn producers_and_consumers_lose_no_item(store: &Store) {
     const EACH: usize = 20;
-    let clients: Vec<_> = (0..4).map(|_| store.client()).collect();
-    let name = fresh("queue");
-    let queue = Arc::new(Mutex::new(VecDeque::new()));
+    let (name, clients) = store.clients::<4>("queue");
+    let queue = Mutex::new(VecDeque::new());
     let begun = now();
-    thread::scope(|scope| {
-        for (at, client) in clients.iter().enumerate() {
-            let (lock, queue) = (client.get_lock(&name), Arc::clone(&queue));
-            scope.spawn(move || {
-                let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
-                for item in 0..EACH {
-                    let mut guard = lock.acquire().unwrap();
-                    if at % 2 == 0 {
-                        let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
-                        let came = not_full.wait_while_for(&mut guard, is_full, LONG);
-                        assert!(came.unwrap(), "nobody took anything");
-                        queue.lock().unwrap().push_back(item);
-                        not_empty.notify_one().unwrap();
-                    } else {
-                        let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
-                        let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
-                        assert!(came.unwrap(), "nobody put anything");
-                        queue.lock().unwrap().pop_front().unwrap();
-                        not_full.notify_one().unwrap();
-                    }
-                    guard.unlock().unwrap();
-                }
-            });
+    side_by_side(clients.iter().enumerate(), |(at, client)| {
+        let lock = client.get_lock(&name);
+        let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
+        for item in 0..EACH {
+            let mut guard = lock.acquire().unwrap();
+            if at % 2 == 0 {
+                let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
+                let came = not_full.wait_while_for(&mut guard, is_full, LONG);
+                assert!(came.unwrap(), "nobody took anything");
+                queue.lock().unwrap().push_back(item);
+                not_empty.notify_one().unwrap();
+            } else {
+                let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
+                let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
+                assert!(came.unwrap(), "nobody put anything");
+                queue.lock().unwrap().pop_front().unwrap();
+                not_full.notify_one().unwrap();
+            }
+            guard.unlock().unwrap();
         }
     });
     assert!(queue.lock().unwrap().is_empty());

@@ -177,11 +177,7 @@ fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
 }
 
 fn a_deadlock_and_its_end_are_reported_within_three_seconds(store: &Store) {
-    std::thread::scope(|scope| {
-        for kind in &store.kinds {
-            scope.spawn(|| told_and_over(store, kind));
-        }
-    });
+    side_by_side(&store.kinds, |kind| told_and_over(store, kind));
 }
 
 fn told_and_over(store: &Store, kind: &Kind) {
@@ -320,11 +316,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
 }
 
 fn a_cycle_of_eight_clients_is_reported_by_each(store: &Store) {
-    std::thread::scope(|scope| {
-        for count in [3, 8] {
-            scope.spawn(move || ring_of(store, count));
-        }
-    });
+    side_by_side([3, 8], |count| ring_of(store, count));
 }
 
 fn ring_of(store: &Store, count: usize) {

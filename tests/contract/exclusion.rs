@@ -75,15 +75,11 @@ fn exactly_one_of_two_clients_holds(store: &Store) {
 
 fn count(locks: &[RedisLock], rounds: u64) {
     let (counter, room) = (Unprotected::default(), Room::default());
-    thread::scope(|scope| {
-        for lock in locks {
-            scope.spawn(|| {
-                for _ in 0..rounds {
-                    lock.lock().unwrap();
-                    room.visit(|| counter.add_one());
-                    lock.unlock().unwrap();
-                }
-            });
+    side_by_side(locks, |lock| {
+        for _ in 0..rounds {
+            lock.lock().unwrap();
+            room.visit(|| counter.add_one());
+            lock.unlock().unwrap();
         }
     });
     assert_eq!(counter.0.load(Ordering::SeqCst), locks.len() as u64 * rounds);

@@ -111,22 +111,14 @@ fn tokens_increase_over_expiry_and_force(store: &Store) {
 }
 
 fn contended_tokens_follow_the_order_of_grants(store: &Store) {
-    let name = fresh("contended");
+    let (name, clients) = store.clients::<4>("contended");
     let granted = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            let client = store.client();
-            for _ in 0..2 {
-                let lock = client.get_fenced_lock(&name);
-                let granted = &granted;
-                scope.spawn(move || {
-                    for _ in 0..10 {
-                        let guard = lock.acquire().unwrap();
-                        granted.lock().unwrap().push(guard.fencing_token().unwrap());
-                        guard.unlock().unwrap();
-                    }
-                });
-            }
+    side_by_side(clients.iter().chain(&clients), |client| {
+        let lock = client.get_fenced_lock(&name);
+        for _ in 0..10 {
+            let guard = lock.acquire().unwrap();
+            granted.lock().unwrap().push(guard.fencing_token().unwrap());
+            guard.unlock().unwrap();
         }
     });
     let granted = granted.into_inner().unwrap();

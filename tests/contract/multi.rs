@@ -214,15 +214,10 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
     let names = names(2);
     let had = AtomicUsize::new(0);
     let try_for = |wait: Duration| {
-        thread::scope(|scope| {
-            for number in 0..10 {
-                let multi = group(&clients[number % 2], &names);
-                let had = &had;
-                scope.spawn(move || {
-                    let is_had = multi.try_lock_for_with_lease(wait, SECOND * 20).unwrap();
-                    had.fetch_add(usize::from(is_had), Ordering::SeqCst);
-                });
-            }
+        side_by_side(0..10, |number| {
+            let multi = group(&clients[number % 2], &names);
+            let is_had = multi.try_lock_for_with_lease(wait, SECOND * 20).unwrap();
+            had.fetch_add(usize::from(is_had), Ordering::SeqCst);
         });
         had.load(Ordering::SeqCst)
     };

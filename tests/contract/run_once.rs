@@ -20,17 +20,10 @@ contracts!(needs RunOnce:
 const LONG: Duration = Duration::from_secs(60);
 
 fn exactly_one_of_many_timers_runs_the_job(store: &Store) {
-    let name = fresh("tick");
+    let (name, clients) = store.clients::<3>("tick");
     let ran = AtomicU32::new(0);
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    thread::scope(|scope| {
-        for client in &clients {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    client.run_once(&name, LONG, LONG, |_| ran.fetch_add(1, Ordering::SeqCst)).unwrap();
-                });
-            }
-        }
+    side_by_side([&clients; 3].into_iter().flatten(), |client| {
+        client.run_once(&name, LONG, LONG, |_| ran.fetch_add(1, Ordering::SeqCst)).unwrap();
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);
     store.client().get_lock(&name).force_unlock().unwrap();

@@ -230,19 +230,15 @@ fn read_and_write_halves_work_with_braces_in_names(store: &Store) {
     let name = format!("{{{}}}:abc:key", fresh("tag"));
     let client = store.client();
     let count = AtomicI32::new(0);
-    thread::scope(|scope| {
+    side_by_side(0..10, |_| {
+        let lock = client.get_read_write_lock(&name);
         for _ in 0..10 {
-            scope.spawn(|| {
-                let lock = client.get_read_write_lock(&name);
-                for _ in 0..10 {
-                    let writing = lock.write().acquire().unwrap();
-                    let seen = count.load(Ordering::SeqCst);
-                    let reading = lock.read().acquire().unwrap();
-                    count.store(seen + 1, Ordering::SeqCst);
-                    writing.unlock().unwrap();
-                    reading.unlock().unwrap();
-                }
-            });
+            let writing = lock.write().acquire().unwrap();
+            let seen = count.load(Ordering::SeqCst);
+            let reading = lock.read().acquire().unwrap();
+            count.store(seen + 1, Ordering::SeqCst);
+            writing.unlock().unwrap();
+            reading.unlock().unwrap();
         }
     });
     assert_eq!(count.into_inner(), 100);
@@ -439,30 +435,23 @@ fn writers_get_increasing_fencing_tokens(store: &Store) {
 }
 
 fn readers_and_writers_never_hold_at_once(store: &Store) {
-    let name = fresh("rw");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("rw");
     // Readers count up, writers count down.
     let inside = AtomicI32::new(0);
     let until = now() + Duration::from_millis(700);
-    thread::scope(|scope| {
-        for client in &clients {
-            for number in 0..4 {
-                let (inside, lock) = (&inside, client.get_read_write_lock(&name));
-                scope.spawn(move || {
-                    while now() < until {
-                        if number == 0 {
-                            let guard = lock.write().acquire().unwrap();
-                            assert_eq!(inside.fetch_sub(1_000, Ordering::SeqCst), 0);
-                            inside.fetch_add(1_000, Ordering::SeqCst);
-                            drop(guard);
-                        } else {
-                            let guard = lock.read().acquire().unwrap();
-                            assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
-                            inside.fetch_sub(1, Ordering::SeqCst);
-                            drop(guard);
-                        }
-                    }
-                });
+    side_by_side(0..12, |number| {
+        let lock = clients[number % 3].get_read_write_lock(&name);
+        while now() < until {
+            if number < 3 {
+                let guard = lock.write().acquire().unwrap();
+                assert_eq!(inside.fetch_sub(1_000, Ordering::SeqCst), 0);
+                inside.fetch_add(1_000, Ordering::SeqCst);
+                drop(guard);
+            } else {
+                let guard = lock.read().acquire().unwrap();
+                assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(guard);
             }
         }
     });

@@ -1,7 +1,7 @@
 //! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::AtomicU32;
 
 use leasehold::ObjectKind;
 
@@ -267,25 +267,17 @@ fn an_expired_permits_id_releases_nothing(store: &Store) {
 }
 
 fn a_crowd_never_exceeds_the_permits(store: &Store) {
-    let name = fresh("crowd");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("crowd");
     clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
-    let inside = Arc::new(AtomicI32::new(0));
-    let begun = now();
-    thread::scope(|scope| {
-        for client in &clients {
-            for number in 0..4 {
-                let (semaphore, inside) = (client.get_semaphore(&name), Arc::clone(&inside));
-                scope.spawn(move || {
-                    let units = 1 + number % 2;
-                    for _ in 0..15 {
-                        let permit = semaphore.try_acquire_for(units as u32, LONG).unwrap().unwrap();
-                        assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
-                        inside.fetch_sub(units, Ordering::SeqCst);
-                        drop(permit);
-                    }
-                });
-            }
+    let (inside, begun) = (AtomicU32::new(0), now());
+    side_by_side(0..12, |number| {
+        let semaphore = clients[number % 3].get_semaphore(&name);
+        let units = 1 + number as u32 % 2;
+        for _ in 0..15 {
+            let permit = semaphore.try_acquire_for(units, LONG).unwrap().unwrap();
+            assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
+            inside.fetch_sub(units, Ordering::SeqCst);
+            drop(permit);
         }
     });
     comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);

@@ -26,14 +26,9 @@ fn is_first_in_line() -> bool {
     let url = words.next().unwrap();
     let [from, to] = [(); 2].map(|()| words.next().unwrap().parse::<usize>().unwrap());
     let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
-    std::thread::scope(|scope| {
-        for number in 0..NAMES {
-            let client = &client;
-            scope.spawn(move || {
-                for round in from..to {
-                    client.get_lock(name(round, number)).acquire().unwrap().unlock().unwrap();
-                }
-            });
+    side_by_side(0..NAMES, |number| {
+        for round in from..to {
+            client.get_lock(name(round, number)).acquire().unwrap().unlock().unwrap();
         }
     });
     true
@@ -140,13 +135,9 @@ const DOZEN: &str = "LEASEHOLD_DOZEN_IN_LINE";
 fn is_the_dozen() -> bool {
     let Ok(told) = std::env::var(DOZEN) else { return false };
     let (url, name) = told.split_once(' ').unwrap();
-    std::thread::scope(|scope| {
-        for _ in 0..12 {
-            scope.spawn(|| {
-                let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
-                client.get_lock(name).acquire().unwrap().unlock().unwrap();
-            });
-        }
+    side_by_side(0..12, |_| {
+        let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
+        client.get_lock(name).acquire().unwrap().unlock().unwrap();
     });
     true
 }

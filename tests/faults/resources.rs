@@ -66,19 +66,14 @@ scenario!(a_shutdown_leaves_nothing_even_while_clones_live, |world| {
 scenario!(a_pool_of_one_serves_many_threads, |world| {
     let client = world.builder().pool_size(1).command_timeout(LONG).build().unwrap();
     let done = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for number in 0..64 {
-            let (client, done) = (&client, &done);
-            scope.spawn(move || {
-                let (own, shared) = (client.get_lock(format!("own-{number}")), client.get_lock("shared"));
-                for _ in 0..5 {
-                    let guard = own.acquire().unwrap();
-                    shared.lock().unwrap();
-                    done.fetch_add(1, Ordering::Relaxed);
-                    shared.unlock().unwrap();
-                    guard.unlock().unwrap();
-                }
-            });
+    side_by_side(0..64, |number| {
+        let (own, shared) = (client.get_lock(format!("own-{number}")), client.get_lock("shared"));
+        for _ in 0..5 {
+            let guard = own.acquire().unwrap();
+            shared.lock().unwrap();
+            done.fetch_add(1, Ordering::Relaxed);
+            shared.unlock().unwrap();
+            guard.unlock().unwrap();
         }
     });
     assert_eq!(done.into_inner(), 64 * 5);

@@ -56,7 +56,8 @@ use std::time::Duration;
 pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_name};
 pub use stalls::stalled_since;
 pub use threads::{
-    Call, Holding, Waiter, all_return, call, call_on, deadlocked, elsewhere, quiet_panic, start, turn,
+    Call, Holding, Waiter, all_return, call, call_on, deadlocked, elsewhere, end, quiet_panic, side_by_side,
+    start, turn,
 };
 pub use timing::{
     LONG, RENEWED, SLACK, await_renewal, comes_true_within, comes_within, eventually, in_time, instant_of,
@@ -83,8 +84,9 @@ pub mod prelude {
     pub use super::{
         Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, all_return, alone, alone_within, call, call_on,
         comes_true_within, comes_within, connected, elsewhere, end, eventually, fresh, in_time, leased,
-        let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, slack_since,
-        stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls, within,
+        let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, side_by_side,
+        slack_since, stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls,
+        within,
     };
 }
 

@@ -21,6 +21,16 @@ pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Does this with each value, in a thread of its own.
+pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(V) + Sync) {
+    let work = &work;
+    thread::scope(|scope| {
+        for value in values {
+            scope.spawn(move || work(value));
+        }
+    });
+}
+
 /// Panics without the hook's message, where the panic is part of the test.
 pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
