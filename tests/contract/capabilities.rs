@@ -72,8 +72,7 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
 /// Another thread sometimes gets a lock that is free between a release and the waiter's next attempt.
 fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     for kind in &store.kinds {
-        let clients = [(); 3].map(|()| store.client());
-        let name = fresh(kind.label);
+        let (name, clients) = store.clients::<3>(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
         // On an unfair kind overtaking mostly happens in the first rounds; on a fair kind some rounds without

@@ -44,8 +44,7 @@ fn queued<T: Send + 'static>(
 }
 
 fn clients_are_served_in_order_of_arrival(store: &Store) {
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    let name = fresh("order");
+    let (name, clients) = store.clients::<3>("order");
     let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..7)
@@ -202,8 +201,7 @@ fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
 }
 
 fn waiters_are_shown_in_order_of_arrival(store: &Store) {
-    let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
-    let name = fresh("shown");
+    let (name, clients) = store.clients::<2>("shown");
     let held = Holding::take(&clients[0].get_fair_lock(&name));
     let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
     comes_true_within(LONG, || clients[0].inspect(&name).unwrap().waiting == 4);

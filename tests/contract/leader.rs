@@ -32,8 +32,7 @@ fn stepped_down(leader: &Leader) -> Option<LossReason> {
 }
 
 fn exactly_one_candidate_leads_and_terms_increase(store: &Store) {
-    let name = fresh("leader");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("leader");
     let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
     let mut last = None;
     while !candidates.is_empty() {

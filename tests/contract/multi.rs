@@ -139,7 +139,7 @@ fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
 }
 
 fn one_deadline_applies_to_the_whole_group(store: &Store) {
-    let ([client, other], names, multi) = grouped(store, 3);
+    let ([_client, other], names, multi) = grouped(store, 3);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
@@ -445,7 +445,7 @@ fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
 
 fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
     let lease = ms(2_000);
-    let ([client, other], names, multi) = grouped(store, 2);
+    let ([_client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -601,7 +601,7 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
 }
 
 fn an_owned_group_may_change_threads(store: &Store) {
-    let ([client, other], names, multi) = grouped(store, 2);
+    let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "it is no thread's");
     assert!(multi.try_acquire_owned_for(ms(20)).unwrap().is_none());

@@ -225,8 +225,7 @@ fn two_alternating_clients_never_stall(store: &Store) {
 
 fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
     for kind in &store.kinds {
-        let clients = [(); 3].map(|()| store.client());
-        let name = fresh(kind.label);
+        let (name, clients) = store.clients::<3>(kind.label);
         let held = Holding::take(&(kind.make)(&clients[0], &name));
         let waiter = |at: usize| {
             let lock = (kind.make)(&clients[at % 3], &name);

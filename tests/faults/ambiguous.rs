@@ -147,7 +147,7 @@ scenario!(a_downgrade_with_a_lost_reply_fails_without_waiting, |world| {
 });
 
 scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
-    for (how, client, lock) in world.each(ways(), "inner") {
+    for (how, _client, lock) in world.each(ways(), "inner") {
         let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.proxy.next(about(lock.name()), how.clone());
         let error = in_time(T, "a nested try", || {
@@ -163,7 +163,7 @@ scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
 
 scenario!(a_release_with_a_lost_reply_succeeds, |world| {
     let other = world.direct();
-    for (how, client, lock) in world.each(ways(), "release") {
+    for (how, _client, lock) in world.each(ways(), "release") {
         lock.lock_with_lease(LEASE).unwrap();
         let fault = world.proxy.next(releases(lock.name()), how.clone());
         let outcome = in_time(PATIENCE + T, "an unlock", || lock.unlock());
@@ -225,7 +225,7 @@ scenario!(a_dropped_guards_level_is_not_held, |world| {
 });
 
 scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
-    for (how, client, lock) in world.each(ways(), "dropped") {
+    for (how, _client, lock) in world.each(ways(), "dropped") {
         let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let fault = world.proxy.next(releases(lock.name()), how.clone());
         let begun = now();

@@ -1,6 +1,6 @@
 //! Networks that swallow, delay and garble.
 
-use super::world::{KEPT, L, P, PATIENCE, R, T, about, await_renewal, releases};
+use super::world::{KEPT, L, PATIENCE, R, T, about, await_renewal, releases};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
 use crate::support::observer::Event;

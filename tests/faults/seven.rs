@@ -1,8 +1,7 @@
 //! Faults that Redisson 4.7 did not pass when measured.
 
-use super::world::{KEPT, L, R, T, about, await_renewal, releases};
+use super::world::{KEPT, L, T, about, await_renewal};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
@@ -83,7 +82,7 @@ scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
 });
 
 scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
-    for (how, client, lock) in world.each(losses_of_a_reply(), "failed") {
+    for (how, _client, lock) in world.each(losses_of_a_reply(), "failed") {
         let what = format!("{how:?}");
         let fault = world.proxy.next(about(lock.name()), how);
         let begun = now();

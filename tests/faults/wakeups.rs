@@ -194,7 +194,7 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
     drop(listener);
     assert!((1..=100).contains(&came), "{came} connections in two seconds");
     world.server.restart();
-    waiters.into_iter().for_each(|waiter| drop(waiter.outcome()));
+    waiters.into_iter().for_each(|waiter| _ = waiter.outcome());
     world.is_given_back("herd", L);
 });
 
