@@ -599,7 +599,7 @@ fn a_deadlock_beyond_a_full_entry_is_broken(store: &Store) {
     is_broken_for(&one, &many, &[long_name("own")]);
     let second = crowd(&one, &busy, &asks);
     is_broken_for(&one, &many, &[long_name("own")]);
-    [first, second].into_iter().for_each(|crowd| drop(crowd.end()));
+    [first, second].into_iter().for_each(|crowd| _ = crowd.end());
     guard.unlock().unwrap();
 }
 

@@ -400,7 +400,7 @@ fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
 
 fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(2_000);
-    let ([client, other], names, multi) = grouped(store, 3);
+    let ([_client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease).wait(LONG)).unwrap().unwrap();
