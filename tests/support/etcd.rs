@@ -156,38 +156,17 @@ impl Etcd {
         let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        let data = path.join("data");
         // Short heartbeats allow a lease of one second: the least is one and a half elections, rounded up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        let mut program = vec![
-            "etcd",
-            "--name",
-            &self.name,
-            "--data-dir",
-            data.to_str().expect("a plain path"),
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-            "--initial-cluster",
-            &self.cluster,
-            "--heartbeat-interval",
-            beat,
-            "--election-timeout",
-            election,
-            "--log-level",
-            "error",
-            // A higher cost would make each login take a tenth of a second.
-            "--bcrypt-cost",
-            "4",
-            // A token ends while a test runs.
-            "--auth-token-ttl",
-            "2",
-        ];
+        // A higher cost would make each login take a tenth of a second; a token ends while a test runs.
+        let options = format!(
+            "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
+             --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
+             --heartbeat-interval {beat} --election-timeout {election} --log-level error --bcrypt-cost 4 \
+             --auth-token-ttl 2",
+            self.name, self.cluster
+        );
+        let mut program: Vec<&str> = options.split(' ').collect();
         if self.tls {
             program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);
         }
