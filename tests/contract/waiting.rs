@@ -175,16 +175,10 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
 fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
-    let waiters: Vec<_> = (0..6)
-        .map(|_| {
-            let lock = store.client().get_lock(&name);
-            Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
-        })
-        .collect();
+    let waiters: Vec<_> = (0..6).map(|_| Waiter::start(turn(store.client().get_lock(&name)))).collect();
     let released = held.release();
     for waiter in waiters {
-        let (result, had) = waiter.returns_within(LONG);
-        result.unwrap();
+        let (_, had) = waiter.returns_within(LONG);
         // Six releases, each of which wakes the remaining waiters: none needs its safety poll.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
@@ -198,24 +192,18 @@ fn two_alternating_clients_never_stall(store: &Store) {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let (rounds, begun) = (increments() / 5, now());
-    let longest = std::thread::scope(|scope| {
-        let turns: Vec<_> = locks
-            .iter()
-            .map(|lock| {
-                scope.spawn(move || {
-                    let mut longest = Duration::ZERO;
-                    for _ in 0..rounds {
-                        let begun = now();
-                        lock.lock().unwrap();
-                        longest = longest.max(begun.elapsed());
-                        lock.unlock().unwrap();
-                    }
-                    longest
-                })
-            })
-            .collect();
-        turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
+    let longest = Mutex::new(Duration::ZERO);
+    side_by_side(&locks, |lock| {
+        for _ in 0..rounds {
+            let begun = now();
+            lock.lock().unwrap();
+            let took = begun.elapsed();
+            lock.unlock().unwrap();
+            let mut longest = longest.lock();
+            *longest = longest.max(took);
+        }
     });
+    let longest = longest.into_inner();
     // A wake-up lost between an attempt and the sleep would cost a safety poll of a second. Clients that meet
     // on a Redlock may pause several times for up to a quarter of one.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
