@@ -20,9 +20,43 @@ fn use_until_kept(world: &World, lock: &RedisLock) {
     use_until_cached(lock, || world.is_free(lock.name()));
 }
 
+fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
+    let until = world.scripts_run() + looks;
+    assert!(eventually(LONG, || {
+        cycle(lock);
+        world.scripts_run() >= until
+    }));
+}
+
 fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
 }
+
+scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
+    let (keeper, other) = (client(world), client(world));
+    let lock = kept(world, &keeper, "stock");
+    for is_in_use in [false, true] {
+        if is_in_use {
+            lock.lock().unwrap();
+        } else {
+            // The next check is half a second away, so the recall is what counts.
+            use_until_looked_at(world, &lock, 5);
+        }
+        let asked = now();
+        let waiter = call(turn(other.get_lock("stock")));
+        if is_in_use {
+            let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_queue:{stock}"]) == 1;
+            assert!(eventually(LONG, in_line));
+            assert!(!waiter.is_over());
+            let ended = now();
+            lock.unlock().unwrap();
+            waiter.returns_within(ended, ms(50), "taking over at the end of a use");
+        } else {
+            waiter.returns_within(asked, ms(50), "taking over what is kept");
+        }
+        use_until_kept(world, &lock);
+    }
+});
 
 // Redisson's waiters subscribe to the lock's channel and send no recall.
 scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
