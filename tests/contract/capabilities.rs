@@ -1,24 +1,20 @@
 //! Each kind of lock has the capabilities that its store states, and no others.
 
-use leasehold::Lock;
-
 use super::harness::{Sessions, Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
     a_kind_is_reentrant_only_if_declared,
     a_release_wakes_other_clients_if_the_kind_supports_it,
-    generic_code_can_use_every_kind_of_lock,
     a_later_caller_overtakes_only_on_unfair_kinds,
     holds_survive_a_restart_only_if_the_store_declares_it,
     holds_outlive_connections_only_if_the_store_declares_it,
-    leases_end_with_the_precision_the_store_declares,
 );
 
 fn a_kind_is_reentrant_only_if_declared(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
+        assert_eq!(lock.hold_count().unwrap(), 0, "{}", kind.label);
         lock.lock().unwrap();
         assert_eq!(lock.try_lock().unwrap(), kind.traits.reentrant, "{}", kind.label);
         if kind.traits.reentrant {
@@ -32,16 +28,18 @@ fn a_kind_is_reentrant_only_if_declared(store: &Store) {
             assert!(begun.elapsed() < slack_since(begun));
             assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         }
-        elsewhere(|| assert!(!lock.try_lock().unwrap()));
+        elsewhere(|| {
+            assert!(lock.is_locked().unwrap() && !lock.try_lock().unwrap(), "{}", kind.label);
+            assert!(!lock.is_held_by_current_thread().unwrap(), "{}", kind.label);
+            assert_eq!(lock.hold_count().unwrap(), 0, "{}", kind.label);
+        });
         lock.unlock().unwrap();
-        assert!(!lock.is_locked().unwrap(), "{}", kind.label);
+        assert_eq!((lock.is_locked().unwrap(), lock.hold_count().unwrap()), (false, 0), "{}", kind.label);
     }
 }
 
 fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
-    for kind in &store.kinds {
-        let (client, other) = (store.client(), store.client());
-        let name = fresh(kind.label);
+    for (kind, name, [client, other]) in store.each() {
         let (lock, waiting) = ((kind.make)(&client, &name), (kind.make)(&other, &name));
         let begun = now();
         let rounds: Vec<Duration> = (0..11)
@@ -71,36 +69,10 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
     }
 }
 
-fn generic_code_can_use_every_kind_of_lock(store: &Store) {
-    fn one_visit(lock: &impl Lock) {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        lock.lock_interruptibly(&leasehold::Interrupt::new()).unwrap();
-        lock.unlock().unwrap();
-        assert!(lock.try_lock().unwrap());
-        lock.unlock().unwrap();
-        assert!(lock.try_lock_for(ms(10)).unwrap());
-        lock.unlock().unwrap();
-        assert!(lock.unlock().unwrap_err().is_not_held());
-    }
-    let client = store.client();
-    one_visit(&client.get_fenced_lock(fresh("generic")));
-    for kind in &store.kinds {
-        one_visit(&(kind.make)(&client, &fresh("generic")));
-    }
-    let mixed: [Box<dyn Lock>; 2] =
-        [Box::new(client.get_lock(fresh("boxed"))), Box::new(client.get_fenced_lock(fresh("boxed")))];
-    for lock in &mixed {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    }
-}
-
 /// Another thread sometimes gets a lock that is free between a release and the waiter's next attempt.
 fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     for kind in &store.kinds {
-        let clients = [(); 3].map(|()| store.client());
-        let name = fresh(kind.label);
+        let (name, clients) = store.clients::<3>(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
         // On an unfair kind overtaking mostly happens in the first rounds; on a fair kind some rounds without
@@ -176,21 +148,4 @@ fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
         guard.unlock().unwrap();
         assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap());
     }
-}
-
-fn leases_end_with_the_precision_the_store_declares(store: &Store) {
-    let lease = ms(100);
-    let (lock, rival) = (store.client(), store.client());
-    let name = fresh("exact");
-    let before = now();
-    lock.get_lock(&name).lock_with_lease(lease).unwrap();
-    let after = now();
-    comes_true_within(store.freed_within(lease) + SLACK, || !rival.get_lock(&name).is_locked().unwrap());
-    let took = after.elapsed();
-    assert!(before.elapsed() >= lease - ms(2), "{took:?}");
-    assert!(took <= store.freed_within(lease) + slack_since(after), "{took:?}");
-    if !store.late.is_zero() {
-        assert!(took > lease + SLACK, "it ended as exactly as if it were not late: {took:?}");
-    }
-    assert!(lock.get_lock(&name).unlock().unwrap_err().is_lost());
 }

@@ -13,8 +13,6 @@ contracts!(needs Counting:
     notify_all_lets_waiters_proceed_one_by_one,
     a_condition_wait_that_times_out_reacquires_the_lock,
     an_interrupted_condition_wait_reacquires_the_lock,
-    an_early_interrupt_leaves_no_waiter_in_the_condition,
-    a_notification_without_waiters_is_not_stored,
     an_unused_notification_goes_to_the_next_waiter,
     only_the_holder_may_wait_for_a_condition_or_notify,
     a_wait_refuses_a_hold_shared_with_another_guard,
@@ -78,8 +76,7 @@ fn a_notified_waiter_regains_its_full_hold_count(store: &Store) {
 }
 
 fn waiters_are_notified_in_order_of_arrival(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("cond");
+    let (name, clients) = store.clients::<2>("cond");
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..5)
         .map(|turn| {
@@ -98,14 +95,11 @@ fn waiters_are_notified_in_order_of_arrival(store: &Store) {
         lock.unlock().unwrap();
         assert_eq!(told.recv_timeout(LONG), Ok(turn));
     }
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("cond");
+    let (name, clients) = store.clients::<2>("cond");
     let inside = Arc::new(Mutex::new(()));
     let waiters: Vec<_> = (0..4)
         .map(|at| {
@@ -121,9 +115,7 @@ fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
     lock.lock().unwrap();
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
@@ -131,6 +123,9 @@ fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
+    // A notification without a waiter is not stored.
+    assert!(!lock.condition("c").notify_one().unwrap());
+    assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
     let begun = now();
     assert!(!lock.condition("c").wait_for(&mut guard, ms(60)).unwrap());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
@@ -143,8 +138,7 @@ fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
 }
 
 fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
-    let client = store.client();
-    let name = fresh("cond");
+    let (name, [client]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((client.get_lock(&name), interrupt.clone()), move |(lock, interrupt)| {
         let mut guard = lock.acquire().unwrap();
@@ -155,13 +149,8 @@ fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
-}
-
-fn an_early_interrupt_leaves_no_waiter_in_the_condition(store: &Store) {
-    let client = store.client();
-    let lock = client.get_lock(fresh("cond"));
-    let interrupt = Interrupt::new();
-    interrupt.interrupt();
+    // An earlier interrupt leaves no waiter in the condition.
+    let lock = client.get_lock(&name);
     let mut guard = lock.acquire().unwrap();
     assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());
     assert!(lock.is_held_by_current_thread().unwrap());
@@ -169,17 +158,8 @@ fn an_early_interrupt_leaves_no_waiter_in_the_condition(store: &Store) {
     guard.unlock().unwrap();
 }
 
-fn a_notification_without_waiters_is_not_stored(store: &Store) {
-    let lock = store.client().get_lock(fresh("cond"));
-    let mut guard = lock.acquire().unwrap();
-    assert!(!lock.condition("c").notify_one().unwrap());
-    assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
-    assert!(!lock.condition("c").wait_for(&mut guard, ms(30)).unwrap());
-}
-
 fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, other]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let first = waiting(client.get_lock(&name), {
         let interrupt = interrupt.clone();
@@ -317,8 +297,7 @@ fn a_guard_works_as_before_after_a_condition_wait(store: &Store) {
 }
 
 fn conditions_of_one_lock_are_independent(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, other]) = store.clients("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("one").wait(&mut guard).unwrap();
         guard.unlock().unwrap();
@@ -333,8 +312,7 @@ fn conditions_of_one_lock_are_independent(store: &Store) {
 }
 
 fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
-    let (client, ending) = (store.client(), store.client());
-    let name = fresh("cond");
+    let (name, [client, ending]) = store.clients("cond");
     let waits = |client: &leasehold::LockClient| {
         waiting(client.get_lock(&name), |lock, mut guard| {
             lock.condition("c").wait(&mut guard)?;
@@ -359,8 +337,7 @@ fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
 }
 
 fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
-    let client = store.client();
-    let name = fresh("cond");
+    let (name, [client]) = store.clients("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
     often.lock().unwrap();
@@ -373,33 +350,28 @@ fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
 
 fn producers_and_consumers_lose_no_item(store: &Store) {
     const EACH: usize = 20;
-    let clients: Vec<_> = (0..4).map(|_| store.client()).collect();
-    let name = fresh("queue");
-    let queue = Arc::new(Mutex::new(VecDeque::new()));
+    let (name, clients) = store.clients::<4>("queue");
+    let queue = Mutex::new(VecDeque::new());
     let begun = now();
-    thread::scope(|scope| {
-        for (at, client) in clients.iter().enumerate() {
-            let (lock, queue) = (client.get_lock(&name), Arc::clone(&queue));
-            scope.spawn(move || {
-                let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
-                for item in 0..EACH {
-                    let mut guard = lock.acquire().unwrap();
-                    if at % 2 == 0 {
-                        let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
-                        let came = not_full.wait_while_for(&mut guard, is_full, LONG);
-                        assert!(came.unwrap(), "nobody took anything");
-                        queue.lock().unwrap().push_back(item);
-                        not_empty.notify_one().unwrap();
-                    } else {
-                        let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
-                        let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
-                        assert!(came.unwrap(), "nobody put anything");
-                        queue.lock().unwrap().pop_front().unwrap();
-                        not_full.notify_one().unwrap();
-                    }
-                    guard.unlock().unwrap();
-                }
-            });
+    side_by_side(clients.iter().enumerate(), |(at, client)| {
+        let lock = client.get_lock(&name);
+        let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
+        for item in 0..EACH {
+            let mut guard = lock.acquire().unwrap();
+            if at % 2 == 0 {
+                let is_full = |_: &Guard| queue.lock().unwrap().len() >= 2;
+                let came = not_full.wait_while_for(&mut guard, is_full, LONG);
+                assert!(came.unwrap(), "nobody took anything");
+                queue.lock().unwrap().push_back(item);
+                not_empty.notify_one().unwrap();
+            } else {
+                let is_empty = |_: &Guard| queue.lock().unwrap().is_empty();
+                let came = not_empty.wait_while_for(&mut guard, is_empty, LONG);
+                assert!(came.unwrap(), "nobody put anything");
+                queue.lock().unwrap().pop_front().unwrap();
+                not_full.notify_one().unwrap();
+            }
+            guard.unlock().unwrap();
         }
     });
     assert!(queue.lock().unwrap().is_empty());

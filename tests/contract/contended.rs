@@ -11,7 +11,6 @@ use crate::support::prelude::*;
 contracts!(needs Hearing:
     a_hold_is_notified_of_another_clients_waiter,
     a_hold_is_notified_of_its_own_clients_waiter,
-    is_contended_says_whether_others_wait,
     a_waiter_is_reported_before_the_next_check,
     the_owner_of_a_contended_hold_is_not_reused,
     a_waiter_before_the_callback_is_reported,
@@ -67,15 +66,6 @@ fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
         let lock = make(&client, &fresh("local"));
         hears_of(lock.acquire_owned().unwrap(), lock);
     }
-}
-
-fn is_contended_says_whether_others_wait(store: &Store) {
-    let (client, other, name) = (store.client(), store.client(), fresh("asked"));
-    let guard = client.get_lock(&name).acquire().unwrap();
-    let waiter = waits_for(other.get_lock(&name));
-    assert!(eventually(LONG, || guard.is_contended().unwrap()));
-    guard.unlock().unwrap();
-    waiter.returns_within(LONG);
 }
 
 /// The waiter is reported by a message: the first check is over by then, and the next comes a second later.
@@ -146,9 +136,7 @@ fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     // After a late callback the next one may come sooner, since the pause counts from when the call was due.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
 }
 
 fn a_callback_ends_with_its_hold(store: &Store) {

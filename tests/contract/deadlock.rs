@@ -32,10 +32,6 @@ contracts!(needs Directory:
     a_deadlock_breaks_a_timed_wait_before_its_limit,
 );
 
-fn gate_of(threads: usize) -> Arc<Barrier> {
-    Arc::new(Barrier::new(threads))
-}
-
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
 struct Member {
@@ -50,11 +46,11 @@ impl Member {
     }
 
     fn quick(store: &Store) -> Member {
-        Member::looking_after(store, Duration::from_millis(200), false)
+        Member::looking_after(store, ms(200), false)
     }
 
     fn quick_to_break(store: &Store) -> Member {
-        Member::looking_after(store, Duration::from_millis(200), true)
+        Member::looking_after(store, ms(200), true)
     }
 
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
@@ -73,47 +69,87 @@ impl Member {
         (deadlock, at)
     }
 
+    fn lock(&self, name: &str) -> RedisLock {
+        self.client.get_lock(name)
+    }
+
     fn is_told_nothing(&self) -> bool {
         self.told.try_recv().is_err()
     }
 }
 
-fn wants(
-    first: RedisLock,
-    second: RedisLock,
-    gate: &Arc<Barrier>,
-    interrupt: &Interrupt,
-) -> JoinHandle<Result<()>> {
-    holds_all(vec![first], second, gate, interrupt)
+type Release = Box<dyn FnOnce() -> Result<()>>;
+
+/// Threads that each hold something when the gate opens, and then wait for a lock, until an interrupt.
+struct Threads {
+    running: Vec<JoinHandle<Result<()>>>,
+    gate: Arc<Barrier>,
+    interrupt: Interrupt,
 }
 
-/// A thread that holds these locks when the gate opens, and then waits for another lock.
-fn holds_all(
-    locks: Vec<RedisLock>,
-    wanted: RedisLock,
-    gate: &Arc<Barrier>,
-    interrupt: &Interrupt,
-) -> JoinHandle<Result<()>> {
-    let (gate, interrupt) = (Arc::clone(gate), interrupt.clone());
-    crate::support::start(move || {
-        let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
-        gate.wait();
-        let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
-        held.into_iter().try_for_each(|guard| guard.unlock())?;
-        got
-    })
-}
+impl Threads {
+    /// So many threads, which are added.
+    fn of(count: usize) -> Threads {
+        Threads { running: Vec::new(), gate: Arc::new(Barrier::new(count + 1)), interrupt: Interrupt::new() }
+    }
 
-fn end(threads: impl IntoIterator<Item = JoinHandle<Result<()>>>, interrupt: &Interrupt) -> usize {
-    interrupt.interrupt();
-    let mut got = 0;
-    for thread in threads {
-        match thread.join().unwrap() {
-            Ok(()) => got += 1,
-            Err(error) => assert!(error.is_interrupted(), "{error}"),
+    /// Each holds the locks of its list except the last, which it wants.
+    fn holding<L: Into<Vec<RedisLock>>>(lists: impl IntoIterator<Item = L>) -> Threads {
+        let lists: Vec<Vec<_>> = lists.into_iter().map(Into::into).collect();
+        let mut threads = Threads::of(lists.len());
+        threads.add_each(lists);
+        threads
+    }
+
+    fn add_each<L: Into<Vec<RedisLock>>>(&mut self, lists: impl IntoIterator<Item = L>) {
+        for list in lists {
+            let mut locks: Vec<RedisLock> = list.into();
+            let wanted = locks.pop().unwrap();
+            self.add(wanted, move || {
+                let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
+                Ok(Box::new(|| held.into_iter().try_for_each(Guard::unlock)))
+            });
         }
     }
-    got
+
+    fn add(&mut self, wanted: RedisLock, hold: impl FnOnce() -> Result<Release> + Send + 'static) {
+        let (gate, interrupt) = (Arc::clone(&self.gate), self.interrupt.clone());
+        self.running.push(crate::support::start(move || {
+            let release = hold()?;
+            gate.wait();
+            let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
+            release()?;
+            got
+        }));
+    }
+
+    /// Opens the gate.
+    fn begin(&self) -> Instant {
+        self.gate.wait();
+        now()
+    }
+
+    fn is_any_over(&self) -> bool {
+        self.running.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Each got its lock.
+    fn succeed(self) {
+        self.running.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+    }
+
+    /// Interrupts them; returns how many got their locks.
+    fn end(self) -> usize {
+        self.interrupt.interrupt();
+        let mut got = 0;
+        for thread in self.running {
+            match thread.join().unwrap() {
+                Ok(()) => got += 1,
+                Err(error) => assert!(error.is_interrupted(), "{error}"),
+            }
+        }
+        got
+    }
 }
 
 fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
@@ -130,33 +166,32 @@ fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
     names
 }
 
+/// Each member is told of the deadlock of two threads over these locks.
+#[track_caller]
+fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
+    let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
+    for (deadlock, _) in &told {
+        assert_eq!(names(deadlock), names_of_two(a, b), "{deadlock}");
+    }
+    told
+}
+
 fn a_deadlock_and_its_end_are_reported_within_three_seconds(store: &Store) {
-    std::thread::scope(|scope| {
-        for kind in &store.kinds {
-            scope.spawn(|| told_and_over(store, kind));
-        }
-    });
+    side_by_side(&store.kinds, |kind| told_and_over(store, kind));
 }
 
 fn told_and_over(store: &Store, kind: &Kind) {
     let (a, b) = (fresh(kind.label), fresh(kind.label));
-    let members = [Member::new(store, false), Member::new(store, false)];
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let orders = [(&a, &b), (&b, &a)];
-    let wanting = members.iter().zip(orders).map(|(member, (first, second))| {
-        let make = |name: &str| (kind.make)(&member.client, name);
-        wants(make(first), make(second), &gate, &interrupt)
-    });
-    let threads: Vec<_> = wanting.collect();
-    gate.wait();
-    let begun = now();
-    let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
+    let members = [(); 2].map(|()| Member::new(store, false));
+    let lock = |member: usize, name: &str| (kind.make)(&members[member].client, name);
+    let threads = Threads::holding([[lock(0, &a), lock(0, &b)], [lock(1, &b), lock(1, &a)]]);
+    let begun = threads.begin();
+    let told = are_told(&members.each_ref(), &a, &b);
     let first = told.iter().map(|(_, at)| *at).min().unwrap();
     let took = first.duration_since(begun);
     assert!(took <= TOLD_WITHIN + slack_since(begun), "{} was told after {took:?}", kind.label);
     let expected = names_of_two(&a, &b);
     for ((deadlock, _), member) in told.iter().zip(&members) {
-        assert_eq!(names(deadlock), expected, "{deadlock}");
         assert!(deadlock.is_certain && deadlock.steps.len() == 2, "{deadlock}");
         assert_eq!(deadlock.steps.iter().filter(|step| step.is_youngest).count(), 1);
         let own = deadlock.steps.iter().filter(|step| step.by_this_client);
@@ -166,7 +201,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         let asked = member.client.deadlocks().unwrap();
         assert_eq!(asked.iter().filter(|ring| names(ring) == expected).count(), 1, "{asked:?}");
     }
-    assert!(end(threads, &interrupt) < 2);
+    assert!(threads.end() < 2);
     for member in &members {
         member.next(false);
         let asked = member.client.deadlocks().unwrap();
@@ -178,17 +213,10 @@ fn told_and_over(store: &Store, kind: &Kind) {
 
 fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
-    let members = [Member::new(store, true), Member::new(store, true)];
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let lock = |member: usize, name: &str| members[member].client.get_lock(name);
-    let orders = [(&a, &b), (&b, &a)];
-    let threads = [0, 1].map(|member| {
-        let (first, second) = orders[member];
-        wants(lock(member, first), lock(member, second), &gate, &interrupt)
-    });
-    gate.wait();
-    let begun = now();
-    let ended = threads.map(|thread| (thread.join().unwrap(), now()));
+    let [one, other] = [(); 2].map(|()| Member::new(store, true));
+    let threads = Threads::holding([[one.lock(&a), one.lock(&b)], [other.lock(&b), other.lock(&a)]]);
+    let begun = threads.begin();
+    let ended: Vec<_> = threads.running.into_iter().map(|thread| (thread.join().unwrap(), now())).collect();
     let took = ended.iter().map(|(_, at)| at.duration_since(begun)).max().unwrap();
     assert!(took <= TOLD_WITHIN + slack_since(begun), "it took {took:?}");
     let (broken, went_on): (Vec<_>, Vec<_>) =
@@ -208,27 +236,24 @@ fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
 /// The directory shows the wait to others, so it began some time ago.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
-    info.is_some_and(|info| {
-        info.uses.iter().any(|one| one.is_waiting && one.lasted > Duration::from_millis(300))
-    })
+    info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
 /// The multi-lock waits last, for the other thread's second lock, while it holds a third.
 fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
-    let (gate, interrupt) = (gate_of(2), Interrupt::new());
-    let held = many.client.get_lock(&a).acquire().unwrap();
-    let thread = wants(one.client.get_lock(&b), one.client.get_lock(&a), &gate, &interrupt);
-    gate.wait();
+    let held = many.lock(&a).acquire().unwrap();
+    let thread = Threads::holding([[one.lock(&b), one.lock(&a)]]);
+    thread.begin();
     assert!(eventually(LONG, || is_known_to_wait(&one)));
-    let both = many.client.get_multi_lock([many.client.get_lock(&b), many.client.get_lock(&c)]);
+    let both = many.client.get_multi_lock([many.lock(&b), many.lock(&c)]);
     let error = both.try_acquire_for(LONG).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
-    assert!(!one.client.get_lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
+    assert!(!one.lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
     held.check().unwrap();
     held.unlock().unwrap();
-    thread.join().unwrap().unwrap();
+    thread.succeed();
 }
 
 fn a_conditions_reacquisition_is_not_broken(store: &Store) {
@@ -237,9 +262,9 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
     }
     let (a, waited) = (fresh("a"), fresh("waited"));
     let (again, other) = (Member::quick_to_break(store), Member::quick_to_break(store));
-    let (gives_up, interrupt) = (gate_of(2), Interrupt::new());
+    let (gives_up, interrupt) = (Arc::new(Barrier::new(2)), Interrupt::new());
     let thread = {
-        let (first, lock) = (again.client.get_lock(&a), again.client.get_lock(&waited));
+        let (first, lock) = (again.lock(&a), again.lock(&waited));
         let (gives_up, interrupt) = (Arc::clone(&gives_up), interrupt.clone());
         crate::support::start(move || {
             let _held = first.acquire()?;
@@ -253,13 +278,13 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
         })
     };
     gives_up.wait();
-    let held = other.client.get_lock(&waited).acquire().unwrap();
+    let held = other.lock(&waited).acquire().unwrap();
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
             assert!(eventually(LONG, || is_known_to_wait(&other)));
             interrupt.interrupt();
         });
-        other.client.get_lock(&a).acquire().map(drop).unwrap_err()
+        other.lock(&a).acquire().map(drop).unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     held.unlock().unwrap();
@@ -270,18 +295,16 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();
-    let gate = gate_of(2);
-    let held = other.client.get_lock(&b).acquire().unwrap();
-    let older = wants(breaks.client.get_lock(&a), breaks.client.get_lock(&b), &gate, &interrupt);
-    gate.wait();
+    let held = other.lock(&b).acquire().unwrap();
+    let older = Threads::holding([[breaks.lock(&a), breaks.lock(&b)]]);
+    older.begin();
     assert!(eventually(LONG, || is_known_to_wait(&breaks)));
-    let (lock, options) =
-        (other.client.get_lock(&a), AcquireOptions::new().wait(LONG * 4).interrupt(&interrupt));
+    let (lock, options) = (other.lock(&a), AcquireOptions::new().wait(LONG * 4).interrupt(&interrupt));
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
             // This exceeds the time to the next search.
-            throughout(Duration::from_millis(2_200), || !older.is_finished() && other.is_told_nothing());
+            throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told
         });
@@ -289,50 +312,38 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     });
     assert!(ends.unwrap_err().is_interrupted());
     held.unlock().unwrap();
-    assert!(end([older], &interrupt) <= 1);
+    assert!(older.end() <= 1);
 }
 
 fn a_cycle_of_eight_clients_is_reported_by_each(store: &Store) {
-    std::thread::scope(|scope| {
-        for count in [3, 8] {
-            scope.spawn(move || ring_of(store, count));
-        }
-    });
+    side_by_side([3, 8], |count| ring_of(store, count));
 }
 
 fn ring_of(store: &Store, count: usize) {
     let names_of: Vec<String> = (0..count).map(|at| fresh(&format!("ring{at}"))).collect();
     let members: Vec<Member> = (0..count).map(|_| Member::quick(store)).collect();
-    let (gate, interrupt) = (gate_of(count + 1), Interrupt::new());
-    let threads: Vec<_> = members
+    let wants = members
         .iter()
         .enumerate()
-        .map(|(at, member)| {
-            let lock = |at: usize| member.client.get_lock(&names_of[at % count]);
-            wants(lock(at), lock(at + 1), &gate, &interrupt)
-        })
-        .collect();
-    gate.wait();
+        .map(|(at, member)| [at, at + 1].map(|at| member.lock(&names_of[at % count])));
+    let threads = Threads::holding(wants);
+    threads.begin();
     for member in &members {
         let (deadlock, _) = member.next(true);
         assert_eq!(deadlock.steps.len(), count, "{deadlock}");
     }
-    end(threads, &interrupt);
+    threads.end();
 }
 
 fn a_deadlock_within_one_client_is_reported(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let member = Member::quick(store);
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let lock = |name: &str| member.client.get_lock(name);
-    let threads =
-        [(&a, &b), (&b, &a)].map(|(first, second)| wants(lock(first), lock(second), &gate, &interrupt));
-    gate.wait();
-    let begun = now();
+    let threads = Threads::holding([[&a, &b], [&b, &a]].map(|names| names.map(|name| member.lock(name))));
+    let begun = threads.begin();
     let (deadlock, at) = member.next(true);
     assert!(at.duration_since(begun) <= TOLD_WITHIN + slack_since(begun));
     assert!(deadlock.steps.len() == 2 && deadlock.steps.iter().all(|step| step.by_this_client), "{deadlock}");
-    end(threads, &interrupt);
+    threads.end();
     member.next(false);
     assert!(member.is_told_nothing());
 }
@@ -341,15 +352,13 @@ fn a_deadlock_within_one_client_is_reported(store: &Store) {
 fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
-    let held = holding.client.get_lock(&b).acquire().unwrap();
-    let owned = waiting.client.get_lock(&c).acquire_owned().unwrap();
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let threads = [(a, b), (fresh("d"), c)].map(|(first, second)| {
-        wants(waiting.client.get_lock(&first), waiting.client.get_lock(&second), &gate, &interrupt)
-    });
-    gate.wait();
-    throughout(Duration::from_millis(2_500), || waiting.is_told_nothing() && holding.is_told_nothing());
-    assert_eq!(end(threads, &interrupt), 0);
+    let held = holding.lock(&b).acquire().unwrap();
+    let owned = waiting.lock(&c).acquire_owned().unwrap();
+    let threads =
+        Threads::holding([[a, b], [fresh("d"), c]].map(|names| names.map(|name| waiting.lock(&name))));
+    threads.begin();
+    throughout(ms(2_500), || waiting.is_told_nothing() && holding.is_told_nothing());
+    assert_eq!(threads.end(), 0);
     held.unlock().unwrap();
     owned.unlock().unwrap();
 }
@@ -358,11 +367,11 @@ fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
 fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
-    let first = early.client.get_lock(&a).acquire().unwrap();
-    let held = late.client.get_lock(&b).acquire().unwrap();
+    let first = early.lock(&a).acquire().unwrap();
+    let held = late.lock(&b).acquire().unwrap();
     // This wait is published and then ends; the thread keeps its hold.
-    assert!(early.client.get_lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
-    assert!(late.client.get_lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
+    assert!(early.lock(&b).try_acquire_for(ms(900)).unwrap().is_none());
+    assert!(late.lock(&a).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
     drop((first, held));
 }
@@ -372,8 +381,8 @@ fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
         // The multi-lock holds the first lock while it waits for the second.
-        let (held, interrupt) = (one.client.get_lock(&second).acquire().unwrap(), Interrupt::new());
-        let both = many.client.get_multi_lock([many.client.get_lock(&second), many.client.get_lock(&first)]);
+        let (held, interrupt) = (one.lock(&second).acquire().unwrap(), Interrupt::new());
+        let both = many.client.get_multi_lock([many.lock(&second), many.lock(&first)]);
         let taking = crate::support::start({
             let options = AcquireOptions::new().wait(LONG).interrupt(&interrupt);
             move || {
@@ -384,7 +393,7 @@ fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
                 }
             }
         });
-        let wanted = one.client.get_lock(&first);
+        let wanted = one.lock(&first);
         assert!(eventually(LONG, || wanted.is_locked().unwrap()));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -406,20 +415,13 @@ fn a_cycle_through_a_read_hold_is_found(store: &Store) {
     let (halves, lock) = (fresh("halves"), fresh("lock"));
     let (reader, writer, other) = (Member::quick(store), Member::quick(store), store.client());
     let reads_too = other.get_read_write_lock(&halves).read().acquire_owned().unwrap();
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
     let read = reader.client.get_read_write_lock(&halves).read().clone();
     let write = writer.client.get_read_write_lock(&halves).write().clone();
-    let threads = [
-        wants(read, reader.client.get_lock(&lock), &gate, &interrupt),
-        wants(writer.client.get_lock(&lock), write, &gate, &interrupt),
-    ];
-    gate.wait();
-    for member in [&reader, &writer] {
-        let (deadlock, _) = member.next(true);
-        assert_eq!(names(&deadlock), names_of_two(&halves, &lock), "{deadlock}");
-    }
+    let threads = Threads::holding([[read, reader.lock(&lock)], [writer.lock(&lock), write]]);
+    threads.begin();
+    are_told(&[&reader, &writer], &halves, &lock);
     reads_too.unlock().unwrap();
-    end(threads, &interrupt);
+    threads.end();
 }
 
 /// A writer keeps the second reader out, and the first reader keeps the writer out.
@@ -434,27 +436,21 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     let (halves, lock) = (fresh("halves"), fresh("lock"));
     let (reads, behind, writer) = (Member::quick(store), Member::quick(store), Member::quick(store));
     let first = |member: &Member| how(member.client.get_read_write_lock(&halves));
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let mut threads = vec![
-        wants(first(&reads).read().clone(), reads.client.get_lock(&lock), &gate, &interrupt),
-        wants(behind.client.get_lock(&lock), first(&behind).read().clone(), &gate, &interrupt),
-    ];
+    let threads = Threads::holding([
+        [first(&reads).read().clone(), reads.lock(&lock)],
+        [behind.lock(&lock), first(&behind).read().clone()],
+    ]);
     let probe = first(&writer).read().clone();
     assert!(eventually(LONG, || probe.is_locked().unwrap()));
-    threads.push({
-        let (write, interrupt) = (first(&writer).write().clone(), interrupt.clone());
-        crate::support::start(move || {
-            write.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop)
-        })
-    });
+    let third = Threads::holding([[first(&writer).write().clone()]]);
+    third.begin();
     let lets_in = || probe.try_acquire().unwrap().map(|guard| guard.unlock().unwrap()).is_some();
     assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer waits");
-    gate.wait();
-    for member in [&reads, &behind] {
-        let (deadlock, _) = member.next(true);
-        assert_eq!(names(&deadlock), names_of_two(&halves, &lock), "{deadlock}");
-    }
-    end(threads, &interrupt);
+    threads.begin();
+    are_told(&[&reads, &behind], &halves, &lock);
+    third.interrupt.interrupt();
+    threads.end();
+    third.end();
 }
 
 /// The fair lock's waiter is in its queue; the write half's waiter waits for the other writer.
@@ -463,89 +459,62 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
         return;
     }
     let (fair, halves) = (fresh("fair"), fresh("halves"));
-    let members = [Member::quick(store), Member::quick(store)];
-    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let [one, other] = [(); 2].map(|()| Member::quick(store));
     let write = |member: &Member| member.client.get_read_write_lock(&halves).write().clone();
-    let threads = [
-        wants(members[0].client.get_fair_lock(&fair), write(&members[0]), &gate, &interrupt),
-        wants(write(&members[1]), members[1].client.get_fair_lock(&fair), &gate, &interrupt),
-    ];
-    gate.wait();
-    let begun = now();
-    for member in &members {
-        let (deadlock, at) = member.next(true);
-        assert_eq!(names(&deadlock), names_of_two(&fair, &halves), "{deadlock}");
+    let fairly = |member: &Member| member.client.get_fair_lock(&fair);
+    let threads = Threads::holding([[fairly(&one), write(&one)], [write(&other), fairly(&other)]]);
+    let begun = threads.begin();
+    for (deadlock, at) in are_told(&[&one, &other], &fair, &halves) {
         let mut kinds: Vec<&str> = deadlock.steps.iter().map(|step| &*step.kind).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, ["fair", "write"], "{deadlock}");
         assert!(at.duration_since(begun) <= TOLD_WITHIN + slack_since(begun));
     }
-    assert!(end(threads, &interrupt) < 2);
-    members.iter().for_each(|member| drop(member.next(false)));
+    assert!(threads.end() < 2);
+    [one, other].iter().for_each(|member| drop(member.next(false)));
 }
 
 /// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
 /// one thread do not know of each other.
 fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
-    let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
-    let (gate, interrupt) = (gate_of(5), Interrupt::new());
-    let waiting = |held: Hold, wanted: RedisLock| {
-        let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
-        crate::support::start(move || {
-            let held = match held {
-                Hold::Owned(lock) => (Some(lock.acquire_owned()?), None),
-                Hold::Threads(lock) => (None, Some(lock.acquire()?)),
-            };
-            gate.wait();
-            let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
-            drop(held);
-            got
-        })
-    };
-    let lock = |member: &Member, at: usize| member.client.get_lock(&names[at]);
-    let threads = [
-        waiting(Hold::Owned(lock(&one, 0)), lock(&one, 1)),
-        waiting(Hold::Threads(lock(&other, 1)), lock(&other, 0)),
-        waiting(Hold::Threads(lock(&one, 2)), lock(&waits_by, 3)),
-        waiting(Hold::Threads(lock(&other, 3)), lock(&other, 2)),
-    ];
-    gate.wait();
-    for member in [&one, &other] {
-        let (deadlock, _) = member.next(true);
+    let mut threads = Threads::of(4);
+    let owned = one.lock(&a);
+    threads.add(one.lock(&b), move || {
+        let held = owned.acquire_owned()?;
+        Ok(Box::new(|| held.unlock()))
+    });
+    threads.add_each([
+        [other.lock(&b), other.lock(&a)],
+        [one.lock(&c), waits_by.lock(&d)],
+        [other.lock(&d), other.lock(&c)],
+    ]);
+    threads.begin();
+    for (deadlock, _) in are_told(&[&one, &other], &a, &b) {
         assert!(!deadlock.is_certain, "{deadlock}");
-        assert_eq!(self::names(&deadlock), names_of_two(&names[0], &names[1]), "{deadlock}");
+    }
+    for member in [&one, &other] {
         assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
     }
     // Two searches find the cycle.
     let members = [&one, &waits_by, &other];
-    throughout(Duration::from_millis(2_500), || members.iter().all(|member| member.is_told_nothing()));
-    assert!(threads.iter().all(|thread| !thread.is_finished()), "no wait was ended");
-    end(threads, &interrupt);
+    throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
+    assert!(!threads.is_any_over(), "no wait was ended");
+    threads.end();
 }
 
 /// Another thread owns the guard and releases it.
 fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
-    let names: Vec<String> = ["a", "b"].map(fresh).into();
+    let (a, b) = (fresh("a"), fresh("b"));
     let (one, other) = (Member::quick(store), Member::quick(store));
-    let guard = {
-        let lock = one.client.get_lock(&names[0]);
-        elsewhere(move || lock.acquire_owned().unwrap())
-    };
-    let interrupt = Interrupt::new();
-    let gate = gate_of(1);
-    let waiter = {
-        let waits = other.client.get_lock(&names[0]);
-        wants(other.client.get_lock(&names[1]), waits, &gate, &interrupt)
-    };
-    throughout(Duration::from_millis(2_500), || one.is_told_nothing() && other.is_told_nothing());
+    let lock = one.lock(&a);
+    let guard = elsewhere(move || lock.acquire_owned().unwrap());
+    let waiter = Threads::holding([[other.lock(&b), other.lock(&a)]]);
+    waiter.begin();
+    throughout(ms(2_500), || one.is_told_nothing() && other.is_told_nothing());
     drop(guard);
-    drop(waiter.join().unwrap());
-}
-
-enum Hold {
-    Owned(RedisLock),
-    Threads(RedisLock),
+    waiter.succeed();
 }
 
 /// Other clients wait, and declare under which hold they work.
@@ -553,24 +522,17 @@ fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
-    let interrupt = Interrupt::new();
-    let mut members = Vec::new();
-    let threads: Vec<_> = (0..3)
-        .map(|at| {
-            let (observer, told) = deadlocks(now);
-            let under = guards[at].owner().to_string();
-            let client = store.client_with(|options| {
-                let options = options.detect_deadlocks_after(Duration::from_millis(200)).observer(observer);
-                options.under_hold("no owner").under_hold(&under)
-            });
-            let wanted = client.get_lock(&names[(at + 1) % 3]);
-            members.push(Member { client, told });
-            let interrupt = interrupt.clone();
-            crate::support::start(move || {
-                wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop)
-            })
-        })
-        .collect();
+    let members = [0, 1, 2].map(|at: usize| {
+        let (observer, told) = deadlocks(now);
+        let under = guards[at].owner().to_string();
+        let client = store.client_with(|options| {
+            let options = options.detect_deadlocks_after(ms(200)).observer(observer);
+            options.under_hold("no owner").under_hold(&under)
+        });
+        Member { client, told }
+    });
+    let threads = Threads::holding([0, 1, 2].map(|at| [members[at].lock(&names[(at + 1) % 3])]));
+    threads.begin();
     for member in &members {
         let (deadlock, _) = member.next(true);
         assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
@@ -580,7 +542,7 @@ fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     let rings = asking.deadlocks().unwrap();
     let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
     assert_eq!(of_these.count(), 1, "told once, whoever asks");
-    assert_eq!(end(threads, &interrupt), 0);
+    assert_eq!(threads.end(), 0);
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
@@ -590,52 +552,38 @@ const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 /// last of them: the younger wait ends.
 #[track_caller]
 fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
-    let (other, gate) = (fresh("other"), gate_of(2));
-    let held = younger.client.get_lock(&other).acquire().unwrap();
-    let locks = own.iter().map(|name| older.client.get_lock(name)).collect();
-    let waits = holds_all(locks, older.client.get_lock(&other), &gate, &Interrupt::new());
-    gate.wait();
-    let_pass(Duration::from_millis(1_500), "the other wait is the older by far, and has been looked at");
+    let other = fresh("other");
+    let held = younger.lock(&other).acquire().unwrap();
+    let locks: Vec<_> = own.iter().chain([&other]).map(|name| older.lock(name)).collect();
+    let waits = Threads::holding([locks]);
+    waits.begin();
+    let_pass(ms(1_500), "the other wait is the older by far, and has been looked at");
     let begun = now();
-    let wanted = younger.client.get_lock(own.last().unwrap());
+    let wanted = younger.lock(own.last().unwrap());
     let got = wanted.try_acquire_for(LONG).map(|got| got.map(drop));
     let took = begun.elapsed();
     assert!(matches!(&got, Err(error) if error.kind() == ErrorKind::Deadlock), "{got:?} after {took:?}");
     assert!(took <= BROKEN_WITHIN + slack_since(begun), "it took {took:?}");
     held.unlock().unwrap();
-    waits.join().unwrap().unwrap();
+    waits.succeed();
 }
 
 /// Waiting threads that hold more locks than a directory entry has room for, until an interrupt. The entry
 /// names the oldest waits and exceeds a small text column.
-struct Crowd {
-    threads: Vec<JoinHandle<Result<()>>>,
-    interrupt: Interrupt,
-}
-
-impl Crowd {
-    fn of(member: &Member, busy: &str, asks: &LockClient) -> Crowd {
-        // An entry has room for 512 waits and holds: 64 of these threads fill it.
-        const THREADS: usize = 66;
-        const LOCKS: usize = 7;
-        let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
-        let start = |_| {
-            let locks = (0..LOCKS).map(|_| member.client.get_lock(long_name("own"))).collect();
-            holds_all(locks, member.client.get_lock(busy), &gate, &interrupt)
-        };
-        let threads = (0..THREADS).map(start).collect();
-        gate.wait();
-        let is_full = || {
-            let entry = asks.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
-            entry.is_some_and(|info| info.uses.len() > 500)
-        };
-        assert!(eventually(LONG, is_full), "{:?}", asks.clients().collect::<Vec<_>>());
-        Crowd { threads, interrupt }
-    }
-
-    fn end(self) {
-        end(self.threads, &self.interrupt);
-    }
+fn crowd(member: &Member, busy: &str, asks: &LockClient) -> Threads {
+    // An entry has room for 512 waits and holds: 64 of these threads fill it.
+    const THREADS: usize = 66;
+    const LOCKS: usize = 7;
+    let own = || (0..LOCKS).map(|_| member.lock(&long_name("own")));
+    let threads =
+        Threads::holding((0..THREADS).map(|_| own().chain([member.lock(busy)]).collect::<Vec<_>>()));
+    threads.begin();
+    let is_full = || {
+        let entry = asks.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
+        entry.is_some_and(|info| info.uses.len() > 500)
+    };
+    assert!(eventually(LONG, is_full), "{:?}", asks.clients().collect::<Vec<_>>());
+    threads
 }
 
 fn long_name(label: &str) -> String {
@@ -647,11 +595,11 @@ fn a_deadlock_beyond_a_full_entry_is_broken(store: &Store) {
     let [one, many] = [(); 2].map(|()| Member::quick_to_break(store));
     let (busy, asks) = (fresh("busy"), store.client());
     let guard = asks.get_lock(&busy).acquire_owned().unwrap();
-    let crowd = Crowd::of(&many, &busy, &asks);
+    let first = crowd(&many, &busy, &asks);
     is_broken_for(&one, &many, &[long_name("own")]);
-    let other = Crowd::of(&one, &busy, &asks);
+    let second = crowd(&one, &busy, &asks);
     is_broken_for(&one, &many, &[long_name("own")]);
-    [crowd, other].into_iter().for_each(Crowd::end);
+    [first, second].into_iter().for_each(|crowd| _ = crowd.end());
     guard.unlock().unwrap();
 }
 
@@ -669,16 +617,16 @@ fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
 /// The limit is longer than a search takes.
 fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
-    let (a, b, gate) = (fresh("a"), fresh("b"), gate_of(2));
-    let held = one.client.get_lock(&b).acquire().unwrap();
-    let waits = wants(other.client.get_lock(&a), other.client.get_lock(&b), &gate, &Interrupt::new());
-    gate.wait();
+    let (a, b) = (fresh("a"), fresh("b"));
+    let held = one.lock(&b).acquire().unwrap();
+    let waits = Threads::holding([[other.lock(&a), other.lock(&b)]]);
+    waits.begin();
     assert!(eventually(LONG, || is_known_to_wait(&other)));
-    assert!(one.client.get_lock(&a).try_acquire_for(Duration::from_millis(300)).unwrap().is_none());
+    assert!(one.lock(&a).try_acquire_for(ms(300)).unwrap().is_none());
     let (begun, limit) = (now(), 2 * LONG);
-    let error = one.client.get_lock(&a).try_acquire_for(limit).map(drop).unwrap_err();
+    let error = one.lock(&a).try_acquire_for(limit).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     assert!(begun.elapsed() < limit);
     held.unlock().unwrap();
-    waits.join().unwrap().unwrap();
+    waits.succeed();
 }

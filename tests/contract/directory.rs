@@ -160,9 +160,7 @@ fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
     let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
     // Each renewal writes an entry: after this one the silent client would have had one.
-    let mut last = guard.remaining();
-    let renewed = eventually(LONG, || guard.remaining() > std::mem::replace(&mut last, guard.remaining()));
-    assert!(renewed, "no renewal");
+    crate::support::await_renewal(|| guard.remaining());
     let seen = other.inspect(&silent).unwrap();
     assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");
     assert!(other.clients().all(|client| client.unwrap().id != off.id()));

@@ -5,7 +5,6 @@ use crate::support::prelude::*;
 use crate::support::processes::increments;
 
 contracts!(
-    two_clients_are_two_owners_even_on_one_thread,
     all_kinds_exclude_threads_and_clients,
     exactly_one_of_two_clients_holds,
     sixteen_clients_count_exactly,
@@ -38,25 +37,8 @@ impl Unprotected {
     }
 }
 
-fn two_clients_are_two_owners_even_on_one_thread(store: &Store) {
-    let name = fresh("owners");
-    let (one, other) = (store.client(), store.client());
-    assert_ne!(one.id(), other.id());
-    assert_ne!(one.current_owner(), other.current_owner());
-    one.get_lock(&name).lock().unwrap();
-    assert!(one.get_lock(&name).is_held_by_current_thread().unwrap());
-    assert!(!other.get_lock(&name).is_held_by_current_thread().unwrap());
-    assert_eq!(other.get_lock(&name).hold_count().unwrap(), 0);
-    assert!(!other.get_lock(&name).try_lock().unwrap());
-    assert!(other.get_lock(&name).unlock().unwrap_err().is_not_held());
-    assert_eq!(one.get_lock(&name).hold_count().unwrap(), 1);
-    one.get_lock(&name).unlock().unwrap();
-}
-
 fn all_kinds_exclude_threads_and_clients(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let (lock, rival) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
         let held = Holding::take(&lock);
         assert!(!lock.try_lock().unwrap(), "{}", kind.label);
@@ -93,15 +75,11 @@ fn exactly_one_of_two_clients_holds(store: &Store) {
 
 fn count(locks: &[RedisLock], rounds: u64) {
     let (counter, room) = (Unprotected::default(), Room::default());
-    thread::scope(|scope| {
-        for lock in locks {
-            scope.spawn(|| {
-                for _ in 0..rounds {
-                    lock.lock().unwrap();
-                    room.visit(|| counter.add_one());
-                    lock.unlock().unwrap();
-                }
-            });
+    side_by_side(locks, |lock| {
+        for _ in 0..rounds {
+            lock.lock().unwrap();
+            room.visit(|| counter.add_one());
+            lock.unlock().unwrap();
         }
     });
     assert_eq!(counter.0.load(Ordering::SeqCst), locks.len() as u64 * rounds);

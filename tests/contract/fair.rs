@@ -14,8 +14,7 @@ contracts!(needs Fair:
     a_try_does_not_overtake_waiters,
     a_single_try_leaves_no_place_in_the_queue,
     a_timed_out_waiter_delays_nobody,
-    an_interrupted_waiter_delays_nobody,
-    a_shut_down_clients_waiter_delays_nobody,
+    a_waiter_that_leaves_delays_nobody,
     the_holder_acquires_again_before_the_waiters,
     a_fair_lock_can_have_fencing_tokens,
     expired_leases_serve_the_waiters_in_order,
@@ -45,8 +44,7 @@ fn queued<T: Send + 'static>(
 }
 
 fn clients_are_served_in_order_of_arrival(store: &Store) {
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    let name = fresh("order");
+    let (name, clients) = store.clients::<3>("order");
     let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..7)
@@ -56,16 +54,13 @@ fn clients_are_served_in_order_of_arrival(store: &Store) {
         })
         .collect();
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let order: Vec<usize> = told.try_iter().collect();
     assert_eq!(order, (0..7).collect::<Vec<_>>());
 }
 
 fn a_try_does_not_overtake_waiters(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("barge");
+    let (name, [client, other]) = store.clients("barge");
     let held = Holding::take(&client.get_fair_lock(&name));
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
@@ -89,8 +84,7 @@ fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
 }
 
 fn a_timed_out_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("deadline");
+    let (name, [client, other]) = store.clients("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
     // If the waiter's last request was not answered, its queue place is cleaned up later.
@@ -100,42 +94,32 @@ fn a_timed_out_waiter_delays_nobody(store: &Store) {
     waiter.woken_since(freed);
 }
 
-fn an_interrupted_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("interrupt");
-    let held = Holding::take(&client.get_fair_lock(&name));
-    let interrupt = Interrupt::new();
-    let first = queued(&client, &name, {
-        let (lock, interrupt) = (other.get_fair_lock(&name), interrupt.clone());
-        move || lock.lock_interruptibly(&interrupt)
-    });
-    let second = queue_up(&client, &name, || ());
-    interrupt.interrupt();
-    assert!(first.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
-    let freed = held.release();
-    second.woken_since(freed);
-}
-
-fn a_shut_down_clients_waiter_delays_nobody(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shutdown");
-    let held = Holding::take(&client.get_fair_lock(&name));
-    let first = queued(&client, &name, {
-        let lock = other.get_fair_lock(&name);
-        move || lock.lock()
-    });
-    let second = queue_up(&client, &name, || ());
-    other.shutdown().unwrap();
-    assert!(first.returns_within(SLACK * 2).0.is_err());
-    let freed = held.release();
-    // The client gave up its place at shutdown: a dead waiter's place would last six seconds.
-    second.woken_since(freed);
+fn a_waiter_that_leaves_delays_nobody(store: &Store) {
+    for by_shutdown in [false, true] {
+        let (client, other, interrupt) = (store.client(), store.client(), Interrupt::new());
+        let name = fresh("leaves");
+        let held = Holding::take(&client.get_fair_lock(&name));
+        let first = queued(&client, &name, {
+            let (lock, interrupt) = (other.get_fair_lock(&name), interrupt.clone());
+            move || lock.lock_interruptibly(&interrupt)
+        });
+        let second = queue_up(&client, &name, || ());
+        if by_shutdown {
+            other.shutdown().unwrap()
+        } else {
+            interrupt.interrupt()
+        }
+        let error = first.returns_within(SLACK * 2).0.unwrap_err();
+        assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
+        let freed = held.release();
+        // It gave up its place: a dead waiter's place would last six seconds.
+        second.woken_since(freed);
+    }
 }
 
 /// From Redisson's tests: eight threads in sequence, none of which releases the lock.
 fn expired_leases_serve_the_waiters_in_order(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("leases");
+    let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
     let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
@@ -150,9 +134,7 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
         })
         .collect();
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let order: Vec<_> = told.try_iter().collect();
     // A grant after the lease's end does not count, and its waiter rejoins at the end of the queue.
     if stalled_since(begun) < lease {
@@ -163,8 +145,7 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
 }
 
 fn the_holder_acquires_again_before_the_waiters(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("again");
+    let (name, [client, other]) = store.clients("again");
     let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();
     let waiter = queue_up(&other, &name, || ());
@@ -176,8 +157,7 @@ fn the_holder_acquires_again_before_the_waiters(store: &Store) {
 }
 
 fn a_fair_lock_can_have_fencing_tokens(store: &Store) {
-    let client = store.client();
-    let name = fresh("fence");
+    let (name, [client]) = store.clients("fence");
     let lock = client.lock_builder(&name).fair().build_fenced();
     let first = lock.lock_and_get_token().unwrap();
     lock.unlock().unwrap();
@@ -221,8 +201,7 @@ fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
 }
 
 fn waiters_are_shown_in_order_of_arrival(store: &Store) {
-    let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
-    let name = fresh("shown");
+    let (name, clients) = store.clients::<2>("shown");
     let held = Holding::take(&clients[0].get_fair_lock(&name));
     let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
     comes_true_within(LONG, || clients[0].inspect(&name).unwrap().waiting == 4);
@@ -233,9 +212,7 @@ fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     assert_eq!(own, [true, false, true, false], "{seen}");
     assert!(seen.waiters.iter().all(|waiter| waiter.remaining.is_none_or(|left| !left.is_zero())), "{seen}");
     held.release();
-    for waiter in waiters {
-        waiter.returns_within(LONG);
-    }
+    all_return(waiters, LONG);
     let seen = clients[1].inspect(&name).unwrap();
     assert!(seen.waiting == 0 && seen.waiters.is_empty() && !seen.is_held(), "{seen}");
 }

@@ -7,7 +7,6 @@ use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    tokens_strictly_increase_across_threads_and_clients,
     every_acquire_method_of_a_fenced_lock_gives_a_token,
     reentry_keeps_the_token,
     a_plain_and_a_fenced_handle_are_one_lock,
@@ -17,25 +16,6 @@ contracts!(
     tokens_increase_over_expiry_and_force,
     contended_tokens_follow_the_order_of_grants,
 );
-
-fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
-    let name = fresh("tokens");
-    let clients = [store.client(), store.client(), store.client()];
-    let mut last = 0;
-    for round in 0..12 {
-        let lock = clients[round % 3].get_fenced_lock(&name);
-        let take = || {
-            let token = lock.lock_and_get_token().unwrap();
-            lock.unlock().unwrap();
-            token.get()
-        };
-        let token = if round % 2 == 0 { take() } else { elsewhere(take) };
-        assert!(token > last, "{token} after {last}");
-        last = token;
-    }
-    // 2^53 bounds exact integers in JSON and in Java's scripts.
-    assert!(last < 1 << 53);
-}
 
 fn every_acquire_method_of_a_fenced_lock_gives_a_token(store: &Store) {
     let lock = store.client().get_fenced_lock(fresh("ways"));
@@ -75,8 +55,7 @@ fn the_token_of_a_holder_is_shown(store: &Store) {
 }
 
 fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
-    let name = fresh("one");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("one");
     let (plain, fenced) = (client.get_lock(&name), client.get_fenced_lock(&name));
     let held = Holding::take(&plain);
     assert_eq!(fenced.try_lock_and_get_token(ms(10)).unwrap(), None);
@@ -96,8 +75,7 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
 }
 
 fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
-    let name = fresh("late");
-    let client = store.client();
+    let (name, [client]) = store.clients("late");
     let first = client.get_fenced_lock(&name).acquire().unwrap().fencing_token();
     client.get_lock(&name).lock().unwrap();
     let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
@@ -108,8 +86,7 @@ fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
 }
 
 fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
-    let name = fresh("behind");
-    let (client, other) = (store.client(), store.client());
+    let (name, [client, other]) = store.clients("behind");
     client.get_lock(&name).lock().unwrap();
     let waiter = Waiter::on(other.get_fenced_lock(&name), move |lock| {
         let token = lock.lock_and_get_token().unwrap();
@@ -123,8 +100,7 @@ fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
 }
 
 fn tokens_increase_over_expiry_and_force(store: &Store) {
-    let name = fresh("over");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("over");
     let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > expired.fencing_token());
@@ -135,25 +111,19 @@ fn tokens_increase_over_expiry_and_force(store: &Store) {
 }
 
 fn contended_tokens_follow_the_order_of_grants(store: &Store) {
-    let name = fresh("contended");
+    let (name, clients) = store.clients::<4>("contended");
     let granted = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            let client = store.client();
-            for _ in 0..2 {
-                let lock = client.get_fenced_lock(&name);
-                let granted = &granted;
-                scope.spawn(move || {
-                    for _ in 0..10 {
-                        let guard = lock.acquire().unwrap();
-                        granted.lock().unwrap().push(guard.fencing_token().unwrap());
-                        guard.unlock().unwrap();
-                    }
-                });
-            }
+    side_by_side(clients.iter().chain(&clients), |client| {
+        let lock = client.get_fenced_lock(&name);
+        for _ in 0..10 {
+            let guard = lock.acquire().unwrap();
+            granted.lock().unwrap().push(guard.fencing_token().unwrap());
+            guard.unlock().unwrap();
         }
     });
     let granted = granted.into_inner().unwrap();
     assert_eq!(granted.len(), 80);
     assert!(granted.is_sorted_by(|a, b| a < b), "{granted:?}");
+    // 2^53 bounds exact integers in JSON and in Java's scripts.
+    assert!(granted.last().unwrap().get() < 1 << 53);
 }

@@ -12,17 +12,14 @@ contracts!(
     a_thread_local_guard_releases_at_its_threads_end,
     a_guard_knows_its_lock_its_owner_and_its_state,
     the_remaining_time_goes_down_and_a_renewal_raises_it,
-    unlocking_a_lost_guard_reports_the_loss,
     dropping_a_lost_guard_affects_no_other_holder,
-    an_owned_guard_is_not_owned_by_its_thread,
     an_owned_guard_is_renewed_after_its_thread_has_ended,
     with_lock_reports_a_hold_lost_during_the_work,
 );
 
 fn dropping_a_guard_releases(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
         for take in [
             |lock: &leasehold::RedisLock| lock.acquire().map(Some),
             |lock: &leasehold::RedisLock| lock.acquire_with(&leased(ms(9_000))),
@@ -41,17 +38,30 @@ fn dropping_a_guard_releases(store: &Store) {
 }
 
 fn a_guard_dropped_by_a_panic_releases(store: &Store) {
-    let lock = store.client().get_lock(fresh("panic"));
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        let _outer = lock.acquire().unwrap();
-        let _inner = lock.acquire().unwrap();
-        assert_eq!(lock.hold_count().unwrap(), 2);
-        quiet_panic();
-    }));
-    assert!(result.is_err());
-    comes_true_within(SLACK, || !lock.is_locked().unwrap());
-    assert_eq!(lock.hold_count().unwrap(), 0);
-    Holding::take(&lock).release();
+    let (client, name) = (store.client(), fresh("panic"));
+    let (lock, options) = (client.get_lock(&name), AcquireOptions::new());
+    let once = options.clone().wait(Duration::ZERO);
+    let ways: [&dyn Fn(); 5] = [
+        &|| {
+            let _outer = lock.acquire().unwrap();
+            let _inner = lock.acquire().unwrap();
+            assert_eq!(lock.hold_count().unwrap(), 2);
+            quiet_panic()
+        },
+        &|| {
+            let _owned = lock.acquire_owned().unwrap();
+            quiet_panic()
+        },
+        &|| drop(client.with_lock(&name, |_| quiet_panic())),
+        &|| drop(options.with_lock(&lock, |_| quiet_panic())),
+        &|| drop(once.with_lock(&lock, |_| quiet_panic())),
+    ];
+    for way in ways {
+        assert!(catch_unwind(AssertUnwindSafe(way)).is_err());
+        comes_true_within(SLACK, || !lock.is_locked().unwrap());
+        assert_eq!(lock.hold_count().unwrap(), 0);
+        Holding::take(&lock).release();
+    }
 }
 
 /// The guard is in thread-local storage, which is destroyed in any order.
@@ -73,8 +83,7 @@ fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
 }
 
 fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
-    let client = store.client();
-    let name = fresh("knows");
+    let (name, [client]) = store.clients("knows");
     let guard = client.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
     assert_eq!(guard.owner(), client.current_owner());
@@ -113,22 +122,8 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     renewed.unlock().unwrap();
 }
 
-fn unlocking_a_lost_guard_reports_the_loss(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
-        let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
-        comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
-        let error = guard.unlock().unwrap_err();
-        assert!(error.is_lost() && error.is_not_held(), "{error}");
-        assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-        assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "unlock"));
-    }
-}
-
 fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
-    let name = fresh("lost");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("lost");
     for heir in [&client, &stranger] {
         let lock = client.get_lock(&name);
         let (dropped, unlocked) = (
@@ -143,28 +138,6 @@ fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
     }
 }
 
-fn an_owned_guard_is_not_owned_by_its_thread(store: &Store) {
-    let client = store.client();
-    let lock = client.get_lock(fresh("owned"));
-    let guard = lock.acquire_owned().unwrap();
-    assert_ne!(guard.owner(), client.current_owner());
-    assert!(lock.is_locked().unwrap());
-    assert!(!lock.is_held_by_current_thread().unwrap());
-    assert_eq!(lock.hold_count().unwrap(), 0);
-    assert!(!lock.try_lock().unwrap());
-    assert!(!lock.try_lock_for(ms(30)).unwrap());
-    assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none());
-    let error = lock.unlock().unwrap_err();
-    assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
-    guard.unlock().unwrap();
-    // An owned guard is another owner: it would wait for the calling thread.
-    lock.lock().unwrap();
-    assert!(lock.try_acquire_owned().unwrap().is_none());
-    assert_eq!(lock.try_acquire_owned_for(ms(30)).unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    lock.unlock().unwrap();
-}
-
 fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("owned"));
@@ -174,8 +147,7 @@ fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
 }
 
 fn with_lock_reports_a_hold_lost_during_the_work(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("with");
+    let (name, [client, operator]) = store.clients("with");
     let result = client.with_lock(&name, |_| assert!(operator.get_lock(&name).force_unlock().unwrap()));
     assert!(result.unwrap_err().is_lost());
 }

@@ -126,6 +126,19 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
+    /// A new name, and clients.
+    pub(crate) fn clients<const N: usize>(&self, label: &str) -> (String, [LockClient; N]) {
+        (fresh(label), [(); N].map(|()| self.client()))
+    }
+
+    /// Each kind with a new name, and clients.
+    pub(crate) fn each<const N: usize>(&self) -> impl Iterator<Item = (&Kind, String, [LockClient; N])> {
+        self.kinds.iter().map(|kind| {
+            let (name, clients) = self.clients(kind.label);
+            (kind, name, clients)
+        })
+    }
+
     /// The handles of two clients for one new name.
     pub(crate) fn two<T>(&self, label: &str, make: impl Fn(&LockClient, &str) -> T) -> [T; 2] {
         let name = fresh(label);

@@ -9,7 +9,6 @@ contracts!(
     an_unused_name_is_shown_as_absent,
     a_holder_is_shown_to_every_client,
     a_client_sees_its_own_holders_process,
-    a_lock_that_was_released_is_shown_to_be_free,
     inspecting_an_unreadable_name_is_an_error,
 );
 
@@ -23,9 +22,7 @@ fn an_unused_name_is_shown_as_absent(store: &Store) {
 }
 
 fn a_holder_is_shown_to_every_client(store: &Store) {
-    for kind in &store.kinds {
-        let (client, other) = (store.client(), store.client());
-        let name = fresh(kind.label);
+    for (kind, name, [client, other]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
         for (asked, is_own) in [(&client, true), (&other, false)] {
             let seen = asked.inspect(&name).unwrap();
@@ -39,14 +36,6 @@ fn a_holder_is_shown_to_every_client(store: &Store) {
             assert!((kind.make)(&other, &name).is_locked().unwrap());
         }
         held.release();
-    }
-}
-
-fn a_lock_that_was_released_is_shown_to_be_free(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let name = fresh(kind.label);
-        Holding::take(&(kind.make)(&client, &name)).release();
         let seen = client.inspect(&name).unwrap();
         assert!(!seen.is_held() && seen.remaining.is_none(), "{}: {seen}", kind.label);
     }

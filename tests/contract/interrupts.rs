@@ -8,13 +8,10 @@ contracts!(
     an_interrupted_wait_leaves_nothing_held_or_renewed,
     an_interrupted_waiter_passes_its_place_on,
     an_early_interrupt_prevents_waiting,
-    an_early_interrupt_also_prevents_a_reentry,
 );
 
 fn an_interrupt_ends_a_wait(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         for holder in [&client, &stranger] {
             let held = Holding::take(&(kind.make)(holder, &name));
             let lock = (kind.make)(&client, &name);
@@ -61,8 +58,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
 }
 
 fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
-    let name = fresh("place");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let interrupt = Interrupt::new();
@@ -80,9 +76,7 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
 }
 
 fn an_early_interrupt_prevents_waiting(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let interrupt = Interrupt::new();
         interrupt.interrupt();
@@ -100,18 +94,9 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         held.release();
         // Calls without the interrupt are not affected.
         assert!(lock.try_lock().unwrap());
+        // As Java's `lockInterruptibly`, which checks the interrupt on entry.
+        assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted(), "{}", kind.label);
+        assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         lock.unlock().unwrap();
     }
-}
-
-/// As Java's `lockInterruptibly`, which checks the interrupt on entry.
-fn an_early_interrupt_also_prevents_a_reentry(store: &Store) {
-    let lock = store.client().get_lock(fresh("reentry"));
-    let interrupt = Interrupt::new();
-    interrupt.interrupt();
-    lock.lock().unwrap();
-    let result = lock.lock_interruptibly(&interrupt);
-    assert!(result.is_err_and(|error| error.is_interrupted()));
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    lock.unlock().unwrap();
 }

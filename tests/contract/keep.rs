@@ -92,13 +92,7 @@ fn a_waiter_gets_a_cached_lock_after_its_use(store: &Store) {
     let (lock, other) = kept(store);
     let round = |_| {
         lock.lock().unwrap();
-        let theirs = other.get_lock(lock.name());
-        let waiter = Waiter::start(move || {
-            theirs.lock().unwrap();
-            let had = now();
-            theirs.unlock().unwrap();
-            had
-        });
+        let waiter = Waiter::start(turn(other.get_lock(lock.name())));
         let ended = now();
         lock.unlock().unwrap();
         let (had, _) = waiter.returns_within(UNUSED);

@@ -25,8 +25,7 @@ fn a_latch_that_was_never_set_up_is_open(store: &Store) {
 }
 
 fn the_last_count_down_opens_the_latch_for_all_waiters(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("latch");
+    let (name, clients) = store.clients::<2>("latch");
     let latch = store.client().get_count_down_latch(&name);
     assert!(latch.try_set_count(3).unwrap());
     assert!(!latch.try_set_count(9).unwrap());
@@ -102,8 +101,7 @@ fn a_latch_of_zero_is_open(store: &Store) {
 }
 
 fn a_latch_is_shown_with_its_count(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("latch");
+    let (name, [client, other]) = store.clients("latch");
     let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();

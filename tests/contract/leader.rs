@@ -32,8 +32,7 @@ fn stepped_down(leader: &Leader) -> Option<LossReason> {
 }
 
 fn exactly_one_candidate_leads_and_terms_increase(store: &Store) {
-    let name = fresh("leader");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("leader");
     let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
     let mut last = None;
     while !candidates.is_empty() {
@@ -63,8 +62,7 @@ fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
 }
 
 fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
-    let name = fresh("resign");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("resign");
     let first = client.leader(&name).unwrap();
     let alone = elected(&first);
     first.step_down();
@@ -151,8 +149,7 @@ fn a_leader_that_lost_its_hold_runs_again(store: &Store) {
 }
 
 fn shutting_down_a_client_ends_its_candidates(store: &Store) {
-    let name = fresh("ends");
-    let (leading, waiting) = (store.client(), store.client());
+    let (name, [leading, waiting]) = store.clients("ends");
     let first = leading.leader(&name).unwrap();
     elected(&first);
     let second = waiting.leader(&name).unwrap();
@@ -166,8 +163,7 @@ fn shutting_down_a_client_ends_its_candidates(store: &Store) {
 }
 
 fn dropping_a_leader_ends_its_term(store: &Store) {
-    let name = fresh("dropped");
-    let client = store.client();
+    let (name, [client]) = store.clients("dropped");
     let leader = client.leader(&name).unwrap();
     elected(&leader);
     drop(leader);

@@ -20,8 +20,7 @@ contracts!(
 );
 
 fn shutdown_releases_all_held_locks(store: &Store) {
-    let (client, stranger) = (store.client(), store.client());
-    let name = fresh("held");
+    let (name, [client, stranger]) = store.clients("held");
     let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
     client.get_lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
@@ -97,8 +96,7 @@ fn shutdown_ends_every_wait(store: &Store) {
 }
 
 fn every_call_after_shutdown_reports_the_shutdown(store: &Store) {
-    let client = store.client();
-    let name = fresh("after");
+    let (name, [client]) = store.clients("after");
     let (held, clone) = (client.get_lock(&name), client.clone());
     held.lock().unwrap();
     client.shutdown().unwrap();
@@ -187,8 +185,7 @@ fn shutdown_from_a_callback_returns(store: &Store) {
 }
 
 fn dropping_the_last_clone_releases(store: &Store) {
-    let stranger = store.client();
-    let name = fresh("dropped");
+    let (name, [stranger]) = store.clients("dropped");
     let client = store.client();
     let lock = client.get_lock(&name);
     lock.lock().unwrap();

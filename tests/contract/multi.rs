@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use leasehold::{Lock, MultiLock};
 
 use super::harness::{Need, Store, fresh};
-use super::observer::{Seen, Teller};
+use super::observer::{Seen, watches};
 use crate::support::prelude::*;
 
 contracts!(
@@ -47,6 +47,13 @@ fn names(count: usize) -> Vec<String> {
 fn in_one_slot(count: usize) -> Vec<String> {
     let group = fresh("multi");
     (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
+}
+
+/// Two clients, new names, and the first client's group of them.
+fn grouped(store: &Store, count: usize) -> ([LockClient; 2], Vec<String>, MultiLock) {
+    let (clients, names) = ([store.client(), store.client()], names(count));
+    let multi = group(&clients[0], &names);
+    (clients, names, multi)
 }
 
 fn group(client: &LockClient, names: &[String]) -> MultiLock {
@@ -132,9 +139,7 @@ fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
 }
 
 fn one_deadline_applies_to_the_whole_group(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([_client, other], names, multi) = grouped(store, 3);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
@@ -157,10 +162,8 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
 }
 
 fn a_waiting_group_holds_only_its_earlier_locks(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
+    let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[1]));
-    let multi = group(&client, &names);
     let waiter = Waiter::start(move || {
         multi.lock().unwrap();
         multi.unlock().unwrap();
@@ -201,9 +204,7 @@ fn groups_in_any_order_do_not_deadlock(store: &Store) {
             })
         })
         .collect();
-    for waiter in waiters {
-        waiter.returns_within(LONG * 6);
-    }
+    all_return(waiters, LONG * 6);
     let counts: Vec<u32> = counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect();
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
 }
@@ -212,41 +213,24 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for number in 0..10 {
-            let (client, names, had) = (&clients[number % 2], &names, &had);
-            scope.spawn(move || {
-                let multi = group(client, names);
-                if multi.try_lock_for_with_lease(Duration::ZERO, SECOND * 20).unwrap() {
-                    had.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-    });
+    let try_for = |wait: Duration| {
+        side_by_side(0..10, |number| {
+            let multi = group(&clients[number % 2], &names);
+            let is_had = multi.try_lock_for_with_lease(wait, SECOND * 20).unwrap();
+            had.fetch_add(usize::from(is_had), Ordering::SeqCst);
+        });
+        had.load(Ordering::SeqCst)
+    };
     // Two groups may each have held one of the locks and so have failed both.
-    assert!(had.load(Ordering::SeqCst) <= 1);
+    assert!(try_for(Duration::ZERO) <= 1);
     let begun = now();
-    let had_in_time = AtomicUsize::new(had.load(Ordering::SeqCst));
-    thread::scope(|scope| {
-        for number in 0..10 {
-            let (client, names, had) = (&clients[number % 2], &names, &had_in_time);
-            scope.spawn(move || {
-                let multi = group(client, names);
-                if multi.try_lock_for_with_lease(SECOND * 3, SECOND * 20).unwrap() {
-                    had.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-    });
+    assert_eq!(try_for(SECOND * 3), 1);
     assert!(begun.elapsed() < SECOND * 19, "the lease must not have ended");
-    assert_eq!(had_in_time.load(Ordering::SeqCst), 1);
 }
 
 fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
+    let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
-    let multi = group(&client, &names);
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((multi.clone(), interrupt.clone()), move |(multi, interrupt)| {
         multi.lock_interruptibly(&interrupt)
@@ -314,8 +298,7 @@ fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
 }
 
 fn locks_of_every_kind_can_join_a_group(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("kinds");
+    let (name, [client, other]) = store.clients("kinds");
     let make = |client: &LockClient| -> Vec<RedisLock> {
         let named = |label: &str| format!("{name}-{label}");
         let mut locks: Vec<RedisLock> =
@@ -417,9 +400,7 @@ fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
 
 fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let lease = ms(2_000);
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([_client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease).wait(LONG)).unwrap().unwrap();
@@ -446,9 +427,8 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
 
 /// All locks are renewed once, for the group's lease, when the last is acquired.
 fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let (multi, single) = (group(&client, &names), client.get_lock(&names[0]));
+    let ([client, other], names, multi) = grouped(store, 2);
+    let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         single.lock_with_lease(SECOND * 60).unwrap();
@@ -465,9 +445,7 @@ fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
 
 fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
     let lease = ms(2_000);
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let multi = group(&client, &names);
+    let ([_client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -560,7 +538,7 @@ fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
 }
 
 fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
     let names = names(2);
@@ -623,9 +601,7 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
 }
 
 fn an_owned_group_may_change_threads(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(2);
-    let multi = group(&client, &names);
+    let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "it is no thread's");
     assert!(multi.try_acquire_owned_for(ms(20)).unwrap().is_none());
@@ -640,9 +616,7 @@ fn an_owned_group_may_change_threads(store: &Store) {
 }
 
 fn a_release_wakes_waiters_of_each_lock(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let names = names(3);
-    let multi = group(&client, &names);
+    let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
         let waiters: Vec<_> = names
@@ -672,7 +646,7 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
 }
 
 fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
     let multi = group(&client, &names);

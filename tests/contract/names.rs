@@ -47,8 +47,7 @@ fn names_are_used_unchanged(store: &Store) {
 }
 
 fn names_differ_by_case_and_by_every_character(store: &Store) {
-    let client = store.client();
-    let name = fresh("case");
+    let (name, [client]) = store.clients("case");
     let others = [name.to_uppercase(), format!("{name} "), format!(" {name}"), format!("{name}\0")];
     let held = Holding::take(&client.get_lock(&name));
     for other in others {

@@ -28,39 +28,26 @@ pub(crate) enum Seen {
     Trouble(String),
 }
 
-pub(crate) struct Teller(Sender<Seen>);
-
-impl Teller {
-    pub(crate) fn new() -> (Teller, Receiver<Seen>) {
-        let (sender, seen) = unbounded();
-        (Teller(sender), seen)
-    }
-
-    fn tell(&self, seen: Seen) {
-        self.0.send(seen).ok();
-    }
+fn seen(event: &Event<'_>) -> Option<Seen> {
+    Some(match *event {
+        Event::Acquired { name, owner, waited, attempts, .. } => {
+            Seen::Acquired { name: name.to_owned(), owner, waited, attempts }
+        }
+        Event::Released { name, owner, held, .. } => Seen::Released { name: name.to_owned(), owner, held },
+        Event::ReleaseFailed { name, error, .. } => Seen::Trouble(format!("release of {name}: {error}")),
+        Event::RenewalFailed { name, error, .. } => Seen::Trouble(format!("renewal of {name}: {error}")),
+        Event::Lost { loss, .. } => Seen::Lost(loss.clone()),
+        Event::Abandoned { name, owner, .. } => Seen::Abandoned { name: name.to_owned(), owner },
+        _ => return None,
+    })
 }
 
-impl Observer for Teller {
-    fn event(&self, event: &Event<'_>) {
-        self.tell(match *event {
-            Event::Acquired { name, owner, waited, attempts, .. } => {
-                Seen::Acquired { name: name.to_owned(), owner, waited, attempts }
-            }
-            Event::Released { name, owner, held, .. } => {
-                Seen::Released { name: name.to_owned(), owner, held }
-            }
-            Event::ReleaseFailed { name, error, .. } => Seen::Trouble(format!("release of {name}: {error}")),
-            Event::RenewalFailed { name, error, .. } => Seen::Trouble(format!("renewal of {name}: {error}")),
-            Event::Lost { loss, .. } => Seen::Lost(loss.clone()),
-            Event::Abandoned { name, owner, .. } => Seen::Abandoned { name: name.to_owned(), owner },
-            _ => return,
-        });
-    }
+pub(crate) fn watches() -> (impl Observer, Receiver<Seen>) {
+    told(seen)
 }
 
 fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -99,7 +86,7 @@ fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
 }
 
 fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
     let name = fresh("wait");
     let held = Holding::take(&stranger.get_lock(&name));
@@ -121,7 +108,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
 }
 
 fn a_loss_is_observed_once(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let (client, operator) =
         (store.client_with(|options| options.observer(teller).lease(RENEWED)), store.client());
     let name = fresh("lost");
@@ -145,7 +132,7 @@ fn a_loss_is_observed_once(store: &Store) {
 fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
     // Longer than a busy machine takes from the grant to the thread's end.
     let lease = ms(2_000);
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(lease));
     let name = fresh("abandoned");
     for take in [
@@ -171,21 +158,15 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
 }
 
 fn a_panicking_observer_harms_nothing(store: &Store) {
-    struct Panics(Arc<AtomicBool>);
-    impl Observer for Panics {
-        fn event(&self, event: &Event<'_>) {
-            if let Event::Acquired { .. }
-            | Event::Released { .. }
-            | Event::Lost { .. }
-            | Event::Abandoned { .. } = event
-            {
-                self.0.store(true, Ordering::SeqCst);
-                quiet_panic()
-            }
-        }
-    }
     let was_told = Arc::new(AtomicBool::new(false));
-    let client = store.client_with(|options| options.observer(Panics(Arc::clone(&was_told))).lease(RENEWED));
+    let tells = Arc::clone(&was_told);
+    let panics = move |event: &Event<'_>| {
+        if seen(event).is_some() {
+            tells.store(true, Ordering::SeqCst);
+            quiet_panic()
+        }
+    };
+    let client = store.client_with(|options| options.observer(panics).lease(RENEWED));
     let lock = client.get_lock(fresh("panics"));
     lock.lock().unwrap();
     assert!(was_told.load(Ordering::SeqCst));
@@ -203,7 +184,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
 }
 
 fn the_end_of_max_hold_is_observed(store: &Store) {
-    let (teller, seen) = Teller::new();
+    let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
     // No call asks about the hold, and no renewal is due earlier.
@@ -218,36 +199,26 @@ fn the_end_of_max_hold_is_observed(store: &Store) {
     assert!(taken.elapsed() < ms(300) + slack_since(taken), "{:?}", taken.elapsed());
 }
 
-struct Events(Sender<String>);
-
-impl Observer for Events {
-    fn event(&self, event: &Event<'_>) {
-        let text = match event {
-            Event::Waiting { name, kind, .. } => format!("waiting {kind} {name}"),
-            Event::Acquired { name, kind, .. } => format!("acquired {kind} {name}"),
-            Event::HandedOff { name, kind, is_local, .. } => {
-                format!("handed off {kind} {name} {}", if *is_local { "here" } else { "elsewhere" })
-            }
-            Event::GaveUp { name, kind, reason, .. } => match reason {
-                GaveUpReason::Failed(_) => format!("gave up {kind} {name} Failed"),
-                reason => format!("gave up {kind} {name} {reason:?}"),
-            },
-            Event::Renewed { holds, .. } => format!("renewed {holds}"),
-            Event::Released { name, kind, .. } => format!("released {kind} {name}"),
-            Event::Lost { loss, kind, .. } => format!("lost {kind} {} {:?}", loss.name, loss.reason),
-            _ => return,
-        };
-        self.0.send(text).ok();
-    }
-}
-
-fn observed() -> (Events, Receiver<String>) {
-    let (sender, seen) = unbounded();
-    (Events(sender), seen)
+fn in_words(event: &Event<'_>) -> Option<String> {
+    Some(match event {
+        Event::Waiting { name, kind, .. } => format!("waiting {kind} {name}"),
+        Event::Acquired { name, kind, .. } => format!("acquired {kind} {name}"),
+        Event::HandedOff { name, kind, is_local, .. } => {
+            format!("handed off {kind} {name} {}", if *is_local { "here" } else { "elsewhere" })
+        }
+        Event::GaveUp { name, kind, reason: GaveUpReason::Failed(_), .. } => {
+            format!("gave up {kind} {name} Failed")
+        }
+        Event::GaveUp { name, kind, reason, .. } => format!("gave up {kind} {name} {reason:?}"),
+        Event::Renewed { holds, .. } => format!("renewed {holds}"),
+        Event::Released { name, kind, .. } => format!("released {kind} {name}"),
+        Event::Lost { loss, kind, .. } => format!("lost {kind} {} {:?}", loss.name, loss.reason),
+        _ => return None,
+    })
 }
 
 fn an_unsuccessful_wait_is_reported_with_its_reason(store: &Store) {
-    let (events, seen) = observed();
+    let (events, seen) = told(in_words);
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
     let held = Holding::take(&stranger.get_lock(&name));
@@ -299,19 +270,16 @@ fn each_changing_request_is_reported(store: &Store) {
 }
 
 fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
-    /// Blocks the callback thread at the first renewal, until the channel closes.
-    struct Blocks(Sender<()>, Receiver<()>);
-    impl Observer for Blocks {
-        fn event(&self, event: &Event<'_>) {
-            if let Event::Renewed { holds: 1, .. } = event {
-                self.0.send(()).ok();
-                self.1.recv().ok();
-            }
-        }
-    }
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
-    let client = store.client_with(|options| options.observer(Blocks(sender, blocked)).lease(RENEWED));
+    // Blocks the callback thread at the first renewal, until the channel closes.
+    let blocks = move |event: &Event<'_>| {
+        if let Event::Renewed { holds: 1, .. } = event {
+            sender.send(()).ok();
+            blocked.recv().ok();
+        }
+    };
+    let client = store.client_with(|options| options.observer(blocks).lease(RENEWED));
     let guard = client.get_lock(fresh("blocks")).acquire().unwrap();
     assert_eq!(receive(&renewed, LONG), Ok(()));
     throughout(RENEWED * 2, || guard.check().is_ok());
@@ -366,7 +334,7 @@ fn stats_and_contended_match_the_locks_use(store: &Store) {
 #[test]
 fn a_lock_that_is_handed_off_says_from_where() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
-        let (events, seen) = observed();
+        let (events, seen) = told(in_words);
         let memory = MemoryStore::new();
         let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
         let other = LockClient::builder().build_in_memory(&memory).unwrap();

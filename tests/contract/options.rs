@@ -1,18 +1,13 @@
 //! Options and answers of one call, work under a lock, guards that change threads, health, and late
 //! connections.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use leasehold::Wakeups;
 
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
 contracts!(
-    a_zero_wait_option_makes_one_attempt,
-    options_limit_the_waiting_time,
     work_runs_under_the_lock_or_not_at_all,
-    work_that_panics_frees_the_lock,
     every_owned_acquire_method_holds_the_lock,
     an_owned_guard_is_refused_to_the_holding_thread,
     a_ping_is_answered,
@@ -20,43 +15,6 @@ contracts!(
 );
 
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn a_zero_wait_option_makes_one_attempt(store: &Store) {
-    let client = store.client();
-    for kind in &store.kinds {
-        let lock = (kind.make)(&client, &fresh(kind.label));
-        let once = AcquireOptions::new().wait(Duration::ZERO);
-        let guard = lock.acquire_with(&once).unwrap().unwrap();
-        elsewhere(|| {
-            assert!(lock.acquire_with(&once).unwrap().is_none());
-            assert!(lock.acquire_owned_with(&once).unwrap().is_none());
-            assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
-        });
-        guard.unlock().unwrap();
-        lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();
-    }
-}
-
-fn options_limit_the_waiting_time(store: &Store) {
-    let lock = store.client().get_lock(fresh("waits"));
-    let holding = Holding::take(&lock);
-    let begun = now();
-    assert!(lock.acquire_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_none());
-    assert!(begun.elapsed() >= ms(50));
-    let begun = now();
-    assert!(lock.acquire_with(&AcquireOptions::new().deadline(begun + ms(50))).unwrap().is_none());
-    assert!(begun.elapsed() >= ms(50));
-    let options = AcquireOptions::new();
-    let waiters =
-        [options.clone().wait(MINUTE), options.clone().deadline(now() + MINUTE), options].map(|options| {
-            let lock = lock.clone();
-            Waiter::start(move || lock.acquire_with(&options).unwrap().is_some())
-        });
-    holding.release();
-    for waiter in waiters {
-        assert!(waiter.returns_within(LONG).0);
-    }
-}
 
 fn work_runs_under_the_lock_or_not_at_all(store: &Store) {
     let client = store.client();
@@ -83,19 +41,6 @@ fn work_runs_under_the_lock_or_not_at_all(store: &Store) {
     assert!(is_kept.unwrap());
 }
 
-fn work_that_panics_frees_the_lock(store: &Store) {
-    let (client, name) = (store.client(), fresh("panic"));
-    let (lock, options) = (client.get_lock(&name), AcquireOptions::new());
-    let once = options.clone().wait(Duration::ZERO);
-    let results = [
-        catch_unwind(AssertUnwindSafe(|| drop(client.with_lock(&name, |_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(options.with_lock(&lock, |_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(once.with_lock(&lock, |_| quiet_panic())))),
-    ];
-    assert!(results.iter().all(Result::is_err));
-    comes_true_within(SLACK, || !lock.is_locked().unwrap());
-}
-
 fn every_owned_acquire_method_holds_the_lock(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
@@ -109,8 +54,14 @@ fn every_owned_acquire_method_holds_the_lock(store: &Store) {
         ];
         for (way, take) in ways {
             let guard = take();
-            assert!(!lock.is_held_by_current_thread().unwrap(), "{way}");
+            assert_ne!(guard.owner(), client.current_owner(), "{way}");
+            assert!(lock.is_locked().unwrap() && !lock.is_held_by_current_thread().unwrap(), "{way}");
+            assert_eq!(lock.hold_count().unwrap(), 0, "{way}");
+            assert!(!lock.try_lock().unwrap() && !lock.try_lock_for(ms(30)).unwrap(), "{way}");
             assert!(lock.try_acquire_owned().unwrap().is_none(), "{way}");
+            assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none(), "{way}");
+            let held_by = NotHeld::HeldBy(guard.owner().to_string());
+            assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&held_by), "{way}");
             elsewhere(move || guard.unlock().unwrap());
         }
     }
@@ -152,6 +103,7 @@ fn an_owned_guard_is_refused_to_the_holding_thread(store: &Store) {
             begun.elapsed()
         );
         assert!(lock.try_acquire_owned().unwrap().is_none());
+        assert_eq!(lock.hold_count().unwrap(), 1);
         guard.check().unwrap();
         guard.unlock().unwrap();
         lock.acquire_owned().unwrap().unlock().unwrap();

@@ -13,8 +13,7 @@ contracts!(
 );
 
 fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
-    let name = fresh("count");
-    let client = store.client();
+    let (name, [client]) = store.clients("count");
     let (lock, rival) = (client.get_lock(&name), store.client().get_lock(&name));
     let seen = |count: u32| {
         assert_eq!(lock.hold_count().unwrap(), count);

@@ -20,25 +20,17 @@ contracts!(needs RunOnce:
 const LONG: Duration = Duration::from_secs(60);
 
 fn exactly_one_of_many_timers_runs_the_job(store: &Store) {
-    let name = fresh("tick");
+    let (name, clients) = store.clients::<3>("tick");
     let ran = AtomicU32::new(0);
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    thread::scope(|scope| {
-        for client in &clients {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    client.run_once(&name, LONG, LONG, |_| ran.fetch_add(1, Ordering::SeqCst)).unwrap();
-                });
-            }
-        }
+    side_by_side([&clients; 3].into_iter().flatten(), |client| {
+        client.run_once(&name, LONG, LONG, |_| ran.fetch_add(1, Ordering::SeqCst)).unwrap();
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);
     store.client().get_lock(&name).force_unlock().unwrap();
 }
 
 fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("short");
+    let (name, [client, other]) = store.clients("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
     // The lock stays until the minimum time, for other clients and for this one, although the job has ended.
@@ -49,8 +41,7 @@ fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
 }
 
 fn a_long_jobs_end_lets_others_run(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("long");
+    let (name, [client, other]) = store.clients("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
         comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
         crate::support::let_pass(ms(5), "the least time passes");
@@ -60,8 +51,7 @@ fn a_long_jobs_end_lets_others_run(store: &Store) {
 }
 
 fn a_job_that_panics_counts_as_run(store: &Store) {
-    let client = store.client();
-    let name = fresh("panics");
+    let (name, [client]) = store.clients("panics");
     let ended = catch_unwind(AssertUnwindSafe(|| client.run_once(&name, LONG, LONG, |_| quiet_panic())));
     assert!(ended.is_err());
     assert_eq!(client.run_once(&name, LONG, LONG, |_| ()).unwrap(), None);
@@ -69,8 +59,7 @@ fn a_job_that_panics_counts_as_run(store: &Store) {
 }
 
 fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("outlasts");
+    let (name, [client, other]) = store.clients("outlasts");
     let mut late = Ok(None);
     // A grant that arrives after `at_most` does not count, so on a busy machine the loop retries.
     comes_true_within(LONG, || {
@@ -92,8 +81,7 @@ fn a_job_with_unusable_times_does_not_run(store: &Store) {
 }
 
 fn a_fenced_jobs_token_grows(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("fenced-job");
+    let (name, [client, other]) = store.clients("fenced-job");
     let mut last = None;
     for runs in [&client, &other, &client] {
         let fence =
@@ -113,8 +101,7 @@ fn a_fenced_jobs_token_grows(store: &Store) {
 }
 
 fn the_last_run_record_has_exit_code_and_last_success(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("recorded");
+    let (name, [client, other]) = store.clients("recorded");
     assert_eq!(other.last_run(&name).unwrap(), None);
     let run = |code: u8| {
         let ran = client.run_once(&name, ms(1), LONG, |guard| {

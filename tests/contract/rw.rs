@@ -43,8 +43,7 @@ contracts!(needs ReadWrite:
 
 /// An error, not busy: neither lock's release would wake the other's waiters.
 fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("plain");
+    let (name, [client, other]) = store.clients("plain");
     let held = client.get_lock(&name).acquire().unwrap();
     for asking in [&client, &other] {
         let lock = asking.get_read_write_lock(&name);
@@ -204,8 +203,7 @@ fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
 }
 
 fn a_lease_end_admits_readers_and_writers(store: &Store) {
-    let clients = [store.client(), store.client()];
-    let name = fresh("leases");
+    let (name, clients) = store.clients::<2>("leases");
     let lock = store.client().get_read_write_lock(&name);
     let begun = now();
     lock.write().lock_with_lease(ms(200)).unwrap();
@@ -232,19 +230,15 @@ fn read_and_write_halves_work_with_braces_in_names(store: &Store) {
     let name = format!("{{{}}}:abc:key", fresh("tag"));
     let client = store.client();
     let count = AtomicI32::new(0);
-    thread::scope(|scope| {
+    side_by_side(0..10, |_| {
+        let lock = client.get_read_write_lock(&name);
         for _ in 0..10 {
-            scope.spawn(|| {
-                let lock = client.get_read_write_lock(&name);
-                for _ in 0..10 {
-                    let writing = lock.write().acquire().unwrap();
-                    let seen = count.load(Ordering::SeqCst);
-                    let reading = lock.read().acquire().unwrap();
-                    count.store(seen + 1, Ordering::SeqCst);
-                    writing.unlock().unwrap();
-                    reading.unlock().unwrap();
-                }
-            });
+            let writing = lock.write().acquire().unwrap();
+            let seen = count.load(Ordering::SeqCst);
+            let reading = lock.read().acquire().unwrap();
+            count.store(seen + 1, Ordering::SeqCst);
+            writing.unlock().unwrap();
+            reading.unlock().unwrap();
         }
     });
     assert_eq!(count.into_inner(), 100);
@@ -288,9 +282,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     let waiters = readers_that_meet([&one, &other, &one, &other, &one, &other]);
     let freed = now();
     held.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(waiters, SLACK * 4);
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 }
 
@@ -335,8 +327,7 @@ fn read_holds_are_renewed(store: &Store) {
 }
 
 fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("rw");
+    let (name, [client, other]) = store.clients("rw");
     let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());
     let leased = lock.read().acquire_with(&leased(lease)).unwrap().unwrap();
@@ -444,30 +435,23 @@ fn writers_get_increasing_fencing_tokens(store: &Store) {
 }
 
 fn readers_and_writers_never_hold_at_once(store: &Store) {
-    let name = fresh("rw");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("rw");
     // Readers count up, writers count down.
     let inside = AtomicI32::new(0);
     let until = now() + Duration::from_millis(700);
-    thread::scope(|scope| {
-        for client in &clients {
-            for number in 0..4 {
-                let (inside, lock) = (&inside, client.get_read_write_lock(&name));
-                scope.spawn(move || {
-                    while now() < until {
-                        if number == 0 {
-                            let guard = lock.write().acquire().unwrap();
-                            assert_eq!(inside.fetch_sub(1_000, Ordering::SeqCst), 0);
-                            inside.fetch_add(1_000, Ordering::SeqCst);
-                            drop(guard);
-                        } else {
-                            let guard = lock.read().acquire().unwrap();
-                            assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
-                            inside.fetch_sub(1, Ordering::SeqCst);
-                            drop(guard);
-                        }
-                    }
-                });
+    side_by_side(0..12, |number| {
+        let lock = clients[number % 3].get_read_write_lock(&name);
+        while now() < until {
+            if number < 3 {
+                let guard = lock.write().acquire().unwrap();
+                assert_eq!(inside.fetch_sub(1_000, Ordering::SeqCst), 0);
+                inside.fetch_add(1_000, Ordering::SeqCst);
+                drop(guard);
+            } else {
+                let guard = lock.read().acquire().unwrap();
+                assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(guard);
             }
         }
     });
@@ -477,8 +461,7 @@ fn readers_and_writers_never_hold_at_once(store: &Store) {
 }
 
 fn readers_and_the_writer_are_shown(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -621,7 +604,5 @@ fn readers_that_waited_for_a_write_enter_together(store: &Store) {
     let readers = readers_that_meet([&one, &other]);
     let next = write(&next);
     held.unlock().unwrap();
-    for waiter in readers.into_iter().chain([next]) {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(readers.into_iter().chain([next]), SLACK * 4);
 }

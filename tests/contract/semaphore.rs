@@ -1,7 +1,7 @@
 //! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::AtomicU32;
 
 use leasehold::ObjectKind;
 
@@ -14,13 +14,9 @@ contracts!(needs Counting:
     deleting_a_semaphore_ends_its_waits,
     no_more_permits_are_granted_than_exist,
     available_permits_follow_acquires_and_releases,
-    returned_permits_wake_a_waiter,
     a_large_request_does_not_block_a_small_one,
-    added_permits_wake_a_waiter,
     permit_waits_end_by_timeout_or_interrupt,
-    forgotten_permits_are_released_by_hand,
     zero_permits_are_refused,
-    a_leased_permit_returns_when_its_lease_ends,
     a_permit_without_a_lease_is_renewed,
     a_permit_can_be_released_by_its_id,
     several_permits_are_acquired_all_or_none,
@@ -52,8 +48,7 @@ fn permits_are_set_up_once(store: &Store) {
 }
 
 fn an_unset_semaphore_is_an_error(store: &Store) {
-    let client = store.client();
-    let name = fresh("unset");
+    let (name, [client]) = store.clients("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
     let waiting = AcquireOptions::new().wait(LONG);
     let is_none = |permit: Option<leasehold::Permit>| permit.is_none();
@@ -119,16 +114,6 @@ fn available_permits_follow_acquires_and_releases(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-fn returned_permits_wake_a_waiter(store: &Store) {
-    let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
-    lock.try_set_permits(1).unwrap();
-    let permit = lock.acquire(1).unwrap();
-    let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).unwrap());
-    let freed = now();
-    drop(permit);
-    drop(waiter.woken_since(freed));
-}
-
 /// In Redisson, the waiter for three permits swallows the wake-up.
 fn a_large_request_does_not_block_a_small_one(store: &Store) {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
@@ -140,17 +125,9 @@ fn a_large_request_does_not_block_a_small_one(store: &Store) {
     drop(permit);
     let _permit = modest.woken_since(freed);
     assert!(!greedy.is_over());
-    lock.add_permits(3).unwrap();
-    greedy.returns_within(SLACK * 4);
-}
-
-fn added_permits_wake_a_waiter(store: &Store) {
-    let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
-    lock.try_set_permits(0).unwrap();
-    let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(2).unwrap().forget());
     let added = now();
-    assert_eq!(lock.add_permits(2).unwrap(), 2);
-    waiter.woken_since(added);
+    assert_eq!(lock.add_permits(3).unwrap(), 3);
+    greedy.woken_since(added);
 }
 
 fn permit_waits_end_by_timeout_or_interrupt(store: &Store) {
@@ -169,15 +146,6 @@ fn permit_waits_end_by_timeout_or_interrupt(store: &Store) {
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
 }
 
-fn forgotten_permits_are_released_by_hand(store: &Store) {
-    let semaphore = store.client().get_semaphore(fresh("sem"));
-    semaphore.try_set_permits(1).unwrap();
-    semaphore.acquire(1).unwrap().forget();
-    assert_eq!(semaphore.available_permits().unwrap(), 0);
-    semaphore.release(1).unwrap();
-    assert_eq!(semaphore.available_permits().unwrap(), 1);
-}
-
 fn zero_permits_are_refused(store: &Store) {
     let client = store.client();
     assert_eq!(client.get_semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -187,21 +155,6 @@ fn zero_permits_are_refused(store: &Store) {
         ErrorKind::InvalidInput
     );
     assert_eq!(semaphore.release("no id").unwrap_err().kind(), ErrorKind::InvalidInput);
-}
-
-fn a_leased_permit_returns_when_its_lease_ends(store: &Store) {
-    let [lock, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
-    lock.try_set_permits(1).unwrap();
-    let taken = now();
-    let permit = lock.acquire_with(1, &leased(ms(300))).unwrap().unwrap();
-    let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire().unwrap());
-    let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
-    // The waiter is woken at the lease's end, not by the safety poll.
-    let after = returned.duration_since(taken);
-    assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
-    assert_eq!(permit.state(), HoldState::Lost);
-    assert!(permit.unlock().is_err());
-    assert_eq!(other.available_permits().unwrap(), 0);
 }
 
 fn a_permit_without_a_lease_is_renewed(store: &Store) {
@@ -255,8 +208,7 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
 }
 
 fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
-    let (client, operator) = (store.client(), store.client());
-    let name = fresh("deleted");
+    let (name, [client, operator]) = store.clients("deleted");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
     let (unlocked, dropped) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
@@ -284,12 +236,15 @@ fn releasing_without_an_acquire_adds_permits(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     semaphore.acquire(2).unwrap().unlock().unwrap();
     assert!(!semaphore.try_set_permits(9).unwrap());
+    semaphore.acquire(2).unwrap().forget();
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    semaphore.release(1).unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 1, "as for a forgotten one");
 }
 
 fn javas_maximum_permit_count_can_be_acquired(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("max");
+    let (name, [client, other]) = store.clients("max");
     assert!(client.get_semaphore(&name).try_set_permits(MOST).unwrap());
     let all = client.get_semaphore(&name).acquire(MOST).unwrap();
     let waiter = Waiter::on(other.get_semaphore(&name), move |semaphore| {
@@ -312,25 +267,17 @@ fn an_expired_permits_id_releases_nothing(store: &Store) {
 }
 
 fn a_crowd_never_exceeds_the_permits(store: &Store) {
-    let name = fresh("crowd");
-    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let (name, clients) = store.clients::<3>("crowd");
     clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
-    let inside = Arc::new(AtomicI32::new(0));
-    let begun = now();
-    thread::scope(|scope| {
-        for client in &clients {
-            for number in 0..4 {
-                let (semaphore, inside) = (client.get_semaphore(&name), Arc::clone(&inside));
-                scope.spawn(move || {
-                    let units = 1 + number % 2;
-                    for _ in 0..15 {
-                        let permit = semaphore.try_acquire_for(units as u32, LONG).unwrap().unwrap();
-                        assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
-                        inside.fetch_sub(units, Ordering::SeqCst);
-                        drop(permit);
-                    }
-                });
-            }
+    let (inside, begun) = (AtomicU32::new(0), now());
+    side_by_side(0..12, |number| {
+        let semaphore = clients[number % 3].get_semaphore(&name);
+        let units = 1 + number as u32 % 2;
+        for _ in 0..15 {
+            let permit = semaphore.try_acquire_for(units, LONG).unwrap().unwrap();
+            assert!(inside.fetch_add(units, Ordering::SeqCst) + units <= 3);
+            inside.fetch_sub(units, Ordering::SeqCst);
+            drop(permit);
         }
     });
     comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);
@@ -339,8 +286,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
 }
 
 fn inspection_follows_permits_taken_and_returned(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
@@ -358,8 +304,7 @@ fn inspection_follows_permits_taken_and_returned(store: &Store) {
 }
 
 fn inspection_shows_leased_permits_until_they_end(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     client.get_expirable_semaphore(&name).try_set_permits(3).unwrap();
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
     let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
@@ -413,6 +358,8 @@ fn several_permits_return_when_their_lease_ends(store: &Store) {
     let after = returned.duration_since(taken);
     assert!(after >= lease - ms(5) && after < lease + ms(50) + slack_since(taken), "{after:?}");
     assert_eq!((all.ids().len(), leased.state()), (3, HoldState::Lost));
+    assert!(leased.unlock().is_err());
+    assert_eq!(other.available_permits().unwrap(), 0);
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((semaphore.clone(), interrupt.clone()), move |(semaphore, interrupt)| {
         semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
@@ -515,9 +462,7 @@ fn returned_permits_go_to_waiters_in_order(store: &Store) {
         .collect();
     let begun = now();
     held.unlock().unwrap();
-    for waiter in waiters {
-        waiter.returns_within(SLACK * 4);
-    }
+    all_return(waiters, SLACK * 4);
     let order = order.lock().unwrap();
     assert!(order.is_sorted() || stalled_since(begun) > ms(5), "{order:?}");
 }

@@ -13,7 +13,6 @@ contracts!(
     a_max_hold_below_the_lease_shortens_the_lease,
     unusable_options_are_refused_before_any_request,
     a_spin_lock_excludes_and_wakes_subscribed_waiters,
-    a_spinning_waiter_gets_a_freed_lock_soon,
     a_waiter_behind_a_spinning_one_does_not_spin,
 );
 
@@ -33,8 +32,7 @@ fn a_non_reentrant_lock_refuses_its_own_thread(store: &Store) {
 }
 
 fn reentrant_and_non_reentrant_handles_share_a_lock(store: &Store) {
-    let client = store.client();
-    let name = fresh("same");
+    let (name, [client]) = store.clients("same");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     once.lock().unwrap();
     assert!(often.try_lock().unwrap(), "it is this value that does not mind");
@@ -77,8 +75,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
 }
 
 fn a_max_hold_below_the_lease_shortens_the_lease(store: &Store) {
-    let client = store.client();
-    let name = fresh("short");
+    let (name, [client]) = store.clients("short");
     let taken = now();
     let guard = client.lock_builder(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
     assert!(guard.fencing_token().is_some());
@@ -90,8 +87,7 @@ fn a_max_hold_below_the_lease_shortens_the_lease(store: &Store) {
 }
 
 fn unusable_options_are_refused_before_any_request(store: &Store) {
-    let client = store.client();
-    let name = fresh("bad");
+    let (name, [client]) = store.clients("bad");
     for lock in [
         client.lock_builder(&name).max_hold(Duration::ZERO).build(),
         client.lock_builder(&name).spin(Backoff::constant(Duration::ZERO)).build(),
@@ -104,8 +100,7 @@ fn unusable_options_are_refused_before_any_request(store: &Store) {
 }
 
 fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("spin");
+    let (name, [client, other]) = store.clients("spin");
     let spin = client.get_spin_lock(&name);
     let guard = spin.acquire().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap() && !other.get_spin_lock(&name).try_lock().unwrap());
@@ -118,25 +113,11 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
-fn a_spinning_waiter_gets_a_freed_lock_soon(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("spinning");
-    let held = Holding::take(&client.get_lock(&name));
-    let waiter = Waiter::on(other.get_spin_lock(&name), move |lock| {
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-    });
-    let freed = held.release();
-    let (_, returned) = waiter.returns_within(ms(128) + SLACK);
-    assert!(returned.duration_since(freed) < ms(128) + slack_since(freed));
-}
-
 fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
         return; // The store serves waiters in order of arrival.
     }
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("pace");
+    let (name, [client, other]) = store.clients("pace");
     let held = Holding::take(&client.get_lock(&name));
     let spinning =
         Waiter::on(other.lock_builder(&name).spin(Backoff::constant(LONG * 6)).build(), move |lock| {

@@ -12,7 +12,6 @@ contracts!(needs Token:
     a_reentrant_lock_refuses_a_token_locks_key,
     a_released_name_can_be_used_by_another_kind,
     a_token_lock_is_shown_with_its_token,
-    a_token_locks_hold_count_is_one_or_zero,
 );
 
 fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
@@ -39,20 +38,6 @@ fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
     lock.unlock().unwrap();
 }
 
-fn a_token_locks_hold_count_is_one_or_zero(store: &Store) {
-    let lock = store.client().get_token_lock(fresh("count"));
-    assert_eq!(lock.hold_count().unwrap(), 0);
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    elsewhere(|| {
-        assert_eq!(lock.hold_count().unwrap(), 0);
-        assert!(!lock.is_held_by_current_thread().unwrap());
-        assert!(lock.is_locked().unwrap());
-    });
-    lock.unlock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 0);
-}
-
 /// The store compares tokens and counts nothing: if a token were used twice, a late release could free the
 /// next hold.
 fn every_token_hold_has_its_own_owner(store: &Store) {
@@ -70,8 +55,7 @@ fn every_token_hold_has_its_own_owner(store: &Store) {
 }
 
 fn a_token_lock_refuses_a_reentrant_locks_key(store: &Store) {
-    let name = fresh("type");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("type");
     for holder in [client.get_lock(&name), leasehold::RedisLock::clone(&client.get_fenced_lock(&name))] {
         let held = Holding::take(&holder);
         for wrong in [client.get_token_lock(&name), stranger.get_token_lock(&name)] {
@@ -82,8 +66,7 @@ fn a_token_lock_refuses_a_reentrant_locks_key(store: &Store) {
 }
 
 fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
-    let name = fresh("type");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("type");
     let held = Holding::take(&client.get_token_lock(&name));
     for wrong in [client.get_lock(&name), stranger.get_lock(&name)] {
         refused_at_once(&wrong);
@@ -120,8 +103,7 @@ fn refused_at_once(wrong: &leasehold::RedisLock) {
 }
 
 fn a_released_name_can_be_used_by_another_kind(store: &Store) {
-    let name = fresh("kinds");
-    let client = store.client();
+    let (name, [client]) = store.clients("kinds");
     for _ in 0..3 {
         for kind in &store.kinds {
             let guard = (kind.make)(&client, &name).acquire().unwrap();
@@ -132,8 +114,7 @@ fn a_released_name_can_be_used_by_another_kind(store: &Store) {
 }
 
 fn a_token_lock_is_shown_with_its_token(store: &Store) {
-    let (client, other) = (store.client(), store.client());
-    let name = fresh("shown");
+    let (name, [client, other]) = store.clients("shown");
     let guard = client.get_token_lock(&name).acquire_with(&leased(ms(20_000))).unwrap().unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!(seen.kind, ObjectKind::TokenLock);

@@ -18,9 +18,8 @@ contracts!(
 );
 
 fn an_unlock_of_a_free_lock_says_free(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
         let error = lock.unlock().unwrap_err();
         assert_eq!(error.not_held(), Some(&NotHeld::Free), "{error}");
         assert_eq!(error.kind(), ErrorKind::NotHeld);
@@ -34,9 +33,7 @@ fn an_unlock_of_a_free_lock_says_free(store: &Store) {
 }
 
 fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let held = Holding::take(&lock);
         for other in [lock.clone(), (kind.make)(&stranger, &name)] {
@@ -52,9 +49,8 @@ fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
 }
 
 fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
-    for kind in &store.kinds {
-        let client = store.client();
-        let lock = (kind.make)(&client, &fresh(kind.label));
+    for (kind, name, [client]) in store.each() {
+        let lock = (kind.make)(&client, &name);
         lock.lock_with_lease(ms(60)).unwrap();
         comes_true_within(store.freed_within(ms(60)) + SLACK, || !lock.is_locked().unwrap());
         let error = lock.unlock().unwrap_err();
@@ -63,6 +59,12 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
         assert_eq!(error.lock_name(), Some(lock.name()));
         // The hold ended before; this call releases nothing.
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
+        let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
+        comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
+        let error = guard.unlock().unwrap_err();
+        assert!(error.is_lost() && error.is_not_held(), "{error}");
+        assert_eq!(error.not_held(), Some(&NotHeld::Expired));
+        assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "unlock"));
     }
 }
 
@@ -78,9 +80,7 @@ fn every_level_of_an_expired_hold_says_expired(store: &Store) {
 }
 
 fn force_unlock_frees_the_lock_from_any_holder(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let (lock, operator) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
         assert!(!operator.force_unlock().unwrap(), "it was free");
         lock.lock().unwrap();
@@ -141,9 +141,7 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
 }
 
 fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         // The new holder's client forces the release: its threads seldom ask the store while they believe in
         // a hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {

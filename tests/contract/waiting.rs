@@ -18,6 +18,8 @@ contracts!(
     holders_and_waiters_do_not_delay_other_names,
 );
 
+const MINUTE: Duration = Duration::from_secs(60);
+
 fn a_zero_wait_is_one_attempt(store: &Store) {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {
@@ -38,9 +40,7 @@ fn a_zero_wait_is_one_attempt(store: &Store) {
 
 fn a_timed_try_respects_its_time_limit(store: &Store) {
     let wait = ms(200);
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let begun = now();
@@ -54,9 +54,8 @@ fn a_timed_try_respects_its_time_limit(store: &Store) {
 }
 
 fn a_try_without_a_wait_is_one_attempt(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    let once = AcquireOptions::new().wait(Duration::ZERO);
+    for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
             let begun = now();
@@ -66,38 +65,49 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
             assert!(lock.try_acquire().unwrap().is_none());
             assert!(lock.try_acquire_for(Duration::ZERO).unwrap().is_none());
             assert!(lock.try_acquire_owned_for(Duration::ZERO).unwrap().is_none());
+            assert!(lock.acquire_with(&once).unwrap().is_none());
+            assert!(lock.acquire_owned_with(&once).unwrap().is_none());
+            assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
             assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
             held.release();
             assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt gets what is free");
             lock.unlock().unwrap();
+            lock.acquire_with(&once).unwrap().unwrap().unlock().unwrap();
+            lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();
         }
     }
 }
 
 fn a_try_until_an_instant_respects_that_instant(store: &Store) {
-    let name = fresh("until");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("until");
     let held = Holding::take(&client.get_lock(&name));
     for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
-        let begun = now();
-        let until = begun + ms(200);
-        assert!(lock.acquire_with(&AcquireOptions::new().deadline(until)).unwrap().is_none());
-        assert!(now() >= until && now() <= until + slack_since(begun));
+        for is_wait in [false, true] {
+            let (options, begun) = (AcquireOptions::new(), now());
+            let until = begun + ms(200);
+            let options = if is_wait { options.wait(ms(200)) } else { options.deadline(until) };
+            assert!(lock.acquire_with(&options).unwrap().is_none());
+            assert!(now() >= until && now() <= until + slack_since(begun));
+        }
     }
     held.release();
 }
 
 fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
-    for kind in &store.kinds {
-        let name = fresh(kind.label);
-        let (client, stranger) = (store.client(), store.client());
+    for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
+            let options = AcquireOptions::new();
+            let options = [options.clone().wait(MINUTE), options.clone().deadline(now() + MINUTE), options];
+            let guarded = options.map(|options| {
+                Waiter::on(lock.clone(), move |lock| lock.acquire_with(&options).unwrap().is_some())
+            });
             let waiter = Waiter::start(move || {
-                let had = lock.try_lock_for(Duration::from_secs(60)).unwrap();
+                let had = lock.try_lock_for(MINUTE).unwrap();
                 (had, lock.unlock())
             });
             held.release();
+            assert!(guarded.into_iter().all(|waiter| waiter.returns_within(LONG).0));
             let ((had, unlocked), _) = waiter.returns_within(LONG);
             assert!(had);
             unlocked.unwrap();
@@ -126,8 +136,7 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
 }
 
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
-    let name = fresh("place");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("place");
     // A thread of the same client or another client holds the lock while the head of the queue gives up.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
@@ -142,8 +151,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
 
 /// The head may be woken and give up at once: the next waiter must not sleep on.
 fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
-    let name = fresh("tie");
-    let (client, stranger) = (store.client(), store.client());
+    let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
     for round in 0..8 {
         holder.lock().unwrap();
@@ -167,16 +175,10 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
 fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
-    let waiters: Vec<_> = (0..6)
-        .map(|_| {
-            let lock = store.client().get_lock(&name);
-            Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
-        })
-        .collect();
+    let waiters: Vec<_> = (0..6).map(|_| Waiter::start(turn(store.client().get_lock(&name)))).collect();
     let released = held.release();
     for waiter in waiters {
-        let (result, had) = waiter.returns_within(LONG);
-        result.unwrap();
+        let (_, had) = waiter.returns_within(LONG);
         // Six releases, each of which wakes the remaining waiters: none needs its safety poll.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
@@ -190,24 +192,18 @@ fn two_alternating_clients_never_stall(store: &Store) {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let (rounds, begun) = (increments() / 5, now());
-    let longest = std::thread::scope(|scope| {
-        let turns: Vec<_> = locks
-            .iter()
-            .map(|lock| {
-                scope.spawn(move || {
-                    let mut longest = Duration::ZERO;
-                    for _ in 0..rounds {
-                        let begun = now();
-                        lock.lock().unwrap();
-                        longest = longest.max(begun.elapsed());
-                        lock.unlock().unwrap();
-                    }
-                    longest
-                })
-            })
-            .collect();
-        turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
+    let longest = Mutex::new(Duration::ZERO);
+    side_by_side(&locks, |lock| {
+        for _ in 0..rounds {
+            let begun = now();
+            lock.lock().unwrap();
+            let took = begun.elapsed();
+            lock.unlock().unwrap();
+            let mut longest = longest.lock();
+            *longest = longest.max(took);
+        }
     });
+    let longest = longest.into_inner();
     // A wake-up lost between an attempt and the sleep would cost a safety poll of a second. Clients that meet
     // on a Redlock may pause several times for up to a quarter of one.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
@@ -217,8 +213,7 @@ fn two_alternating_clients_never_stall(store: &Store) {
 
 fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
     for kind in &store.kinds {
-        let clients = [(); 3].map(|()| store.client());
-        let name = fresh(kind.label);
+        let (name, clients) = store.clients::<3>(kind.label);
         let held = Holding::take(&(kind.make)(&clients[0], &name));
         let waiter = |at: usize| {
             let lock = (kind.make)(&clients[at % 3], &name);

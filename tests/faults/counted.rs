@@ -2,15 +2,9 @@
 
 use leasehold::Result;
 
-use super::world::{L, P, T, World, about, releases, scenario};
+use super::world::{L, P, T, World, about, releases, ways};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-
-const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
-
-fn ways() -> Vec<Do> {
-    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
-}
 
 fn number(world: &World, key: &str) -> Option<i64> {
     world.run(&["GET", key])
@@ -48,218 +42,192 @@ fn changes() -> Vec<Change> {
     ]
 }
 
-#[test]
-fn a_change_with_a_lost_reply_is_made_once() {
-    scenario(|world| {
-        let client = world.client();
-        for (what, before, change, result, after) in changes() {
-            for (number_of, how) in ways().into_iter().enumerate() {
-                // The first request also loads the script.
-                if number_of == 0 {
-                    change(&client).unwrap();
-                }
-                clear(world);
-                if !before.is_empty() {
-                    world.does(&["SET", "k", before]);
-                }
-                let fault = world.proxy.next(about("{k}"), how.clone());
-                assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
-                assert_eq!(fault.hits(), 1, "{what}, {how:?}");
-                assert_eq!(number(world, "k"), after, "{what}, {how:?}");
-                // The same packet again, within the time for which its record is kept.
-                fault.repeat(0);
-                assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
+scenario!(a_change_with_a_lost_reply_is_made_once, |world| {
+    let client = world.client();
+    for (what, before, change, result, after) in changes() {
+        for (number_of, how) in ways().into_iter().enumerate() {
+            // The first request also loads the script.
+            if number_of == 0 {
+                change(&client).unwrap();
             }
-        }
-        drop(client);
-        clear(world);
-    });
-}
-
-#[test]
-fn unanswered_permit_requests_count_once() {
-    scenario(|world| {
-        let client = world.client();
-        assert!(client.get_semaphore("k").try_set_permits(5).unwrap());
-        client.get_semaphore("k").acquire(1).unwrap().unlock().unwrap();
-        for how in ways() {
-            let semaphore = client.get_semaphore("k");
-            let taking = world.proxy.next(about("{k}"), how.clone());
-            let permit = semaphore.acquire(2).unwrap();
-            assert_eq!(taking.hits(), 1, "{how:?}");
-            // The lost grant is undone some time later; the repeated grant stays.
-            comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
-            let giving = world.proxy.next(about("{k}"), how.clone());
-            let begun = now();
-            let outcome = permit.unlock();
-            within(begun, 2 * T, "giving back");
-            assert_eq!(giving.hits(), 1, "{how:?}");
-            assert!(
-                outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true),
-                "{outcome:?}"
-            );
-            comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
-
-            let permit = semaphore.acquire(2).unwrap();
-            let giving = world.proxy.next(about("{k}"), how.clone());
-            drop(permit);
-            giving.wait_for(1, LONG);
-            comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
-            assert_eq!(semaphore.available_permits().unwrap(), 5);
-            // The watchdog has repeated the release; now the network repeats it too.
-            giving.repeat(0);
-            taking.repeat(0);
-            assert_eq!(number(world, "k"), Some(5), "{how:?}");
-        }
-        drop(client);
-        clear(world);
-    });
-}
-
-#[test]
-fn an_unanswered_release_by_id_counts_once() {
-    scenario(|world| {
-        let client = world.client();
-        let semaphore = client.get_expirable_semaphore("k");
-        semaphore.try_set_permits(2).unwrap();
-        let give_back = || {
-            let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
-            let id = permit.ids().remove(0);
-            permit.forget();
-            semaphore.release(&id).unwrap()
-        };
-        assert!(give_back());
-        for how in ways() {
-            let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
-            let id = permit.ids().remove(0);
-            permit.forget();
+            clear(world);
+            if !before.is_empty() {
+                world.does(&["SET", "k", before]);
+            }
             let fault = world.proxy.next(about("{k}"), how.clone());
-            assert!(semaphore.release(&id).unwrap(), "{how:?}");
-            assert_eq!((fault.hits(), number(world, "k")), (1, Some(2)), "{how:?}");
-        }
-        drop((client, semaphore));
-        clear(world);
-    });
-}
-
-#[test]
-fn a_dead_waiters_notification_goes_to_another() {
-    scenario(|world| {
-        let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
-        let waiting = |client: &LockClient| {
-            let lock = client.get_lock("k");
-            call(move || {
-                let mut guard = lock.acquire()?;
-                lock.condition("c").wait(&mut guard)?;
-                guard.unlock()
-            })
-        };
-        let in_queue = |many: i64| {
-            let queue = "leasehold_condition_queue:{k:c:1}";
-            assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == many), "{many}");
-        };
-        let first = waiting(&dying);
-        in_queue(1);
-        let second = waiting(&living);
-        in_queue(2);
-        // From here on the first client is dead to the server.
-        world.proxy.hold(Direction::ToServer, Which::All);
-        world.proxy.hold(Direction::ToClient, Which::All);
-        let lock = notifying.get_lock("k");
-        lock.lock().unwrap();
-        assert!(lock.condition("c").notify_one().unwrap());
-        let notified = now();
-        lock.unlock().unwrap();
-        in_queue(1);
-        second.returns_within(notified, Duration::from_secs(6) + P, "the second one's turn").unwrap();
-        world.proxy.resume();
-        drop(first.outcome());
-        drop((dying, living, notifying, lock));
-        comes_within(now(), L, "the lock", || world.is_free("k"));
-        world.lock_keys().iter().for_each(|key| assert!(world.ttl(key) > 0, "{key} has no end"));
-        clear(world);
-    });
-}
-
-#[test]
-fn a_writer_may_read_after_an_unanswered_renewal() {
-    scenario(|world| {
-        // The lease is long enough for all that follows an unanswered renewal.
-        let client = world.builder().lease(2 * L).build().unwrap();
-        // On a busy machine an earlier renewal may have failed, and a second failure is not reported.
-        let failures = || client.stats().renewals_failed;
-        let other = world.direct().get_read_write_lock("downgrade");
-        let lock = client.get_read_write_lock("downgrade");
-        for how in ways() {
-            lock.write().lock().unwrap();
-            let owner = client.current_owner();
-            let before = failures();
-            // The previous round's renewal may be repeated late on a busy machine.
-            let renewal = {
-                let owner = owner.to_string();
-                move |command: &Command| {
-                    command.contains(&owner) && !command.contains("redisson_rwlock:{downgrade}")
-                }
-            };
-            let fault = world.proxy.next(renewal, how.clone());
-            fault.wait_for(1, LONG);
-            comes_within(now(), T, "its end", || failures() > before);
-            lock.read().lock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
-            lock.write().unlock().unwrap();
-            assert!(other.read().try_lock().unwrap() && !other.write().try_lock().unwrap());
-            other.read().unlock().unwrap();
-            lock.read().unlock().unwrap();
-            assert!(world.is_free("downgrade"));
-            // The renewal's result no longer matters: the thread has a new number.
-            assert_ne!(client.current_owner(), owner, "{how:?}");
+            assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
+            assert_eq!(fault.hits(), 1, "{what}, {how:?}");
+            assert_eq!(number(world, "k"), after, "{what}, {how:?}");
+            // The same packet again, within the time for which its record is kept.
             fault.repeat(0);
-            assert!(world.is_free("downgrade"));
+            assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
         }
-    });
-}
+    }
+    drop(client);
+    clear(world);
+});
 
-#[test]
-fn fair_waiters_outlast_a_paused_server() {
-    scenario(|world| {
-        let client = world.builder().retry_timeout(LONG).build().unwrap();
-        let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
-        let [first, second] = [ms(1_500), LONG].map(|wait| {
-            let lock = client.get_fair_lock("paused");
-            call(move || lock.try_acquire_for(wait).map(|guard| guard.is_some()))
-        });
-        let queue = "redisson_lock_queue:{paused}";
-        assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
-        let paused = now();
-        world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-        // A wait that ends meanwhile gets nothing or its last request's error, and leaves the queue either
-        // way.
-        let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
-        assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
-        comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
-            world.run::<i64>(&["LLEN", queue]) <= 1
-        });
-        held.unlock().unwrap();
-        let freed = now();
-        assert!(second.returns_within(freed, P + T, "the other's turn").unwrap());
-        world.all_are_given_back(T);
-    });
-}
+scenario!(unanswered_permit_requests_count_once, |world| {
+    let client = world.client();
+    assert!(client.get_semaphore("k").try_set_permits(5).unwrap());
+    client.get_semaphore("k").acquire(1).unwrap().unlock().unwrap();
+    for how in ways() {
+        let semaphore = client.get_semaphore("k");
+        let taking = world.proxy.next(about("{k}"), how.clone());
+        let permit = semaphore.acquire(2).unwrap();
+        assert_eq!(taking.hits(), 1, "{how:?}");
+        // The lost grant is undone some time later; the repeated grant stays.
+        comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
+        let giving = world.proxy.next(about("{k}"), how.clone());
+        let outcome = in_time(2 * T, "giving back", || permit.unlock());
+        assert_eq!(giving.hits(), 1, "{how:?}");
+        assert!(outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true), "{outcome:?}");
+        comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
 
-#[test]
-fn a_condition_wait_whose_release_fails_leaves_no_place() {
-    scenario(|world| {
-        let client = world.client();
+        let permit = semaphore.acquire(2).unwrap();
+        let giving = world.proxy.next(about("{k}"), how.clone());
+        drop(permit);
+        giving.wait_for(1, LONG);
+        comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
+        assert_eq!(semaphore.available_permits().unwrap(), 5);
+        // The watchdog has repeated the release; now the network repeats it too.
+        giving.repeat(0);
+        taking.repeat(0);
+        assert_eq!(number(world, "k"), Some(5), "{how:?}");
+    }
+    drop(client);
+    clear(world);
+});
+
+scenario!(an_unanswered_release_by_id_counts_once, |world| {
+    let client = world.client();
+    let semaphore = client.get_expirable_semaphore("k");
+    semaphore.try_set_permits(2).unwrap();
+    let give_back = || {
+        let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
+        let id = permit.ids().remove(0);
+        permit.forget();
+        semaphore.release(&id).unwrap()
+    };
+    assert!(give_back());
+    for how in ways() {
+        let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
+        let id = permit.ids().remove(0);
+        permit.forget();
+        let fault = world.proxy.next(about("{k}"), how.clone());
+        assert!(semaphore.release(&id).unwrap(), "{how:?}");
+        assert_eq!((fault.hits(), number(world, "k")), (1, Some(2)), "{how:?}");
+    }
+    drop((client, semaphore));
+    clear(world);
+});
+
+scenario!(a_dead_waiters_notification_goes_to_another, |world| {
+    let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
+    let waiting = |client: &LockClient| {
         let lock = client.get_lock("k");
-        let mut guard = lock.acquire().unwrap();
-        let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
-        let begun = now();
-        assert!(lock.condition("c").wait(&mut guard).is_err());
-        assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
-        within(begun, L + T, "giving up");
-        fault.cancel();
-        // A notification to that waiter would be lost for six seconds.
-        world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
-        world.is_given_back("k", L);
-        clear(world);
+        call(move || {
+            let mut guard = lock.acquire()?;
+            lock.condition("c").wait(&mut guard)?;
+            guard.unlock()
+        })
+    };
+    let in_queue = |many: i64| {
+        let queue = "leasehold_condition_queue:{k:c:1}";
+        assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == many), "{many}");
+    };
+    let first = waiting(&dying);
+    in_queue(1);
+    let second = waiting(&living);
+    in_queue(2);
+    // From here on the first client is dead to the server.
+    world.proxy.hold(Direction::ToServer, Which::All);
+    world.proxy.hold(Direction::ToClient, Which::All);
+    let lock = notifying.get_lock("k");
+    lock.lock().unwrap();
+    assert!(lock.condition("c").notify_one().unwrap());
+    let notified = now();
+    lock.unlock().unwrap();
+    in_queue(1);
+    second.returns_within(notified, Duration::from_secs(6) + P, "the second one's turn").unwrap();
+    world.proxy.resume();
+    drop(first.outcome());
+    drop((dying, living, notifying, lock));
+    comes_within(now(), L, "the lock", || world.is_free("k"));
+    world.lock_keys().iter().for_each(|key| assert!(world.ttl(key) > 0, "{key} has no end"));
+    clear(world);
+});
+
+scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
+    // The lease is long enough for all that follows an unanswered renewal.
+    let client = world.builder().lease(2 * L).build().unwrap();
+    // On a busy machine an earlier renewal may have failed, and a second failure is not reported.
+    let failures = || client.stats().renewals_failed;
+    let other = world.direct().get_read_write_lock("downgrade");
+    let lock = client.get_read_write_lock("downgrade");
+    for how in ways() {
+        lock.write().lock().unwrap();
+        let owner = client.current_owner();
+        let before = failures();
+        // The previous round's renewal may be repeated late on a busy machine.
+        let renewal = {
+            let owner = owner.to_string();
+            move |command: &Command| {
+                command.contains(&owner) && !command.contains("redisson_rwlock:{downgrade}")
+            }
+        };
+        let fault = world.proxy.next(renewal, how.clone());
+        fault.wait_for(1, LONG);
+        comes_within(now(), T, "its end", || failures() > before);
+        lock.read().lock().unwrap_or_else(|error| panic!("{how:?}: {error}"));
+        lock.write().unlock().unwrap();
+        assert!(other.read().try_lock().unwrap() && !other.write().try_lock().unwrap());
+        other.read().unlock().unwrap();
+        lock.read().unlock().unwrap();
+        assert!(world.is_free("downgrade"));
+        // The renewal's result no longer matters: the thread has a new number.
+        assert_ne!(client.current_owner(), owner, "{how:?}");
+        fault.repeat(0);
+        assert!(world.is_free("downgrade"));
+    }
+});
+
+scenario!(fair_waiters_outlast_a_paused_server, |world| {
+    let client = world.builder().retry_timeout(LONG).build().unwrap();
+    let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
+    let [first, second] = [ms(1_500), LONG].map(|wait| {
+        let lock = client.get_fair_lock("paused");
+        call(move || lock.try_acquire_for(wait).map(|guard| guard.is_some()))
     });
-}
+    let queue = "redisson_lock_queue:{paused}";
+    assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
+    let paused = now();
+    world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
+    // A wait that ends meanwhile gets nothing or its last request's error, and leaves the queue either
+    // way.
+    let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
+    assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
+    comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
+        world.run::<i64>(&["LLEN", queue]) <= 1
+    });
+    held.unlock().unwrap();
+    let freed = now();
+    assert!(second.returns_within(freed, P + T, "the other's turn").unwrap());
+    world.all_are_given_back(T);
+});
+
+scenario!(a_condition_wait_whose_release_fails_leaves_no_place, |world| {
+    let client = world.client();
+    let lock = client.get_lock("k");
+    let mut guard = lock.acquire().unwrap();
+    let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
+    let begun = now();
+    assert!(lock.condition("c").wait(&mut guard).is_err());
+    assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
+    within(begun, L + T, "giving up");
+    fault.cancel();
+    // A notification to that waiter would be lost for six seconds.
+    world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
+    world.is_given_back("k", L);
+    clear(world);
+});

@@ -1,176 +1,139 @@
 //! Networks that swallow, delay and garble.
 
-use super::world::{KEPT, L, P, PATIENCE, R, T, about, await_renewal, releases, scenario};
+use super::world::{KEPT, L, PATIENCE, R, T, about, await_renewal, releases};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
 use crate::support::observer::Event;
 use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Do, Which};
 
-#[test]
-fn every_call_ends_in_a_black_hole() {
-    scenario(|world| {
-        let (client, seen) = world.watched();
-        let other = world.direct();
-        let kept = client.get_lock("kept").acquire().unwrap();
-        let given_back = client.get_lock("given-back").acquire().unwrap();
-        let dropped = client.get_lock("dropped").acquire().unwrap();
-        let (tell, told) = bounded(1);
-        kept.on_lost(move |_loss| tell.send(now()).unwrap());
-        world.proxy.hold(Direction::ToServer, Which::All);
-        world.proxy.hold(Direction::ToClient, Which::All);
-        let cut = now();
-        let on = |name: &'static str| client.get_lock(name);
-        let calls = [
-            (T, "try_lock", call_on(on("a"), move |lock| lock.try_lock().map(drop))),
-            (ms(300) + T, "try_lock_for", call_on(on("b"), move |lock| lock.try_lock_for(ms(300)).map(drop))),
-            (T + PATIENCE + T, "lock", call_on(on("c"), move |lock| lock.lock())),
-            (T, "is_locked", call_on(on("kept"), move |lock| lock.is_locked().map(drop))),
-            (T, "force_unlock", call_on(on("d"), move |lock| lock.force_unlock().map(drop))),
-        ];
-        let begun = now();
-        drop(dropped);
-        within(begun, T, "dropping a guard");
-        let begun = now();
-        // The call ends with the hold's window at the latest: after that there is nothing to release.
-        let error = given_back.unlock().unwrap_err();
-        within(begun, L + T, "an unlock");
-        assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
-        for (promised, what, call) in calls {
-            let error = call.returns_within(cut, promised, what).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
+scenario!(every_call_ends_in_a_black_hole, |world| {
+    let (client, seen) = world.watched();
+    let other = world.direct();
+    let kept = client.get_lock("kept").acquire().unwrap();
+    let given_back = client.get_lock("given-back").acquire().unwrap();
+    let dropped = client.get_lock("dropped").acquire().unwrap();
+    let (tell, told) = bounded(1);
+    kept.on_lost(move |_loss| tell.send(now()).unwrap());
+    world.proxy.hold(Direction::ToServer, Which::All);
+    world.proxy.hold(Direction::ToClient, Which::All);
+    let cut = now();
+    let on = |name: &'static str| client.get_lock(name);
+    let calls = [
+        (T, "try_lock", call_on(on("a"), move |lock| lock.try_lock().map(drop))),
+        (ms(300) + T, "try_lock_for", call_on(on("b"), move |lock| lock.try_lock_for(ms(300)).map(drop))),
+        (T + PATIENCE + T, "lock", call_on(on("c"), move |lock| lock.lock())),
+        (T, "is_locked", call_on(on("kept"), move |lock| lock.is_locked().map(drop))),
+        (T, "force_unlock", call_on(on("d"), move |lock| lock.force_unlock().map(drop))),
+    ];
+    in_time(T, "dropping a guard", || drop(dropped));
+    let begun = now();
+    // The call ends with the hold's window at the latest: after that there is nothing to release.
+    let error = given_back.unlock().unwrap_err();
+    within(begun, L + T, "an unlock");
+    assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
+    for (promised, what, call) in calls {
+        let error = call.returns_within(cut, promised, what).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{what}: {error}");
+    }
+    let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
+    assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
+    assert!(kept.check().is_err());
+    seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
+    let theirs = other.get_lock("kept").acquire().unwrap();
+    world.proxy.resume();
+    // Late requests arrive now: old renewals, releases and attempts.
+    throughout(2 * T, || {
+        world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
+            && kept.state() == HoldState::Lost
+    });
+    assert_every_hash_has_a_ttl(&world.server);
+    theirs.check().unwrap();
+    assert!(kept.unlock().unwrap_err().is_lost());
+    theirs.unlock().unwrap();
+    // A late grant to a departed waiter ends with its lease.
+    comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
+    client.get_lock("a").lock().unwrap();
+    world.assert_held_by("a", &client, 1);
+    client.get_lock("a").unlock().unwrap();
+});
+
+// The waiter's request to leave the server's queue must not prolong the caller's wait.
+scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
+    let (wait, timeout) = (ms(1_500), ms(1_500));
+    let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
+    let held = world.direct().get_fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
+    let begun = now();
+    let waiting = call_on(client.get_fair_lock("queued"), move |lock| lock.try_lock_for(wait));
+    let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
+    assert!(eventually(LONG, is_queued), "it does not stand in the queue");
+    world.proxy.hold(Direction::ToServer, Which::All);
+    let error = waiting.returns_within(begun, wait + timeout, "a timed wait").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    world.proxy.resume();
+    comes_within(now(), L, "the end of its place", || !is_queued());
+    held.unlock().unwrap();
+});
+
+scenario!(a_black_hole_shorter_than_the_lease_costs_no_hold, |world| {
+    let (client, seen) = world.watched_keeping();
+    let guard = client.get_lock("short-cut").acquire().unwrap();
+    world.proxy.hold(Direction::ToServer, Which::All);
+    world.proxy.hold(Direction::ToClient, Which::All);
+    assert!(eventually(LONG, || matches!(guard.state(), HoldState::AtRisk { .. })));
+    let HoldState::AtRisk { until } = guard.state() else { panic!("{:?}", guard.state()) };
+    assert!(until > now() && until <= now() + KEPT);
+    world.proxy.resume();
+    assert!(eventually(LONG, || guard.state() == HoldState::Held), "{:?}", guard.state());
+    await_renewal(&guard);
+    guard.unlock().unwrap();
+    assert_eq!(seen.losses(), 0);
+});
+
+scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
+    world.proxy.delay_requests(ms(60));
+    world.proxy.delay_replies(ms(60));
+    let clients = [world.client(), world.client()];
+    let kept = clients[0].get_lock("kept").acquire().unwrap();
+    let history = History::new();
+    std::thread::scope(|scope| {
+        for client in clients.iter().chain(&clients) {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let guard = client.get_lock("shared").acquire().unwrap();
+                    let open = history.acquired(guard.owner(), None);
+                    guard.check().unwrap();
+                    history.released(open);
+                    guard.unlock().unwrap();
+                }
+            });
         }
-        let lost = told.recv_timeout(L).unwrap().saturating_duration_since(cut);
-        assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
-        assert!(kept.check().is_err());
-        seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
-        let theirs = other.get_lock("kept").acquire().unwrap();
-        world.proxy.resume();
-        // Late requests arrive now: old renewals, releases and attempts.
-        throughout(2 * T, || {
-            world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
-                && kept.state() == HoldState::Lost
-        });
-        assert_every_hash_has_a_ttl(&world.server);
-        theirs.check().unwrap();
-        assert!(kept.unlock().unwrap_err().is_lost());
-        theirs.unlock().unwrap();
-        // A late grant to a departed waiter ends with its lease.
-        comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
-        client.get_lock("a").lock().unwrap();
-        world.assert_held_by("a", &client, 1);
-        client.get_lock("a").unlock().unwrap();
     });
-}
+    history.assert_good(12);
+    throughout(L, || kept.check().is_ok());
+    kept.unlock().unwrap();
+});
 
-/// The waiter's request to leave the server's queue must not prolong the caller's wait.
-#[test]
-fn a_queued_wait_ends_in_a_black_hole() {
-    scenario(|world| {
-        let (wait, timeout) = (ms(1_500), ms(1_500));
-        let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
-        let held = world.direct().get_fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
-        let begun = now();
-        let waiting = call_on(client.get_fair_lock("queued"), move |lock| lock.try_lock_for(wait));
-        let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
-        assert!(eventually(LONG, is_queued), "it does not stand in the queue");
-        world.proxy.hold(Direction::ToServer, Which::All);
-        let error = waiting.returns_within(begun, wait + timeout, "a timed wait").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-        world.proxy.resume();
-        comes_within(now(), L, "the end of its place", || !is_queued());
-        held.unlock().unwrap();
-    });
-}
-
-#[test]
-fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
-    scenario(|world| {
-        let (client, seen) = world.watched_keeping();
-        let guard = client.get_lock("short-cut").acquire().unwrap();
-        world.proxy.hold(Direction::ToServer, Which::All);
-        world.proxy.hold(Direction::ToClient, Which::All);
-        assert!(eventually(LONG, || matches!(guard.state(), HoldState::AtRisk { .. })));
-        let HoldState::AtRisk { until } = guard.state() else { panic!("{:?}", guard.state()) };
-        assert!(until > now() && until <= now() + KEPT);
-        world.proxy.resume();
-        assert!(eventually(LONG, || guard.state() == HoldState::Held), "{:?}", guard.state());
-        await_renewal(&guard);
-        guard.unlock().unwrap();
-        assert_eq!(seen.losses(), 0);
-    });
-}
-
-#[test]
-fn a_waiter_with_a_half_open_subscription_polls() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let held = other.get_lock("half-open").acquire().unwrap();
-        let lock = client.get_lock("half-open");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-        world.await_subscription("half-open");
-        world.proxy.hold(Direction::ToClient, Which::Subscribers);
-        world.proxy.hold(Direction::ToServer, Which::Subscribers);
-        let unlocked = now();
-        held.unlock().unwrap();
-        waiter.returns_within(unlocked, P, "taking over").unwrap();
-        world.proxy.resume();
-    });
-}
-
-#[test]
-fn on_a_slow_link_locks_exclude_and_are_kept() {
-    scenario(|world| {
-        world.proxy.delay_requests(ms(60));
-        world.proxy.delay_replies(ms(60));
-        let clients = [world.client(), world.client()];
-        let kept = clients[0].get_lock("kept").acquire().unwrap();
-        let history = History::new();
-        std::thread::scope(|scope| {
-            for client in clients.iter().chain(&clients) {
-                scope.spawn(|| {
-                    for _ in 0..3 {
-                        let guard = client.get_lock("shared").acquire().unwrap();
-                        let open = history.acquired(guard.owner(), None);
-                        guard.check().unwrap();
-                        history.released(open);
-                        guard.unlock().unwrap();
-                    }
-                });
-            }
-        });
-        history.assert_good(12);
-        throughout(L, || kept.check().is_ok());
-        kept.unlock().unwrap();
-    });
-}
-
-#[test]
-fn a_dripping_reply_times_out_like_a_missing_one() {
-    scenario(|world| {
-        // Enough for the answers that come at once, on a busy machine too.
-        let limit = 4 * T;
-        let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
+scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
+    // Enough for the answers that come at once, on a busy machine too.
+    let limit = 4 * T;
+    let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
+    client.get_lock("drip").lock().unwrap();
+    client.get_lock("drip").unlock().unwrap();
+    world.proxy.drip(Some((1, T)));
+    let error = in_time(limit, "a try whose reply drips", || client.get_lock("drip").try_lock().unwrap_err());
+    assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
+    world.proxy.drip(None);
+    // No later request reads the rest of that reply.
+    for _ in 0..20 {
         client.get_lock("drip").lock().unwrap();
+        assert_eq!(client.get_lock("drip").hold_count().unwrap(), 1);
         client.get_lock("drip").unlock().unwrap();
-        world.proxy.drip(Some((1, T)));
-        let begun = now();
-        let error = client.get_lock("drip").try_lock().unwrap_err();
-        within(begun, limit, "a try whose reply drips");
-        assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
-        world.proxy.drip(None);
-        // No later request reads the rest of that reply.
-        for _ in 0..20 {
-            client.get_lock("drip").lock().unwrap();
-            assert_eq!(client.get_lock("drip").hold_count().unwrap(), 1);
-            client.get_lock("drip").unlock().unwrap();
-            assert_eq!(client.get_lock("drip").hold_count().unwrap(), 0);
-        }
-    });
-}
+        assert_eq!(client.get_lock("drip").hold_count().unwrap(), 0);
+    }
+});
 
-#[test]
-fn garbage_is_a_typed_error_and_ends_its_connection() {
+scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
     let garbage: [&[u8]; 8] = [
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
@@ -181,42 +144,38 @@ fn garbage_is_a_typed_error_and_ends_its_connection() {
         b"*1\r\n$7\r\nunheard\r\n",
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
-    scenario(move |world| {
-        // The long time-out lets this test judge the answer, however late.
-        let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
-        for (number, bytes) in garbage.into_iter().enumerate() {
-            let client = client();
-            let (name, what) = (format!("garbled-{number}"), String::from_utf8_lossy(bytes));
-            let lock = client.get_lock(&name);
+    // The long time-out lets this test judge the answer, however late.
+    let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
+    for (number, bytes) in garbage.into_iter().enumerate() {
+        let client = client();
+        let (name, what) = (format!("garbled-{number}"), String::from_utf8_lossy(bytes));
+        let lock = client.get_lock(&name);
+        let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
+        let error = in_time(T, "a try that is answered by garbage", || lock.try_lock().unwrap_err());
+        assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
+        assert!(error.outcome_unknown(), "{what:?}: {error}");
+        world.is_given_back(&name, L);
+        // Garbage in place of a release's reply: freed, or known to be in doubt.
+        lock.lock().unwrap();
+        world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
+        if let Err(error) = lock.unlock() {
+            assert!(error.outcome_unknown() && error.kind() == ErrorKind::Protocol, "{what:?}: {error}");
+        }
+        world.is_given_back(&name, L);
+    }
+    // Garbage in place of a renewal's reply is no loss.
+    let renewed: Vec<_> = (garbage.into_iter().enumerate())
+        .map(|(number, bytes)| {
+            let (client, name) = (client(), format!("garbled-{number}"));
+            let guard = client.get_lock(&name).acquire().unwrap();
             let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
-            let begun = now();
-            let error = lock.try_lock().unwrap_err();
-            within(begun, T, "a try that is answered by garbage");
-            assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
-            assert!(error.outcome_unknown(), "{what:?}: {error}");
-            world.is_given_back(&name, L);
-            // Garbage in place of a release's reply: freed, or known to be in doubt.
-            lock.lock().unwrap();
-            world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
-            if let Err(error) = lock.unlock() {
-                assert!(error.outcome_unknown() && error.kind() == ErrorKind::Protocol, "{what:?}: {error}");
-            }
-            world.is_given_back(&name, L);
-        }
-        // Garbage in place of a renewal's reply is no loss.
-        let renewed: Vec<_> = (garbage.into_iter().enumerate())
-            .map(|(number, bytes)| {
-                let (client, name) = (client(), format!("garbled-{number}"));
-                let guard = client.get_lock(&name).acquire().unwrap();
-                let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
-                (client, guard, fault)
-            })
-            .collect();
-        for (_, guard, fault) in &renewed {
-            fault.wait_for(1, LONG);
-            await_renewal(guard);
-        }
-        throughout(R, || renewed.iter().all(|(_, guard, _)| guard.check().is_ok()));
-        renewed.into_iter().for_each(|(_, guard, _)| guard.unlock().unwrap());
-    });
-}
+            (client, guard, fault)
+        })
+        .collect();
+    for (_, guard, fault) in &renewed {
+        fault.wait_for(1, LONG);
+        await_renewal(guard);
+    }
+    throughout(R, || renewed.iter().all(|(_, guard, _)| guard.check().is_ok()));
+    renewed.into_iter().for_each(|(_, guard, _)| guard.unlock().unwrap());
+});

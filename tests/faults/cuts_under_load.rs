@@ -1,32 +1,8 @@
 //! Exclusion while connections are cut and scripts forgotten. The server keeps its data, so no hold may be
 //! lost.
 
-use leasehold::{Event, Observer};
-
+use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
-
-#[derive(Default)]
-struct Losses {
-    lost: AtomicUsize,
-    failed: AtomicUsize,
-}
-
-struct Tells(Arc<Losses>);
-
-impl Observer for Tells {
-    fn event(&self, event: &Event<'_>) {
-        match event {
-            Event::Lost { loss, .. } => {
-                shout(&format!("lost: {loss:?}"));
-                self.0.lost.fetch_add(1, Ordering::SeqCst);
-            }
-            Event::ReleaseFailed { .. } => {
-                self.0.failed.fetch_add(1, Ordering::SeqCst);
-            }
-            _ => {}
-        }
-    }
-}
 
 const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
@@ -38,12 +14,12 @@ const TURNS: usize = 500;
 #[test]
 fn cut_connections_and_flushed_scripts_lose_no_hold() {
     let Some(server) = RedisServer::start_default() else { return };
-    let losses = Arc::new(Losses::default());
+    let seen = Seen::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             LockClient::builder()
                 .url(server.unix_url())
-                .observer(Tells(Arc::clone(&losses)))
+                .observer(seen.clone())
                 .command_timeout(Duration::from_secs(1))
                 .build()
                 .unwrap()
@@ -69,39 +45,25 @@ fn cut_connections_and_flushed_scripts_lose_no_hold() {
                             inside[at].fetch_sub(1, Ordering::SeqCst);
                             done.fetch_add(1, Ordering::SeqCst);
                         };
+                        let had = |guard: Option<Guard>| {
+                            if guard.is_some() {
+                                is_alone();
+                            }
+                        };
                         match turn % 5 {
-                            0 => {
-                                if let Ok(guard) = lock.acquire() {
-                                    is_alone();
-                                    drop(guard.unlock());
-                                }
-                            }
+                            0 => drop(lock.acquire().and_then(|guard| {
+                                is_alone();
+                                guard.unlock()
+                            })),
                             1 | 2 => {
-                                if let Ok(guard) = lock.acquire() {
-                                    is_alone();
-                                    drop(guard);
-                                }
+                                had(lock.acquire().ok());
                                 // At once and again, without a place in the queue.
-                                for _ in 0..3 {
-                                    if let Ok(Some(guard)) = lock.try_acquire() {
-                                        is_alone();
-                                        drop(guard);
-                                    }
-                                }
+                                (0..3).for_each(|_| had(lock.try_acquire().ok().flatten()));
                             }
-                            3 => {
-                                if let Ok(Some(guard)) = lock.try_acquire_owned_for(Duration::from_millis(5))
-                                {
-                                    is_alone();
-                                    drop(guard);
-                                }
-                            }
-                            _ => {
-                                if let Ok(Some(guard)) = lock.try_acquire_for(Duration::from_millis(2)) {
-                                    is_alone();
-                                    drop(guard);
-                                }
-                            }
+                            3 => drop(
+                                lock.try_acquire_owned_for(ms(5)).map(|guard| guard.map(|_guard| is_alone())),
+                            ),
+                            _ => had(lock.try_acquire_for(ms(2)).ok().flatten()),
                         }
                     }
                 });
@@ -125,15 +87,11 @@ fn cut_connections_and_flushed_scripts_lose_no_hold() {
         }
         drop(ends);
     });
-    eprintln!(
-        "{} turns, {} failed releases, {} lost",
-        done.load(Ordering::SeqCst),
-        losses.failed.load(Ordering::SeqCst),
-        losses.lost.load(Ordering::SeqCst)
-    );
+    let failed = seen.count(|event| matches!(event, Event::ReleaseFailed(..)));
+    eprintln!("{} turns, {failed} failed releases, {} lost", done.load(Ordering::SeqCst), seen.losses());
     assert!(done.load(Ordering::SeqCst) > TURNS, "next to nothing was done");
     assert_eq!(broken.load(Ordering::SeqCst), 0, "two were inside");
-    assert_eq!(losses.lost.load(Ordering::SeqCst), 0, "a hold was lost");
+    assert_eq!(seen.losses(), 0, "a hold was lost: {:?}", seen.events());
     let mut admin = server.admin();
     let is_free = || redis::cmd("EXISTS").arg(&LOCKS).query::<usize>(&mut admin).unwrap() == 0;
     assert!(eventually(LONG, is_free), "a lock is still there");

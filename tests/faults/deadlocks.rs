@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use leasehold::{Backoff, Event, Observer};
 
-use super::world::{ENTRIES, World, scenario};
+use super::world::{ENTRIES, World};
 use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
@@ -32,179 +32,164 @@ fn client(world: &World) -> LockClient {
     world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3)).build().unwrap()
 }
 
-#[test]
-fn only_threads_with_holds_cost_deadlock_searches() {
-    scenario(|world| {
-        let (client, other) = (client(world), world.direct());
-        let busy = other.get_lock("busy").acquire_owned().unwrap();
-        // The server has loaded the script that reads entries, which is sent once.
-        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
-        drop(client.inspect("busy").unwrap());
-        let idle = reads(world);
-        assert!(client.get_lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
-        assert_eq!(reads(world), idle);
-        let own = client.get_lock("own").acquire().unwrap();
-        let begun = now();
-        assert!(client.get_lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
-        assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
-        assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
-        let before = reads(world);
-        let interrupt = Interrupt::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let told = || entry(world, &client).contains("\nwait=");
-                assert!(eventually(LONG, told), "{}", entry(world, &client));
-                assert!(eventually(LONG, || reads(world) > before + 1));
-                interrupt.interrupt();
-            });
-            let ended = client.get_lock("busy").lock_interruptibly(&interrupt);
-            assert!(ended.unwrap_err().is_interrupted());
-            assert!(eventually(LONG, || !entry(world, &client).contains("\nwait=")));
+scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
+    let (client, other) = (client(world), world.direct());
+    let busy = other.get_lock("busy").acquire_owned().unwrap();
+    // The server has loaded the script that reads entries, which is sent once.
+    assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
+    drop(client.inspect("busy").unwrap());
+    let idle = reads(world);
+    assert!(client.get_lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
+    assert_eq!(reads(world), idle);
+    let own = client.get_lock("own").acquire().unwrap();
+    let begun = now();
+    assert!(client.get_lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
+    assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
+    assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
+    let before = reads(world);
+    let interrupt = Interrupt::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let told = || entry(world, &client).contains("\nwait=");
+            assert!(eventually(LONG, told), "{}", entry(world, &client));
+            assert!(eventually(LONG, || reads(world) > before + 1));
+            interrupt.interrupt();
         });
-        assert!(
-            reads(world) - before <= 4,
-            "a look or two, each of one lock and one client: {}",
-            reads(world) - before
-        );
-        own.unlock().unwrap();
-        busy.unlock().unwrap();
-        client.shutdown().unwrap();
-        other.shutdown().unwrap();
-    });
-}
-
-#[test]
-fn a_wait_ends_without_waiting_for_its_entrys_write() {
-    scenario(|world| {
-        let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
-        let (client, other) = (builder.build().unwrap(), world.direct());
-        let busy = other.get_lock("busy").acquire_owned().unwrap();
-        let interrupt = Interrupt::new();
-        let waiter = {
-            let (client, interrupt) = (client.clone(), interrupt.clone());
-            call(move || {
-                let _own = client.get_lock("own").acquire().unwrap();
-                client.get_lock("busy").lock_interruptibly(&interrupt).unwrap_err()
-            })
-        };
-        assert!(eventually(LONG, || entry(world, &client).contains("\nwait=")));
-        let writes = |command: &Command| command.verb() == "SET" && command.contains(ENTRIES);
-        let held = world.proxy.each(writes, Do::HoldRequest);
-        interrupt.interrupt();
-        assert!(waiter.join().is_interrupted());
-        held.wait_for(1, LONG);
-        assert!(entry(world, &client).contains("\nwait="), "the entry is not written yet");
-        held.release();
+        let ended = client.get_lock("busy").lock_interruptibly(&interrupt);
+        assert!(ended.unwrap_err().is_interrupted());
         assert!(eventually(LONG, || !entry(world, &client).contains("\nwait=")));
-        busy.unlock().unwrap();
-        client.shutdown().unwrap();
     });
-}
+    assert!(
+        reads(world) - before <= 4,
+        "a look or two, each of one lock and one client: {}",
+        reads(world) - before
+    );
+    own.unlock().unwrap();
+    busy.unlock().unwrap();
+    client.shutdown().unwrap();
+    other.shutdown().unwrap();
+});
 
-#[test]
-fn a_search_is_bounded_and_reports_longer_chains() {
+scenario!(a_wait_ends_without_waiting_for_its_entrys_write, |world| {
+    let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
+    let (client, other) = (builder.build().unwrap(), world.direct());
+    let busy = other.get_lock("busy").acquire_owned().unwrap();
+    let interrupt = Interrupt::new();
+    let waiter = {
+        let (client, interrupt) = (client.clone(), interrupt.clone());
+        call(move || {
+            let _own = client.get_lock("own").acquire().unwrap();
+            client.get_lock("busy").lock_interruptibly(&interrupt).unwrap_err()
+        })
+    };
+    assert!(eventually(LONG, || entry(world, &client).contains("\nwait=")));
+    let writes = |command: &Command| command.verb() == "SET" && command.contains(ENTRIES);
+    let held = world.proxy.each(writes, Do::HoldRequest);
+    interrupt.interrupt();
+    assert!(waiter.join().is_interrupted());
+    held.wait_for(1, LONG);
+    assert!(entry(world, &client).contains("\nwait="), "the entry is not written yet");
+    held.release();
+    assert!(eventually(LONG, || !entry(world, &client).contains("\nwait=")));
+    busy.unlock().unwrap();
+    client.shutdown().unwrap();
+});
+
+scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
     const LONG_CHAIN: usize = 70;
-    scenario(|world| {
-        let others: Vec<LockClient> = (1..LONG_CHAIN)
-            .map(|_| {
-                let builder = LockClient::builder().url(world.server.url()).pool_size(2);
-                builder.detect_deadlocks_after(ms(100)).build().unwrap()
+    let others: Vec<LockClient> = (1..LONG_CHAIN)
+        .map(|_| {
+            let builder = LockClient::builder().url(world.server.url()).pool_size(2);
+            builder.detect_deadlocks_after(ms(100)).build().unwrap()
+        })
+        .collect();
+    let interrupt = Interrupt::new();
+    let (meet, name) = (Arc::new(Barrier::new(LONG_CHAIN)), |at: usize| format!("chain:{at}"));
+    let waiting: Vec<_> = others
+        .iter()
+        .enumerate()
+        .map(|(at, client)| {
+            let (client, meet, interrupt) = (client.clone(), Arc::clone(&meet), interrupt.clone());
+            let (own, next) = (name(at + 1), name(at + 2));
+            call(move || {
+                let _own = client.get_lock(&own).acquire().unwrap();
+                meet.wait();
+                assert!(
+                    at + 2 == LONG_CHAIN || client.get_lock(&next).lock_interruptibly(&interrupt).is_err()
+                );
+                while !interrupt.is_interrupted() {
+                    std::thread::park_timeout(ms(20));
+                }
             })
-            .collect();
-        let interrupt = Interrupt::new();
-        let (meet, name) = (Arc::new(Barrier::new(LONG_CHAIN)), |at: usize| format!("chain:{at}"));
-        let waiting: Vec<_> = others
-            .iter()
-            .enumerate()
-            .map(|(at, client)| {
-                let (client, meet, interrupt) = (client.clone(), Arc::clone(&meet), interrupt.clone());
-                let (own, next) = (name(at + 1), name(at + 2));
-                call(move || {
-                    let _own = client.get_lock(&own).acquire().unwrap();
-                    meet.wait();
-                    assert!(
-                        at + 2 == LONG_CHAIN
-                            || client.get_lock(&next).lock_interruptibly(&interrupt).is_err()
-                    );
-                    while !interrupt.is_interrupted() {
-                        std::thread::park_timeout(ms(20));
-                    }
-                })
-            })
-            .collect();
-        meet.wait();
-        // The first wait is looked into once all others are published.
-        let published = || {
-            let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
-            let entries: Vec<String> = keys
-                .iter()
-                .map(|key| world.run::<Option<String>>(&["GET", key]).unwrap_or_default())
-                .collect();
-            entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
-        };
-        assert!(eventually(LONG, published));
-        let (observer, warned) = told(|event| match event {
-            Event::Warning { text, .. } => Some((*text).to_owned()),
-            _ => None,
-        });
-        let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3));
-        let client = builder.observer(observer).build().unwrap();
-        let (before, begun) = (reads(world), now());
-        let (own, next, ends) = (client.get_lock(name(0)), client.get_lock(name(1)), interrupt.clone());
-        let waiter = call(move || {
-            let _own = own.acquire().unwrap();
-            next.lock_interruptibly(&ends).is_err()
-        });
-        // Reported at the search's end. The next searches come two seconds apart, which a busy machine may
-        // skip.
-        let text = warned.recv_timeout(LONG).unwrap();
-        let count = reads(world) - before;
-        let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
-        assert!((100..=128 * looks).contains(&(count as u128)), "{count} reads by at most {looks} looks");
-        assert!(text.contains("more than 64 clients"), "{text}");
-        interrupt.interrupt();
-        assert!(waiter.join());
-        waiting.into_iter().for_each(|waiting| waiting.join());
+        })
+        .collect();
+    meet.wait();
+    // The first wait is looked into once all others are published.
+    let published = || {
+        let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
+        let entries: Vec<String> =
+            keys.iter().map(|key| world.run::<Option<String>>(&["GET", key]).unwrap_or_default()).collect();
+        entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
+    };
+    assert!(eventually(LONG, published));
+    let (observer, warned) = told(|event| match event {
+        Event::Warning { text, .. } => Some((*text).to_owned()),
+        _ => None,
     });
-}
+    let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3));
+    let client = builder.observer(observer).build().unwrap();
+    let (before, begun) = (reads(world), now());
+    let (own, next, ends) = (client.get_lock(name(0)), client.get_lock(name(1)), interrupt.clone());
+    let waiter = call(move || {
+        let _own = own.acquire().unwrap();
+        next.lock_interruptibly(&ends).is_err()
+    });
+    // Reported at the search's end. The next searches come two seconds apart, which a busy machine may
+    // skip.
+    let text = warned.recv_timeout(LONG).unwrap();
+    let count = reads(world) - before;
+    let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
+    assert!((100..=128 * looks).contains(&(count as u128)), "{count} reads by at most {looks} looks");
+    assert!(text.contains("more than 64 clients"), "{text}");
+    interrupt.interrupt();
+    assert!(waiter.join());
+    waiting.into_iter().for_each(|waiting| waiting.join());
+});
 
-#[test]
-fn a_thousand_waits_cost_fifty_requests_a_second() {
+scenario!(a_thousand_waits_cost_fifty_requests_a_second, |world| {
     const THREADS: usize = 1_000;
-    scenario(|world| {
-        let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
-        let held: Vec<_> =
-            (0..THREADS).map(|at| other.get_lock(format!("busy:{at}")).acquire_owned().unwrap()).collect();
-        let (interrupt, holding) = (Interrupt::new(), Arc::new(AtomicUsize::new(0)));
-        let wait = |at: usize| {
-            let (client, interrupt, holding) = (client.clone(), interrupt.clone(), Arc::clone(&holding));
-            start(move || {
-                let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
-                holding.fetch_add(1, Ordering::SeqCst);
-                let busy = client.lock_builder(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
-                assert!(busy.lock_interruptibly(&interrupt).is_err());
-            })
-        };
-        let mut waiting = Vec::new();
-        while waiting.len() < THREADS {
-            // The waits start in groups, since the server and the proxy are small.
-            waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
-            assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
-        }
-        assert!(eventually(LONG, || reads(world) > 0));
-        let own = |command: &Command| {
-            looks(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
-        };
-        let (begun, before) = (now(), world.proxy.count(own));
-        let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
-        let (count, took) = (world.proxy.count(own) - before, begun.elapsed().as_secs_f64());
-        assert!(count as f64 <= 50.0 * took, "{count} requests in {took} s");
-        assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: it goes on");
-        interrupt.interrupt();
-        waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
-        drop(held);
-    });
-}
+    let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
+    let held: Vec<_> =
+        (0..THREADS).map(|at| other.get_lock(format!("busy:{at}")).acquire_owned().unwrap()).collect();
+    let (interrupt, holding) = (Interrupt::new(), Arc::new(AtomicUsize::new(0)));
+    let wait = |at: usize| {
+        let (client, interrupt, holding) = (client.clone(), interrupt.clone(), Arc::clone(&holding));
+        start(move || {
+            let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
+            holding.fetch_add(1, Ordering::SeqCst);
+            let busy = client.lock_builder(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
+            assert!(busy.lock_interruptibly(&interrupt).is_err());
+        })
+    };
+    let mut waiting = Vec::new();
+    while waiting.len() < THREADS {
+        // The waits start in groups, since the server and the proxy are small.
+        waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
+        assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
+    }
+    assert!(eventually(LONG, || reads(world) > 0));
+    let own = |command: &Command| {
+        looks(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
+    };
+    let (begun, before) = (now(), world.proxy.count(own));
+    let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
+    let (count, took) = (world.proxy.count(own) - before, begun.elapsed().as_secs_f64());
+    assert!(count as f64 <= 50.0 * took, "{count} requests in {took} s");
+    assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: it goes on");
+    interrupt.interrupt();
+    waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
+    drop(held);
+});
 
 #[test]
 fn a_deadlock_of_forty_clients_is_broken() {

@@ -1,6 +1,6 @@
 //! The clients' directory entries: how often they are written, and that nothing depends on them.
 
-use super::world::{ENTRIES, L, R, World, scenario};
+use super::world::{ENTRIES, L, R, World};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
@@ -12,74 +12,65 @@ fn entries(world: &World) -> Vec<String> {
     world.run(&["KEYS", &format!("{ENTRIES}*-*")])
 }
 
-#[test]
-fn an_entry_is_written_once_per_round() {
-    scenario(|world| {
-        // The lease is long enough for a busy machine.
-        let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
-        let busy = other.get_lock("busy").acquire_owned().unwrap();
-        let begun = now();
-        let guards: Vec<_> =
-            (0..300).map(|n| client.get_lock(format!("lock:{n}")).acquire_owned().unwrap()).collect();
-        let waiting = ["busy", "busy"].map(|name| {
-            let lock = client.get_lock(name);
-            call(move || lock.acquire_owned().unwrap().unlock().unwrap())
-        });
-        assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
-        assert!(eventually(LONG, || world.proxy.count(writes) >= 4));
-        assert!(guards.iter().all(|guard| guard.check().is_ok()));
-        let count = world.proxy.count(writes);
-        let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
-        assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
-        // The entry ends with the client's lease.
-        let key = format!("{ENTRIES}{}", client.id());
-        assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
-        let text: String = world.run(&["GET", &key]);
-        assert!(text.len() < 10_000, "{} bytes", text.len());
-        let says = |name: &str| {
-            text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect::<Vec<_>>()
-        };
-        assert_eq!(says("pid"), [std::process::id().to_string()]);
-        let unlisted: u64 = says("unlisted")[0].parse().unwrap();
-        assert!(says("lock").len() <= 64 && unlisted > 200, "{text}");
-        busy.unlock().unwrap();
-        for waiter in waiting {
-            waiter.outcome();
-        }
-        drop(guards);
-        client.shutdown().unwrap();
-        assert!(!entries(world).contains(&key));
+scenario!(an_entry_is_written_once_per_round, |world| {
+    // The lease is long enough for a busy machine.
+    let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
+    let busy = other.get_lock("busy").acquire_owned().unwrap();
+    let begun = now();
+    let guards: Vec<_> =
+        (0..300).map(|n| client.get_lock(format!("lock:{n}")).acquire_owned().unwrap()).collect();
+    let waiting = ["busy", "busy"].map(|name| {
+        let lock = client.get_lock(name);
+        call(move || lock.acquire_owned().unwrap().unlock().unwrap())
     });
-}
+    assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
+    assert!(eventually(LONG, || world.proxy.count(writes) >= 4));
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
+    let count = world.proxy.count(writes);
+    let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
+    assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
+    // The entry ends with the client's lease.
+    let key = format!("{ENTRIES}{}", client.id());
+    assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
+    let text: String = world.run(&["GET", &key]);
+    assert!(text.len() < 10_000, "{} bytes", text.len());
+    let says = |name: &str| {
+        text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect::<Vec<_>>()
+    };
+    assert_eq!(says("pid"), [std::process::id().to_string()]);
+    let unlisted: u64 = says("unlisted")[0].parse().unwrap();
+    assert!(says("lock").len() <= 64 && unlisted > 200, "{text}");
+    busy.unlock().unwrap();
+    for waiter in waiting {
+        waiter.outcome();
+    }
+    drop(guards);
+    client.shutdown().unwrap();
+    assert!(!entries(world).contains(&key));
+});
 
-#[test]
-fn a_client_that_does_nothing_writes_nothing() {
-    scenario(|world| {
-        let client = world.client();
-        let guard = client.get_lock("a").acquire().unwrap();
-        assert!(eventually(LONG, || world.proxy.count(writes) > 0));
-        guard.unlock().unwrap();
-        // An entry of a client that holds nothing is not renewed, and ends.
-        assert!(eventually(LONG, || entries(world).is_empty()));
-        let written = world.proxy.count(writes);
-        throughout(3 * R, || world.proxy.count(writes) == written);
-        assert!(!client.get_lock("a").is_locked().unwrap());
-    });
-}
+scenario!(a_client_that_does_nothing_writes_nothing, |world| {
+    let client = world.client();
+    let guard = client.get_lock("a").acquire().unwrap();
+    assert!(eventually(LONG, || world.proxy.count(writes) > 0));
+    guard.unlock().unwrap();
+    // An entry of a client that holds nothing is not renewed, and ends.
+    assert!(eventually(LONG, || entries(world).is_empty()));
+    let written = world.proxy.count(writes);
+    throughout(3 * R, || world.proxy.count(writes) == written);
+    assert!(!client.get_lock("a").is_locked().unwrap());
+});
 
-#[test]
-fn entries_that_cannot_be_written_cost_no_hold() {
-    scenario(|world| {
-        let client = world.client();
-        let fault = world.proxy.each(writes, Do::HoldReply);
-        let guard = client.get_lock("held").acquire().unwrap();
-        throughout(3 * L, || guard.check().is_ok());
-        assert!(fault.hits() >= 2, "it is tried again: {}", fault.hits());
-        fault.cancel();
-        fault.release();
-        guard.unlock().unwrap();
-    });
-}
+scenario!(entries_that_cannot_be_written_cost_no_hold, |world| {
+    let client = world.client();
+    let fault = world.proxy.each(writes, Do::HoldReply);
+    let guard = client.get_lock("held").acquire().unwrap();
+    throughout(3 * L, || guard.check().is_ok());
+    assert!(fault.hits() >= 2, "it is tried again: {}", fault.hits());
+    fault.cancel();
+    fault.release();
+    guard.unlock().unwrap();
+});
 
 #[test]
 fn a_user_without_entries_still_has_locks() {
@@ -129,22 +120,19 @@ fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
     guard.unlock().unwrap();
 }
 
-/// Each key costs a request, as on a server without the script's commands.
-#[test]
-fn lists_work_where_scripts_may_not_scan() {
-    scenario(|world| {
-        let client = world.client();
-        let guard = client.get_lock("listed:1").acquire().unwrap();
-        world.run::<()>(&["SET", "listed:2", "x"]);
-        let sifts = |command: &Command| command.is_script() && command.contains("listed:*");
-        let refusal = b"-ERR This Redis command is not allowed from script\r\n".to_vec();
-        let refused = world.proxy.each(sifts, Do::GarbleReply(refusal));
-        let names: Vec<String> = client.list("listed:*").map(|lock| lock.unwrap().name).collect();
-        assert_eq!(names, ["listed:1"]);
-        assert!(refused.hits() > 0, "it was asked by a script first");
-        assert!(world.proxy.count(|command| command.verb() == "SCAN") > 0);
-        world.does(&["DEL", "listed:2"]);
-        guard.unlock().unwrap();
-        client.shutdown().unwrap();
-    });
-}
+// Each key costs a request, as on a server without the script's commands.
+scenario!(lists_work_where_scripts_may_not_scan, |world| {
+    let client = world.client();
+    let guard = client.get_lock("listed:1").acquire().unwrap();
+    world.run::<()>(&["SET", "listed:2", "x"]);
+    let sifts = |command: &Command| command.is_script() && command.contains("listed:*");
+    let refusal = b"-ERR This Redis command is not allowed from script\r\n".to_vec();
+    let refused = world.proxy.each(sifts, Do::GarbleReply(refusal));
+    let names: Vec<String> = client.list("listed:*").map(|lock| lock.unwrap().name).collect();
+    assert_eq!(names, ["listed:1"]);
+    assert!(refused.hits() > 0, "it was asked by a script first");
+    assert!(world.proxy.count(|command| command.verb() == "SCAN") > 0);
+    world.does(&["DEL", "listed:2"]);
+    guard.unlock().unwrap();
+    client.shutdown().unwrap();
+});

@@ -1,21 +1,21 @@
 //! A hand-off within a client while its request is lost, late, or unanswered.
 
-use super::world::{L, PATIENCE, T, World, about, scenario};
+use super::world::{ENDS, PATIENCE, T, World, about, ways};
 use crate::support::prelude::*;
-use crate::support::proxy::{Do, Then};
+use crate::support::proxy::Do;
 
 const LEASE: Duration = Duration::from_secs(10);
 
 struct Next {
-    taken: leasehold::crossbeam_channel::Receiver<leasehold::Owner>,
-    go_on: leasehold::crossbeam_channel::Sender<()>,
+    taken: Receiver<leasehold::Owner>,
+    go_on: Sender<()>,
     ended: Call<leasehold::Result<()>>,
 }
 
 impl Next {
     fn waits_for(client: &LockClient, lock: &RedisLock) -> Next {
-        let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
-        let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
+        let (tell, taken) = bounded(1);
+        let (go_on, told) = bounded::<()>(1);
         let lock = lock.clone();
         let ended = call(move || {
             let guard = lock.acquire_with(&leased(LEASE))?.unwrap();
@@ -31,146 +31,78 @@ impl Next {
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
         let owner =
             self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: it does not get the lock"));
-        throughout(T + T / 2, || {
-            world.assert_held(name, owner, 1);
-            true
-        });
+        world.stays_held(T + T / 2, name, owner, 1);
         self.go_on.send(()).unwrap();
         self.ended.outcome().0.unwrap();
         assert!(eventually(LONG, || world.is_free(name)), "{what}");
     }
 }
 
-fn ways() -> Vec<Do> {
-    let ends = [Then::Silent, Then::Close, Then::Reset];
-    let replies = ends.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]);
-    replies.chain(ends.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
+fn faults() -> Vec<Do> {
+    ways().into_iter().chain(ENDS.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
 }
 
-fn end(way: &str, first: Guard) -> leasehold::Result<()> {
-    match way {
-        "unlock" => first.unlock(),
-        _ => {
-            drop(first);
-            Ok(())
-        }
-    }
-}
+scenario!(a_hand_off_by_an_unanswered_unlock_leaves_one_owner, |world| passed_on(world, "unlock"));
 
-#[test]
-fn a_hand_off_by_an_unanswered_unlock_leaves_one_owner() {
-    scenario(|world| passed_on(world, "unlock"));
-}
-
-#[test]
-fn a_hand_off_by_an_unanswered_drop_leaves_one_owner() {
-    scenario(|world| passed_on(world, "drop"));
-}
+scenario!(a_hand_off_by_an_unanswered_drop_leaves_one_owner, |world| passed_on(world, "drop"));
 
 fn passed_on(world: &World, way: &str) {
-    for (number, how) in ways().into_iter().enumerate() {
-        let client = world.client();
-        let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
-        let lock = client.get_lock(&name);
+    for (how, client, lock) in world.each(faults(), way) {
+        let what = format!("{way}, {how:?}");
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let next = Next::waits_for(&client, &lock);
-        let fault = world.proxy.next(about(&name), how);
-        let begun = now();
-        let outcome = end(way, first);
-        within(begun, PATIENCE + T, &what);
-        outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
-        next.has_its_turn(world, &name, &what);
+        let fault = world.proxy.next(about(lock.name()), how);
+        in_time(PATIENCE + T, &what, || end(way, first));
+        next.has_its_turn(world, lock.name(), &what);
         assert_eq!(fault.hits(), 1, "{what}");
     }
 }
 
-#[test]
-fn a_late_hand_off_takes_nothing_from_later_owners() {
-    scenario(|world| {
-        for way in ["unlock", "drop"] {
-            let client = world.client();
-            let lock = client.get_lock(way);
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let next = Next::waits_for(&client, &lock);
-            let fault = world.proxy.next(about(way), Do::HoldRequest);
-            end(way, first).unwrap();
-            next.has_its_turn(world, way, way);
-            let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let before = world.scripts_run();
-            fault.wait_for(1, LONG);
-            fault.release();
-            assert!(
-                eventually(LONG, || world.scripts_run() > before),
-                "{way}: the late request does not arrive"
-            );
-            throughout(2 * T, || {
-                world.assert_held(way, again.owner(), 1);
-                again.check().is_ok()
-            });
-            again.unlock().unwrap();
-            assert!(world.is_free(way), "{way}");
-        }
-    });
-}
-
-#[test]
-fn hand_offs_between_threads_survive_flushed_scripts() {
-    scenario(|world| {
+scenario!(a_late_hand_off_takes_nothing_from_later_owners, |world| {
+    for way in ["unlock", "drop"] {
         let client = world.client();
-        let threads: Vec<_> = (0..6)
-            .map(|_| {
-                let lock = client.get_lock("chain");
+        let lock = client.get_lock(way);
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let next = Next::waits_for(&client, &lock);
+        let fault = world.proxy.next(about(way), Do::HoldRequest);
+        end(way, first);
+        next.has_its_turn(world, way, way);
+        let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        world.arrives(&fault);
+        throughout(2 * T, || {
+            world.assert_held(way, again.owner(), 1);
+            again.check().is_ok()
+        });
+        again.unlock().unwrap();
+        assert!(world.is_free(way), "{way}");
+    }
+});
+
+scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {
+    let client = world.client();
+    let lock = client.get_lock("given-up");
+    for round in 0..20 {
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
+        // taken.
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let lock = lock.clone();
                 call(move || {
-                    for round in 0..100 {
-                        let guard = lock.acquire()?;
-                        guard.check()?;
-                        if round % 2 == 0 { drop(guard) } else { guard.unlock()? }
+                    let wait = ms(20 + 2 * number);
+                    let taken = lock.acquire_with(&leased(LEASE).wait(wait))?;
+                    match taken {
+                        Some(guard) => guard.unlock().map(|()| true),
+                        None => Ok(false),
                     }
-                    Ok::<(), leasehold::Error>(())
                 })
             })
             .collect();
-        while !threads.iter().all(Call::is_over) {
-            world.does(&["SCRIPT", "FLUSH"]);
-            let_pass(ms(5), "between two flushes");
+        let_pass(ms(20), "until the first of them gives up");
+        end(["drop", "unlock"][round % 2], first);
+        for waiter in waiters {
+            waiter.outcome().0.unwrap();
         }
-        threads.into_iter().for_each(|thread| thread.outcome().0.unwrap());
-        world.is_given_back("chain", L);
-    });
-}
-
-#[test]
-fn a_hand_off_to_a_departed_waiter_goes_to_the_next() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("given-up");
-        for round in 0..20 {
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
-            // taken.
-            let waiters: Vec<_> = (0..4)
-                .map(|number| {
-                    let lock = lock.clone();
-                    call(move || {
-                        let wait = ms(20 + 2 * number);
-                        let taken = lock.acquire_with(&leased(LEASE).wait(wait))?;
-                        match taken {
-                            Some(guard) => guard.unlock().map(|()| true),
-                            None => Ok(false),
-                        }
-                    })
-                })
-                .collect();
-            let_pass(ms(20), "until the first of them gives up");
-            if round % 2 == 0 {
-                drop(first)
-            } else {
-                first.unlock().unwrap()
-            }
-            for waiter in waiters {
-                waiter.outcome().0.unwrap();
-            }
-            world.is_given_back("given-up", T);
-        }
-    });
-}
+        world.is_given_back("given-up", T);
+    }
+});

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use leasehold::{Event, Observer};
 
-use super::world::scenario;
 use crate::support::heap::{Counting, allocated_by_this_thread, live_bytes};
 use crate::support::prelude::*;
 
@@ -38,24 +37,21 @@ fn assert_given_back(before: i64, within: Duration, what: &str) {
     assert!(is_given_back, "{left} bytes more than before {what}");
 }
 
-#[test]
-fn a_crowd_of_expired_leases_leaves_no_memory() {
-    scenario(|world| {
-        let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
-        let client = builder.build().unwrap();
-        leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
-        let_pass(ms(2_500), "these leases, and what follows them");
-        let before = live_bytes();
-        // On a busy machine the first leases end before the last locks are acquired; this small part is held
-        // all at once.
-        let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
-        leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
-        let most = 20 * (live_bytes() - before);
-        assert!(most > 2 * LEFT, "only {most} bytes would be taken by all");
-        leave_to_run_out(&client, some..last, ms(5_000));
-        assert_given_back(before, ms(5_000) + LONG, "the leases");
-    });
-}
+scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
+    let builder = world.builder_to(&world.server.url()).lease(ms(3_000)).command_timeout(LONG);
+    let client = builder.build().unwrap();
+    leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
+    let_pass(ms(2_500), "these leases, and what follows them");
+    let before = live_bytes();
+    // On a busy machine the first leases end before the last locks are acquired; this small part is held
+    // all at once.
+    let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
+    leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
+    let most = 20 * (live_bytes() - before);
+    assert!(most > 2 * LEFT, "only {most} bytes would be taken by all");
+    leave_to_run_out(&client, some..last, ms(5_000));
+    assert_given_back(before, ms(5_000) + LONG, "the leases");
+});
 
 /// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
 #[test]
@@ -89,31 +85,26 @@ fn rounds_of_expired_leases_leave_no_memory() {
 /// The maximum of bytes that a cycle without contention allocates; docs/performance.md has the figures.
 const MOST_BYTES: u64 = 3 << 10;
 
-#[test]
-fn an_uncontended_cycle_allocates_little() {
-    scenario(|world| {
-        let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
-        let lock = client.get_lock("cycle");
-        let waited_for = || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
-        };
-        let dropped = || drop(lock.acquire().unwrap());
-        for (way, most, cycle) in
-            [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)]
-        {
-            let cycles = 500;
-            // The first cycles allocate what later ones reuse.
-            (0..cycles).for_each(|_| cycle());
-            let before = allocated_by_this_thread();
-            (0..cycles).for_each(|_| cycle());
-            let after = allocated_by_this_thread();
-            let (times, bytes) = ((after.0 - before.0) / cycles, (after.1 - before.1) / cycles);
-            shout(&format!("COUNTED {way}: {times} allocations and {bytes} bytes a cycle"));
-            assert!(times <= most && bytes <= MOST_BYTES, "{way}: {times}, {bytes} bytes");
-        }
-    });
-}
+scenario!(an_uncontended_cycle_allocates_little, |world| {
+    let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
+    let lock = client.get_lock("cycle");
+    let waited_for = || {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    };
+    let dropped = || drop(lock.acquire().unwrap());
+    for (way, most, cycle) in [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)] {
+        let cycles = 500;
+        // The first cycles allocate what later ones reuse.
+        (0..cycles).for_each(|_| cycle());
+        let before = allocated_by_this_thread();
+        (0..cycles).for_each(|_| cycle());
+        let after = allocated_by_this_thread();
+        let (times, bytes) = ((after.0 - before.0) / cycles, (after.1 - before.1) / cycles);
+        shout(&format!("COUNTED {way}: {times} allocations and {bytes} bytes a cycle"));
+        assert!(times <= most && bytes <= MOST_BYTES, "{way}: {times}, {bytes} bytes");
+    }
+});
 
 struct Blocked(Mutex<Option<Receiver<()>>>);
 
@@ -139,24 +130,21 @@ impl Observer for Blocked {
     }
 }
 
-#[test]
-fn an_outage_leaves_no_memory_allocated() {
-    scenario(|world| {
-        let (blocked, free) = Blocked::new();
-        let lease = ms(6_000);
-        let builder = world.builder_to(&world.server.url()).lease(lease).command_timeout(ms(1_000));
-        let client = builder.observer(blocked).build().unwrap();
-        let before = live_bytes();
-        let guards: Vec<OwnedGuard> =
-            (0..CROWD).map(|n| client.get_lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
-        let most = live_bytes() - before;
-        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
-        world.server.stop();
-        // All renewals fail, and all losses wait behind the first.
-        assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));
-        world.server.cont();
-        drop((guards, free));
-        assert_given_back(before, lease + LONG, "the outage");
-        drop(client);
-    });
-}
+scenario!(an_outage_leaves_no_memory_allocated, |world| {
+    let (blocked, free) = Blocked::new();
+    let lease = ms(6_000);
+    let builder = world.builder_to(&world.server.url()).lease(lease).command_timeout(ms(1_000));
+    let client = builder.observer(blocked).build().unwrap();
+    let before = live_bytes();
+    let guards: Vec<OwnedGuard> =
+        (0..CROWD).map(|n| client.get_lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
+    let most = live_bytes() - before;
+    assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+    world.server.stop();
+    // All renewals fail, and all losses wait behind the first.
+    assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));
+    world.server.cont();
+    drop((guards, free));
+    assert_given_back(before, lease + LONG, "the outage");
+    drop(client);
+});

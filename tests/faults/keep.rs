@@ -2,11 +2,11 @@
 
 use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
 
-use super::world::{KEPT, P, PATIENCE, T, World, scenario, scenario_on};
+use super::world::{KEPT, P, PATIENCE, T, World, scenario_on};
 use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
-use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start};
+use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start, turn};
 
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
@@ -32,76 +32,47 @@ fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
 }
 
-#[test]
-fn a_returning_thread_reuses_its_cached_lock() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = kept(world, &client, "stock");
-        let (begun, asked, grants) = (now(), world.scripts_run(), client.stats().grants);
-        for _ in 0..1000 {
-            cycle(&lock);
-            drop(lock.acquire().unwrap());
-            assert!(lock.try_lock().unwrap());
+scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
+    let (keeper, other) = (client(world), client(world));
+    let lock = kept(world, &keeper, "stock");
+    for is_in_use in [false, true] {
+        if is_in_use {
+            lock.lock().unwrap();
+        } else {
+            // The next check is half a second away, so the recall is what counts.
+            use_until_looked_at(world, &lock, 5);
+        }
+        let asked = now();
+        let waiter = call(turn(other.get_lock("stock")));
+        if is_in_use {
+            let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_queue:{stock}"]) == 1;
+            assert!(eventually(LONG, in_line));
+            assert!(!waiter.is_over());
+            let ended = now();
             lock.unlock().unwrap();
+            waiter.returns_within(ended, ms(50), "taking over at the end of a use");
+        } else {
+            waiter.returns_within(asked, ms(50), "taking over what is kept");
         }
-        let looks = begun.elapsed().as_millis() / 50 + 5;
-        let asked = u128::from(world.scripts_run() - asked);
-        assert!(asked <= looks, "{asked} requests for 3,000 grants, of which looks are {looks}");
-        assert_eq!(client.stats().grants - grants, 3000, "each is counted");
-        assert_eq!(client.stats().holds, 0, "nobody holds it");
-        client.shutdown().unwrap();
-        assert!(world.is_free("stock"), "the end of a client gives back what it keeps");
-    });
-}
+        use_until_kept(world, &lock);
+    }
+});
 
-#[test]
-fn a_recall_yields_a_cached_lock_at_once() {
-    scenario(|world| {
-        let (keeper, other) = (client(world), client(world));
-        let lock = kept(world, &keeper, "stock");
-        for is_in_use in [false, true] {
-            let theirs = other.get_lock("stock");
-            if is_in_use {
-                lock.lock().unwrap();
-            } else {
-                // The next check is half a second away, so the recall is what counts.
-                use_until_looked_at(world, &lock, 5);
-            }
-            let asked = now();
-            let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
-            if is_in_use {
-                let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_queue:{stock}"]) == 1;
-                assert!(eventually(LONG, in_line));
-                assert!(!waiter.is_over());
-                let ended = now();
-                lock.unlock().unwrap();
-                waiter.returns_within(ended, ms(50), "taking over at the end of a use").unwrap();
-            } else {
-                waiter.returns_within(asked, ms(50), "taking over what is kept").unwrap();
-            }
-            use_until_kept(world, &lock);
-        }
-    });
-}
-
-/// Redisson's waiters subscribe to the lock's channel and send no recall.
-#[test]
-fn a_check_finds_a_waiter_without_a_recall() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = kept(world, &client, "stock");
-        let mut theirs = world.server.admin();
-        let mut theirs = theirs.as_pubsub();
-        let listens = now();
-        theirs.subscribe(channel("stock")).unwrap();
-        is_free_within(listens, UNUSED, || world.is_free("stock"));
-        // The waiter listens already: its check comes soon after each grant.
-        cycle(&lock);
-        let granted = now();
-        is_free_within(granted, ms(50), || world.is_free("stock"));
-        theirs.unsubscribe(channel("stock")).unwrap();
-    });
-}
+// Redisson's waiters subscribe to the lock's channel and send no recall.
+scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
+    let client = client(world);
+    let lock = kept(world, &client, "stock");
+    let mut theirs = world.server.admin();
+    let mut theirs = theirs.as_pubsub();
+    let listens = now();
+    theirs.subscribe(channel("stock")).unwrap();
+    is_free_within(listens, UNUSED, || world.is_free("stock"));
+    // The waiter listens already: its check comes soon after each grant.
+    cycle(&lock);
+    let granted = now();
+    is_free_within(granted, ms(50), || world.is_free("stock"));
+    theirs.unsubscribe(channel("stock")).unwrap();
+});
 
 #[test]
 fn a_client_that_cannot_count_listeners_caches_briefly() {
@@ -129,243 +100,205 @@ fn a_client_that_cannot_count_listeners_caches_briefly() {
     });
 }
 
-#[test]
-fn a_check_finds_the_waiter_after_a_lost_recall() {
-    scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-        let other = client(world);
-        let lock = kept(world, &keeper, "stock");
-        world.proxy.drop_messages(true);
-        let (theirs, asked) = (other.get_lock("stock"), now());
-        let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
-        while !waiter.is_over() {
-            cycle(&lock); // else nobody would have used it for half a second
-        }
-        waiter.returns_within(asked, UNUSED, "taking it").unwrap();
-        world.proxy.drop_messages(false);
-        drop(lock);
-    });
-}
+scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
+    let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+    let other = client(world);
+    let lock = kept(world, &keeper, "stock");
+    world.proxy.drop_messages(true);
+    let (asked, waiter) = (now(), call(turn(other.get_lock("stock"))));
+    while !waiter.is_over() {
+        cycle(&lock); // else nobody would have used it for half a second
+    }
+    waiter.returns_within(asked, UNUSED, "taking it");
+    world.proxy.drop_messages(false);
+    drop(lock);
+});
 
-#[test]
-fn nothing_is_cached_while_recalls_cannot_be_received() {
-    scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-        let lock = kept(world, &keeper, "stock");
-        let cut = now();
-        world.proxy.kill(Which::Subscribers, Then::Close);
-        is_free_within(cut, ms(50), || world.is_free("stock"));
+scenario!(nothing_is_cached_while_recalls_cannot_be_received, |world| {
+    let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+    let lock = kept(world, &keeper, "stock");
+    let cut = now();
+    world.proxy.kill(Which::Subscribers, Then::Close);
+    is_free_within(cut, ms(50), || world.is_free("stock"));
+    use_until_kept(world, &lock);
+});
+
+// Nobody uses the lock, and no check is answered.
+scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
+    let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
+    let other = client(world);
+    let lock = kept(world, &keeper, "stock");
+    world.proxy.hold(Direction::ToServer, Which::All);
+    let (theirs, cut) = (other.get_lock("stock"), now());
+    let waiter = call(move || theirs.lock().map(|()| theirs));
+    // The unreleased lease ends, and a waiter asks within 200 ms.
+    drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
+    world.proxy.resume();
+    assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
+    other.get_lock("stock").force_unlock().unwrap();
+});
+
+scenario!(a_new_handle_per_use_caches_like_one_handle, |world| {
+    let client = client(world);
+    let cycle = || cycle(&client.lock_builder("stock").cached().build());
+    let is_kept = || {
+        cycle();
+        !world.is_free("stock")
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+    let (begun, asked) = (now(), world.scripts_run());
+    (0..1000).for_each(|_| cycle());
+    let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
+    assert!(world.scripts_run() - asked <= looks);
+    // The client remembers the refusal from one use to the next, although nothing is cached.
+    assert!(client.get_lock("stock").is_locked().is_ok());
+    assert_cached_after(cycle, || world.is_free("stock"));
+});
+
+scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
+    let (keeper, other) = (client(world), client(world));
+    let lock = kept(world, &keeper, "stock");
+    for _ in 0..10 {
         use_until_kept(world, &lock);
-    });
-}
-
-/// Nobody uses the lock, and no check is answered.
-#[test]
-fn a_cut_off_clients_cached_lock_ends_with_its_lease() {
-    scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
-        let other = client(world);
-        let lock = kept(world, &keeper, "stock");
-        world.proxy.hold(Direction::ToServer, Which::All);
-        let (theirs, cut) = (other.get_lock("stock"), now());
-        let waiter = call(move || theirs.lock().map(|()| theirs));
-        // The unreleased lease ends, and a waiter asks within 200 ms.
-        drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
-        world.proxy.resume();
-        assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
-        other.get_lock("stock").force_unlock().unwrap();
-    });
-}
-
-#[test]
-fn a_new_handle_per_use_caches_like_one_handle() {
-    scenario(|world| {
-        let client = client(world);
-        let cycle = || cycle(&client.lock_builder("stock").cached().build());
-        let is_kept = || {
-            cycle();
-            !world.is_free("stock")
-        };
-        assert!(eventually(LONG, is_kept), "it is given back each time");
-        let (begun, asked) = (now(), world.scripts_run());
-        (0..1000).for_each(|_| cycle());
-        let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
-        assert!(world.scripts_run() - asked <= looks);
-        // The client remembers the refusal from one use to the next, although nothing is cached.
-        assert!(client.get_lock("stock").is_locked().is_ok());
-        assert_cached_after(cycle, || world.is_free("stock"));
-    });
-}
-
-#[test]
-fn a_forced_release_of_a_cached_lock_is_noticed() {
-    scenario(|world| {
-        let (keeper, other) = (client(world), client(world));
-        let lock = kept(world, &keeper, "stock");
-        for _ in 0..10 {
-            use_until_kept(world, &lock);
-            let begun = now();
-            let theirs = other.get_lock("stock");
-            // This runs on another thread, because this thread's number is retired with its lost hold.
-            elsewhere(|| {
-                theirs.force_unlock().unwrap();
-                theirs.lock().unwrap();
-            });
-            // The recall comes by another connection than the answer to the forced release.
-            let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
-            assert!(eventually(LONG, is_asked_for), "two have it");
-            let took = begun.elapsed();
-            assert!(took <= ms(50) + SLACK + stalled_since(begun), "two had it for {took:?}");
+        let begun = now();
+        let theirs = other.get_lock("stock");
+        // This runs on another thread, because this thread's number is retired with its lost hold.
+        elsewhere(|| {
             theirs.force_unlock().unwrap();
-        }
-    });
-}
+            theirs.lock().unwrap();
+        });
+        // The recall comes by another connection than the answer to the forced release.
+        let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
+        assert!(eventually(LONG, is_asked_for), "two have it");
+        let took = begun.elapsed();
+        assert!(took <= ms(50) + SLACK + stalled_since(begun), "two had it for {took:?}");
+        theirs.force_unlock().unwrap();
+    }
+});
 
-#[test]
-fn an_unlocked_guard_stays_lost_after_reuse() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = kept(world, &client, "stock");
-        let guard = lock.acquire().unwrap();
-        assert_eq!(guard.state(), HoldState::Held);
-        lock.unlock().unwrap();
-        for is_again in [false, true] {
-            assert_eq!(guard.state(), HoldState::Lost, "{is_again}");
-            assert!(guard.check().unwrap_err().is_lost() && guard.remaining().is_zero());
-            assert!(is_again || lock.try_lock().unwrap());
-        }
-        drop(guard);
-        assert!(lock.is_held_by_current_thread().unwrap(), "the guard ends its own level alone");
-        lock.unlock().unwrap();
-    });
-}
+scenario!(an_unlocked_guard_stays_lost_after_reuse, |world| {
+    let client = client(world);
+    let lock = kept(world, &client, "stock");
+    let guard = lock.acquire().unwrap();
+    assert_eq!(guard.state(), HoldState::Held);
+    lock.unlock().unwrap();
+    for is_again in [false, true] {
+        assert_eq!(guard.state(), HoldState::Lost, "{is_again}");
+        assert!(guard.check().unwrap_err().is_lost() && guard.remaining().is_zero());
+        assert!(is_again || lock.try_lock().unwrap());
+    }
+    drop(guard);
+    assert!(lock.is_held_by_current_thread().unwrap(), "the guard ends its own level alone");
+    lock.unlock().unwrap();
+});
 
-#[test]
-fn a_conditions_wait_frees_a_cached_lock() {
-    scenario(|world| {
-        let client = client(world);
-        let (waits, tries) = (kept(world, &client, "stock"), world.client().get_lock("stock"));
-        for _ in 0..5 {
-            use_until_kept(world, &waits);
-            let lock = waits.clone();
-            let waiter = start(move || {
-                let condition = lock.condition("filled");
-                let mut guard = lock.acquire().unwrap();
-                condition.wait(&mut guard).unwrap();
-                drop(guard);
-            });
-            let notify = || {
-                let is_mine = tries.try_lock().unwrap();
-                if is_mine {
-                    let waiting = tries.condition("filled").notify_one().unwrap();
-                    tries.unlock().unwrap();
-                    return waiting;
-                }
-                false
-            };
-            assert!(eventually(LONG, notify), "whoever tries never has it");
-            waiter.join().unwrap();
-        }
-    });
-}
-
-#[test]
-fn a_spinning_waiter_gets_a_cached_lock() {
-    scenario(|world| {
-        let (keeper, other) = (client(world), client(world));
-        let lock = kept(world, &keeper, "stock");
-        let spin = Backoff::exponential(ms(1), ms(5));
-        let theirs = other.lock_builder("stock").spin(spin).build();
-        for is_in_use in [false, true] {
-            use_until_kept(world, &lock);
-            if is_in_use {
-                lock.lock().unwrap();
+scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
+    let client = client(world);
+    let (waits, tries) = (kept(world, &client, "stock"), world.client().get_lock("stock"));
+    for _ in 0..5 {
+        use_until_kept(world, &waits);
+        let lock = waits.clone();
+        let waiter = start(move || {
+            let condition = lock.condition("filled");
+            let mut guard = lock.acquire().unwrap();
+            condition.wait(&mut guard).unwrap();
+            drop(guard);
+        });
+        let notify = || {
+            let is_mine = tries.try_lock().unwrap();
+            if is_mine {
+                let waiting = tries.condition("filled").notify_one().unwrap();
+                tries.unlock().unwrap();
+                return waiting;
             }
-            let (theirs, asked) = (theirs.clone(), now());
-            let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
-            if is_in_use {
-                assert!(
-                    eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:cached"])),
-                    "it is not asked"
-                );
-                lock.unlock().unwrap();
-            }
-            waiter.returns_within(asked, UNUSED, "taking it").unwrap();
-        }
-    });
-}
+            false
+        };
+        assert!(eventually(LONG, notify), "whoever tries never has it");
+        waiter.join().unwrap();
+    }
+});
 
-#[test]
-fn a_deleted_cached_lock_is_requested_again() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = kept(world, &client, "stock");
-        world.does(&["DEL", "stock"]);
-        // A check may find the loss while the thread uses the lock: that use is lost, and no other.
-        let mut lost = 0;
-        let is_kept = || {
+scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
+    let (keeper, other) = (client(world), client(world));
+    let lock = kept(world, &keeper, "stock");
+    let spin = Backoff::exponential(ms(1), ms(5));
+    let theirs = other.lock_builder("stock").spin(spin).build();
+    for is_in_use in [false, true] {
+        use_until_kept(world, &lock);
+        if is_in_use {
             lock.lock().unwrap();
-            lost += u64::from(lock.unlock().is_err_and(|error| error.not_held().is_some()));
-            !world.is_free("stock")
-        };
-        assert!(eventually(LONG, is_kept), "it is not asked for");
-        assert_eq!(client.stats().lost_gone, lost, "what nobody used is lost in silence");
-    });
-}
+        }
+        let (asked, waiter) = (now(), call(turn(theirs.clone())));
+        if is_in_use {
+            assert!(
+                eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:cached"])),
+                "it is not asked"
+            );
+            lock.unlock().unwrap();
+        }
+        waiter.returns_within(asked, UNUSED, "taking it");
+    }
+});
 
-#[test]
-fn a_leased_hold_is_not_cached_but_a_reentered_one_is() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = kept(world, &client, "stock");
+scenario!(a_deleted_cached_lock_is_requested_again, |world| {
+    let client = client(world);
+    let lock = kept(world, &client, "stock");
+    world.does(&["DEL", "stock"]);
+    // A check may find the loss while the thread uses the lock: that use is lost, and no other.
+    let mut lost = 0;
+    let is_kept = || {
         lock.lock().unwrap();
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
-        assert!(lock.is_held_by_current_thread().unwrap());
-        assert_cached_after(|| lock.unlock().unwrap(), || world.is_free("stock"));
-        lock.lock().unwrap();
-        let inner = lock.acquire_with(&leased(LONG)).unwrap().unwrap();
-        let least = i64::try_from(LONG.as_millis()).unwrap() / 2;
-        assert!(world.ttl("stock") > least);
-        inner.unlock().unwrap();
-        lock.unlock().unwrap();
-        assert!(world.is_free("stock"), "for half a minute nobody could have it if this client died");
-    });
-}
+        lost += u64::from(lock.unlock().is_err_and(|error| error.not_held().is_some()));
+        !world.is_free("stock")
+    };
+    assert!(eventually(LONG, is_kept), "it is not asked for");
+    assert_eq!(client.stats().lost_gone, lost, "what nobody used is lost in silence");
+});
 
-#[test]
-fn a_fenced_lock_gets_a_token_despite_caching() {
-    scenario(|world| {
-        let client = client(world);
-        let _plain = kept(world, &client, "stock");
-        let fenced = client.lock_builder("stock").cached().build_fenced();
-        let first = fenced.lock_and_get_token().unwrap();
-        fenced.unlock().unwrap();
-        use_until_kept(world, &fenced);
-        assert!(fenced.lock_and_get_token().unwrap() >= first);
-        fenced.unlock().unwrap();
-    });
-}
+scenario!(a_leased_hold_is_not_cached_but_a_reentered_one_is, |world| {
+    let client = client(world);
+    let lock = kept(world, &client, "stock");
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    assert!(lock.is_held_by_current_thread().unwrap());
+    assert_cached_after(|| lock.unlock().unwrap(), || world.is_free("stock"));
+    lock.lock().unwrap();
+    let inner = lock.acquire_with(&leased(LONG)).unwrap().unwrap();
+    let least = i64::try_from(LONG.as_millis()).unwrap() / 2;
+    assert!(world.ttl("stock") > least);
+    inner.unlock().unwrap();
+    lock.unlock().unwrap();
+    assert!(world.is_free("stock"), "for half a minute nobody could have it if this client died");
+});
 
-#[test]
-fn cached_is_refused_where_recalls_are_impossible() {
-    scenario(|world| {
-        let kinds = |client: &LockClient| {
-            [
-                client.lock_builder("a").cached().max_hold(LONG).build(),
-                client.lock_builder("a").cached().spin(leasehold::Backoff::default()).build(),
-                client.lock_builder("a").cached().fair().build(),
-            ]
-            .map(|lock| lock.lock().unwrap_err().kind())
-        };
-        use ErrorKind::{InvalidInput, Unsupported};
-        let client = client(world);
-        let asked = world.scripts_run();
-        assert_eq!(kinds(&client), [InvalidInput, InvalidInput, Unsupported]);
-        assert_eq!(world.scripts_run(), asked);
-        let memory = LockClient::in_memory();
-        let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
-        assert_eq!(error.kind(), Unsupported);
-        assert!(error.to_string().contains("Leave `cached` out"), "{error}");
-    });
-}
+scenario!(a_fenced_lock_gets_a_token_despite_caching, |world| {
+    let client = client(world);
+    let _plain = kept(world, &client, "stock");
+    let fenced = client.lock_builder("stock").cached().build_fenced();
+    let first = fenced.lock_and_get_token().unwrap();
+    fenced.unlock().unwrap();
+    use_until_kept(world, &fenced);
+    assert!(fenced.lock_and_get_token().unwrap() >= first);
+    fenced.unlock().unwrap();
+});
+
+scenario!(cached_is_refused_where_recalls_are_impossible, |world| {
+    let kinds = |client: &LockClient| {
+        [
+            client.lock_builder("a").cached().max_hold(LONG).build(),
+            client.lock_builder("a").cached().spin(leasehold::Backoff::default()).build(),
+            client.lock_builder("a").cached().fair().build(),
+        ]
+        .map(|lock| lock.lock().unwrap_err().kind())
+    };
+    use ErrorKind::{InvalidInput, Unsupported};
+    let client = client(world);
+    let asked = world.scripts_run();
+    assert_eq!(kinds(&client), [InvalidInput, InvalidInput, Unsupported]);
+    assert_eq!(world.scripts_run(), asked);
+    let memory = LockClient::in_memory();
+    let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
+    assert_eq!(error.kind(), Unsupported);
+    assert!(error.to_string().contains("Leave `cached` out"), "{error}");
+});

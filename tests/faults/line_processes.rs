@@ -1,6 +1,7 @@
 //! The first in the queue is a process that is stopped or killed at the release: the second is served within
 //! a safety poll, for each of a hundred locks.
 
+use super::line::standing;
 use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
@@ -25,14 +26,9 @@ fn is_first_in_line() -> bool {
     let url = words.next().unwrap();
     let [from, to] = [(); 2].map(|()| words.next().unwrap().parse::<usize>().unwrap());
     let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
-    std::thread::scope(|scope| {
-        for number in 0..NAMES {
-            let client = &client;
-            scope.spawn(move || {
-                for round in from..to {
-                    client.get_lock(name(round, number)).acquire().unwrap().unlock().unwrap();
-                }
-            });
+    side_by_side(0..NAMES, |number| {
+        for round in from..to {
+            client.get_lock(name(round, number)).acquire().unwrap().unlock().unwrap();
         }
     });
     true
@@ -47,7 +43,7 @@ fn await_lines(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);
         let stand = || {
-            world.run::<usize>(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")]) == count
+            standing(world, &name) == count
                 && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
         };
         assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
@@ -62,17 +58,7 @@ fn round(
     fail: impl FnOnce(),
 ) -> Vec<Duration> {
     await_lines(world, round, 1);
-    let waiting: Vec<_> = (0..NAMES)
-        .map(|number| {
-            let lock = waiter.get_lock(name(round, number));
-            call(move || {
-                let guard = lock.acquire().unwrap();
-                let had = now();
-                guard.unlock().unwrap();
-                had
-            })
-        })
-        .collect();
+    let waiting: Vec<_> = (0..NAMES).map(|number| call(turn(waiter.get_lock(name(round, number))))).collect();
     await_lines(world, round, 2);
     fail();
     let released: Vec<Instant> = held
@@ -149,19 +135,11 @@ const DOZEN: &str = "LEASEHOLD_DOZEN_IN_LINE";
 fn is_the_dozen() -> bool {
     let Ok(told) = std::env::var(DOZEN) else { return false };
     let (url, name) = told.split_once(' ').unwrap();
-    std::thread::scope(|scope| {
-        for _ in 0..12 {
-            scope.spawn(|| {
-                let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
-                client.get_lock(name).acquire().unwrap().unlock().unwrap();
-            });
-        }
+    side_by_side(0..12, |_| {
+        let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
+        client.get_lock(name).acquire().unwrap().unlock().unwrap();
     });
     true
-}
-
-fn standing(world: &World, name: &str) -> usize {
-    world.run(&["ZCARD", &format!("leasehold_lock_queue:{{{name}}}")])
 }
 
 /// A live client waits behind them. It is served at once when the lock is released soon after; when the lock

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, LockClient, Ring};
 
+use super::line::{listeners, standing};
 use super::world::{World, scenario_on};
 use crate::support::server::Builder;
-use crate::support::{LONG, call, channel, eventually, listening_clients, ms, now, within};
+use crate::support::{LONG, call, eventually, listening_clients, ms, now, turn, within};
 
 const LEASE: Duration = Duration::from_secs(60);
 const NAME: &str = "rights";
@@ -59,12 +60,8 @@ fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilde
             let owner =
                 world.fields(NAME).into_keys().find(|field| !field.starts_with("leasehold:")).unwrap();
             assert_eq!(&owner[14..15], "4", "{way}: {owner} of {}", holder.id());
-            let lock = waiter.get_lock(NAME);
-            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
-            let listens = || {
-                world.run::<usize>(&["ZCARD", LINE]) == 1
-                    && world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(NAME)]).1 == 1
-            };
+            let waiting = call(turn(waiter.get_lock(NAME)));
+            let listens = || standing(world, NAME) == 1 && listeners(world, NAME) == 1;
             assert!(eventually(LONG, listens), "{way}: it does not listen to releases");
             let released = now();
             release();
@@ -114,8 +111,7 @@ fn a_user_without_the_time_right_can_still_wait() {
             let holder = world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
             let waiter = as_user(world).lease(LEASE).build().unwrap();
             let held = holder.get_lock(NAME).acquire().unwrap();
-            let lock = waiter.get_lock(NAME);
-            let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
+            let waiting = call(turn(waiter.get_lock(NAME)));
             let listens = || listening_clients(NAME, "NUMSUB", |command| world.run(command)) == 1;
             assert!(eventually(LONG, listens), "it does not listen to releases");
             let released = now();

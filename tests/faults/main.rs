@@ -17,7 +17,7 @@
 
 #[path = "../support/mod.rs"]
 mod support;
-mod turns;
+#[macro_use]
 mod world;
 
 mod ambiguous;
@@ -46,4 +46,5 @@ mod secrets;
 mod seven;
 #[cfg(feature = "tls")]
 mod tls;
+mod turns;
 mod wakeups;

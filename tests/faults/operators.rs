@@ -1,11 +1,10 @@
 //! An operator changes a lock's key behind its holder's back.
 
-use super::world::{L, P, R, T, scenario};
+use super::world::{L, P, R, T};
 use crate::support::observer::Event;
 use crate::support::prelude::*;
 
-#[test]
-fn an_operators_deletion_is_reported_as_a_loss() {
+scenario!(an_operators_deletion_is_reported_as_a_loss, |world| {
     let ways: [&[&str]; 6] = [
         &["DEL", "lock"],
         &["UNLINK", "lock"],
@@ -14,192 +13,168 @@ fn an_operators_deletion_is_reported_as_a_loss() {
         &["PEXPIRE", "lock", "1"],
         &["HSET", "lock", "somebody:1", "1"],
     ];
-    scenario(|world| {
-        for way in ways {
-            let (client, seen) = world.watched();
-            let lock = client.get_lock("lock");
-            let guard = lock.acquire().unwrap();
-            let nested = lock.acquire().unwrap();
-            if way[0] == "HSET" {
-                world.does(&["DEL", "lock"]); // overwritten by another
-            }
-            let taken = now();
-            world.does(way);
-            if way[0] == "HSET" {
-                world.does(&["PEXPIRE", "lock", "5000"]);
-            }
-            comes_within(taken, R + T, "the loss", || guard.check().is_err() && nested.check().is_err());
-            seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
-            let left = world.fields("lock");
-            assert!(nested.unlock().unwrap_err().is_lost(), "{way:?}");
-            assert!(guard.unlock().unwrap_err().is_lost(), "{way:?}");
-            assert_eq!(world.fields("lock"), left, "{way:?}: an unlock without a hold changes nothing");
-            assert_eq!(seen.losses(), 1, "{way:?}: {:?}", seen.events());
-            world.does(&["DEL", "lock", "test:renamed"]);
-        }
-    });
-}
-
-#[test]
-fn a_reentry_of_a_deleted_lock_is_a_new_hold() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let lock = client.get_fenced_lock("re-entered");
-        let outer = lock.acquire().unwrap();
-        let middle = lock.acquire().unwrap();
-        // The lock is free on the server, but this thread still believes in its hold.
-        world.does(&["DEL", "re-entered"]);
-        let new = lock.acquire().unwrap();
-        world.assert_held("re-entered", new.owner(), 1);
-        assert!(new.fencing_token() > outer.fencing_token());
-        assert!(outer.check().is_err() && middle.check().is_err() && new.check().is_ok());
-        drop(middle);
-        assert!(outer.unlock().unwrap_err().is_lost());
-        throughout(T, || world.fields("re-entered").len() == 1);
-        world.assert_held("re-entered", new.owner(), 1);
-        // Another owner has the lock: this thread has to wait.
-        world.does(&["DEL", "re-entered"]);
-        let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
-        assert!(!lock.try_lock().unwrap());
-        assert!(!lock.try_lock_for(ms(200)).unwrap());
-        world.assert_held("re-entered", theirs.owner(), 1);
-        assert!(new.check().is_err());
-        theirs.unlock().unwrap();
-        let last = lock.acquire().unwrap();
-        world.assert_held("re-entered", last.owner(), 1);
-        assert!(new.unlock().unwrap_err().is_lost());
-        world.assert_held("re-entered", last.owner(), 1);
-        last.unlock().unwrap();
-        assert!(world.is_free("re-entered"));
-    });
-}
-
-#[test]
-fn a_persisted_lock_gets_an_expiry_again() {
-    scenario(|world| {
+    for way in ways {
         let (client, seen) = world.watched();
-        let guard = client.get_lock("persisted").acquire().unwrap();
-        world.does(&["PERSIST", "persisted"]);
-        let begun = now();
-        comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
-        throughout(L, || guard.check().is_ok());
-        // The expiry is removed between two nested levels: no level leaves an endless lock.
-        let inner = client.get_lock("persisted").acquire().unwrap();
-        world.does(&["PERSIST", "persisted"]);
-        inner.unlock().unwrap();
-        assert!(world.ttl("persisted") > 0);
-        world.does(&["PERSIST", "persisted"]);
-        guard.unlock().unwrap();
-        assert!(world.is_free("persisted"));
-        assert_eq!(seen.losses(), 0);
-    });
-}
-
-#[test]
-fn a_shortened_lease_is_renewed_or_lost() {
-    scenario(|world| {
-        let client = world.client();
-        let guard = client.get_lock("shortened").acquire().unwrap();
-        world.does(&["PEXPIRE", "shortened", "1200"]);
-        let begun = now();
-        comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 1200);
-        guard.check().unwrap();
-        guard.unlock().unwrap();
-    });
-}
-
-#[test]
-fn foreign_fields_of_a_lock_are_kept() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("foreign");
-        world.does(&["HSET", "foreign", "u:1", "abc", "u:2", "9223372036854775807"]);
-        world.does(&["PEXPIRE", "foreign", "3000"]);
-        let before = world.fields("foreign");
-        assert!(!lock.try_lock().unwrap());
-        assert!(!lock.is_held_by_current_thread().unwrap());
-        assert_eq!(lock.hold_count().unwrap(), 0);
-        let error = lock.unlock().unwrap_err();
-        assert!(matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if !owner.contains(':')), "{error}");
-        assert_eq!(lock.force_unlock().unwrap_err().kind(), ErrorKind::WrongType);
-        assert_eq!(world.fields("foreign"), before);
-        assert!(world.ttl("foreign") > 0);
-        world.does(&["DEL", "foreign"]);
-        // The operator replaces our count with text.
-        lock.lock_with_lease(Duration::from_secs(5)).unwrap();
-        let owner = client.current_owner().to_string();
-        for nonsense in ["abc", "1.5", "9223372036854775808", "-1", ""] {
-            world.does(&["HSET", "foreign", &owner, nonsense]);
-            let error = lock.hold_count().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
-            assert_eq!(world.fields("foreign")[&owner], nonsense);
+        let lock = client.get_lock("lock");
+        let guard = lock.acquire().unwrap();
+        let nested = lock.acquire().unwrap();
+        if way[0] == "HSET" {
+            world.does(&["DEL", "lock"]); // overwritten by another
         }
-        // A release sets the new count instead of decrementing, so it works whatever the field contains.
-        lock.unlock().unwrap();
-        assert!(world.is_free("foreign"));
-    });
-}
-
-#[test]
-fn a_key_of_another_type_fails_every_call() {
-    scenario(|world| {
-        let client = world.builder().command_timeout(LONG).build().unwrap();
-        world.does(&["SET", "test:string", "data"]);
-        let lock = client.get_lock("test:string");
-        let begun = now();
-        let errors = [
-            lock.lock().unwrap_err(),
-            lock.try_lock().unwrap_err(),
-            lock.try_lock_for(L).unwrap_err(),
-            lock.acquire().map(drop).unwrap_err(),
-            lock.force_unlock().map(drop).unwrap_err(),
-            lock.hold_count().map(drop).unwrap_err(),
-            client.get_fenced_lock("test:string").lock().unwrap_err(),
-        ];
-        within(begun, T, "seven refusals");
-        for error in errors {
-            assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
-            assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
+        let taken = now();
+        world.does(way);
+        if way[0] == "HSET" {
+            world.does(&["PEXPIRE", "lock", "5000"]);
         }
-        assert_eq!(world.run::<String>(&["GET", "test:string"]), "data");
-        assert_eq!(
-            world.run::<i64>(&["EXISTS", "redisson_lock_token:{test:string}"]),
-            0,
-            "no fence is used up"
-        );
-        let guard = lock_on_hash(world);
-        let error = client.get_token_lock("hash").lock().unwrap_err();
+        comes_within(taken, R + T, "the loss", || guard.check().is_err() && nested.check().is_err());
+        seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+        let left = world.fields("lock");
+        assert!(nested.unlock().unwrap_err().is_lost(), "{way:?}");
+        assert!(guard.unlock().unwrap_err().is_lost(), "{way:?}");
+        assert_eq!(world.fields("lock"), left, "{way:?}: an unlock without a hold changes nothing");
+        assert_eq!(seen.losses(), 1, "{way:?}: {:?}", seen.events());
+        world.does(&["DEL", "lock", "test:renamed"]);
+    }
+});
+
+scenario!(a_reentry_of_a_deleted_lock_is_a_new_hold, |world| {
+    let (client, other) = (world.client(), world.direct());
+    let lock = client.get_fenced_lock("re-entered");
+    let outer = lock.acquire().unwrap();
+    let middle = lock.acquire().unwrap();
+    // The lock is free on the server, but this thread still believes in its hold.
+    world.does(&["DEL", "re-entered"]);
+    let new = lock.acquire().unwrap();
+    world.assert_held("re-entered", new.owner(), 1);
+    assert!(new.fencing_token() > outer.fencing_token());
+    assert!(outer.check().is_err() && middle.check().is_err() && new.check().is_ok());
+    drop(middle);
+    assert!(outer.unlock().unwrap_err().is_lost());
+    throughout(T, || world.fields("re-entered").len() == 1);
+    world.assert_held("re-entered", new.owner(), 1);
+    // Another owner has the lock: this thread has to wait.
+    world.does(&["DEL", "re-entered"]);
+    let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.try_lock_for(ms(200)).unwrap());
+    world.assert_held("re-entered", theirs.owner(), 1);
+    assert!(new.check().is_err());
+    theirs.unlock().unwrap();
+    let last = lock.acquire().unwrap();
+    world.assert_held("re-entered", last.owner(), 1);
+    assert!(new.unlock().unwrap_err().is_lost());
+    world.assert_held("re-entered", last.owner(), 1);
+    last.unlock().unwrap();
+    assert!(world.is_free("re-entered"));
+});
+
+scenario!(a_persisted_lock_gets_an_expiry_again, |world| {
+    let (client, seen) = world.watched();
+    let guard = client.get_lock("persisted").acquire().unwrap();
+    world.does(&["PERSIST", "persisted"]);
+    let begun = now();
+    comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
+    throughout(L, || guard.check().is_ok());
+    // The expiry is removed between two nested levels: no level leaves an endless lock.
+    let inner = client.get_lock("persisted").acquire().unwrap();
+    world.does(&["PERSIST", "persisted"]);
+    inner.unlock().unwrap();
+    assert!(world.ttl("persisted") > 0);
+    world.does(&["PERSIST", "persisted"]);
+    guard.unlock().unwrap();
+    assert!(world.is_free("persisted"));
+    assert_eq!(seen.losses(), 0);
+});
+
+scenario!(a_shortened_lease_is_renewed_or_lost, |world| {
+    let client = world.client();
+    let guard = client.get_lock("shortened").acquire().unwrap();
+    world.does(&["PEXPIRE", "shortened", "1200"]);
+    let begun = now();
+    comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 1200);
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+});
+
+scenario!(foreign_fields_of_a_lock_are_kept, |world| {
+    let client = world.client();
+    let lock = client.get_lock("foreign");
+    world.does(&["HSET", "foreign", "u:1", "abc", "u:2", "9223372036854775807"]);
+    world.does(&["PEXPIRE", "foreign", "3000"]);
+    let before = world.fields("foreign");
+    assert!(!lock.try_lock().unwrap());
+    assert!(!lock.is_held_by_current_thread().unwrap());
+    assert_eq!(lock.hold_count().unwrap(), 0);
+    let error = lock.unlock().unwrap_err();
+    assert!(matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if !owner.contains(':')), "{error}");
+    assert_eq!(lock.force_unlock().unwrap_err().kind(), ErrorKind::WrongType);
+    assert_eq!(world.fields("foreign"), before);
+    assert!(world.ttl("foreign") > 0);
+    world.does(&["DEL", "foreign"]);
+    // The operator replaces our count with text.
+    lock.lock_with_lease(Duration::from_secs(5)).unwrap();
+    let owner = client.current_owner().to_string();
+    for nonsense in ["abc", "1.5", "9223372036854775808", "-1", ""] {
+        world.does(&["HSET", "foreign", &owner, nonsense]);
+        let error = lock.hold_count().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{nonsense:?}: {error}");
+        assert_eq!(world.fields("foreign")[&owner], nonsense);
+    }
+    // A release sets the new count instead of decrementing, so it works whatever the field contains.
+    lock.unlock().unwrap();
+    assert!(world.is_free("foreign"));
+});
+
+scenario!(a_key_of_another_type_fails_every_call, |world| {
+    let client = world.builder().command_timeout(LONG).build().unwrap();
+    world.does(&["SET", "test:string", "data"]);
+    let lock = client.get_lock("test:string");
+    let begun = now();
+    let errors = [
+        lock.lock().unwrap_err(),
+        lock.try_lock().unwrap_err(),
+        lock.try_lock_for(L).unwrap_err(),
+        lock.acquire().map(drop).unwrap_err(),
+        lock.force_unlock().map(drop).unwrap_err(),
+        lock.hold_count().map(drop).unwrap_err(),
+        client.get_fenced_lock("test:string").lock().unwrap_err(),
+    ];
+    within(begun, T, "seven refusals");
+    for error in errors {
         assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
-        guard.unlock().unwrap();
-    });
-}
+        assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
+    }
+    assert_eq!(world.run::<String>(&["GET", "test:string"]), "data");
+    assert_eq!(world.run::<i64>(&["EXISTS", "redisson_lock_token:{test:string}"]), 0, "no fence is used up");
+    let guard = lock_on_hash(world);
+    let error = client.get_token_lock("hash").lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+    guard.unlock().unwrap();
+});
 
 fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
     world.client().get_lock("hash").acquire().unwrap()
 }
 
-#[test]
-fn a_waiter_with_a_retired_number_has_one_queue_place() {
-    scenario(|world| {
-        let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
-        let client = world.client();
-        let waiter = call(move || {
-            // The thread keeps its owner number.
-            client.get_lock("taken").lock().unwrap();
-            client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
-        });
-        let places = || world.run::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{queue}", "0", "-1"]);
-        assert!(eventually(LONG, || places().len() == 1));
-        let before = places();
-        world.does(&["DEL", "taken"]);
-        comes_within(now(), R + P + T, "a place under another number", || {
-            let places = places();
-            assert!(places.len() <= 1, "{places:?}");
-            places.len() == 1 && places != before
-        });
-        throughout(P, || places().len() == 1);
-        let freed = now();
-        held.unlock().unwrap();
-        waiter.returns_within(freed, ms(50), "its turn");
+scenario!(a_waiter_with_a_retired_number_has_one_queue_place, |world| {
+    let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
+    let client = world.client();
+    let waiter = call(move || {
+        // The thread keeps its owner number.
+        client.get_lock("taken").lock().unwrap();
+        client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
     });
-}
+    let places = || world.run::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{queue}", "0", "-1"]);
+    assert!(eventually(LONG, || places().len() == 1));
+    let before = places();
+    world.does(&["DEL", "taken"]);
+    comes_within(now(), R + P + T, "a place under another number", || {
+        let places = places();
+        assert!(places.len() <= 1, "{places:?}");
+        places.len() == 1 && places != before
+    });
+    throughout(P, || places().len() == 1);
+    let freed = now();
+    held.unlock().unwrap();
+    waiter.returns_within(freed, ms(50), "its turn");
+});

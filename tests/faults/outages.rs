@@ -1,6 +1,6 @@
 //! Many holds through an outage: which are kept, what is reported, and what it costs.
 
-use super::world::{KEPT, T, World, about, play, scenario};
+use super::world::{KEPT, R, T, World, about, play};
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Then};
@@ -115,21 +115,18 @@ impl Outage {
     }
 }
 
-#[test]
-fn holds_with_half_a_second_left_survive_an_outage() {
-    scenario(|world| {
-        for round_trip in [Duration::ZERO, ms(20)] {
-            let outage = Outage { holds: 1_000, lease: ms(15_000), round_trip, left: ms(700) };
-            let outcome = outage.play(world);
-            assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
-            assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
-            // Five tries a second, and one that was under way at the beginning.
-            let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
-            assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
-            assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
-        }
-    });
-}
+scenario!(holds_with_half_a_second_left_survive_an_outage, |world| {
+    for round_trip in [Duration::ZERO, ms(20)] {
+        let outage = Outage { holds: 1_000, lease: ms(15_000), round_trip, left: ms(700) };
+        let outcome = outage.play(world);
+        assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
+        assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
+        // Five tries a second, and one that was under way at the beginning.
+        let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
+        assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
+        assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
+    }
+});
 
 /// Figures for `docs/performance.md`, not for the gate: each takes a minute.
 #[test]
@@ -168,103 +165,99 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
     drop(guard);
 }
 
-#[test]
-fn a_loss_is_reported_while_requests_hang() {
-    scenario(|world| {
-        let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
-        let renewed = client.get_lock("renewed").acquire_owned().unwrap();
-        // The renewal comes after a second, and hangs.
-        told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
-        world.server.cont();
-        drop((renewed, client));
-        // The try gives up after a second, and the clean-up of its remains hangs too.
-        let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
-        told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
-            world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
-            let client = client.clone();
-            drop(call(move || client.get_lock("doubt").try_lock()));
-        });
+scenario!(a_loss_is_reported_while_requests_hang, |world| {
+    let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
+    let renewed = client.get_lock("renewed").acquire_owned().unwrap();
+    // The renewal comes after a second, and hangs.
+    told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
+    world.server.cont();
+    drop((renewed, client));
+    // The try gives up after a second, and the clean-up of its remains hangs too.
+    let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
+    told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
+        world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
+        let client = client.clone();
+        drop(call(move || client.get_lock("doubt").try_lock()));
     });
-}
+});
 
-#[test]
-fn a_late_renewal_prolongs_no_later_hold() {
-    scenario(|world| {
-        // The next hold's lease outlasts the test's requests, and is shorter than what a late renewal would
-        // set.
-        let client = world.builder().lease(KEPT).build().unwrap();
-        let lock = client.get_lock("under-way");
+scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
+    // The next hold's lease outlasts the test's requests, and is shorter than what a late renewal would set.
+    let (client, lease) = (world.builder().lease(KEPT).build().unwrap(), KEPT / 2);
+    let lock = client.get_lock("under-way");
+    for is_repeated in [false, true] {
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("under-way"), Do::HoldRequest);
         fault.wait_for(1, LONG);
+        if is_repeated {
+            throughout(T + R, || guard.check().is_ok());
+        }
         let begun = now();
         guard.unlock().unwrap();
-        let second = lock.acquire_with(&leased(KEPT / 2)).unwrap().unwrap();
-        within(begun, T / 2, "a release and an acquire");
+        let second = lock.acquire_with(&leased(lease)).unwrap().unwrap();
+        if !is_repeated {
+            within(begun, T / 2, "a release and an acquire");
+        }
+        let (before, most) = (world.scripts_run(), i64::try_from(lease.as_millis()).unwrap());
         fault.release();
-        let (mut most, lease) = (0, i64::try_from((KEPT / 2).as_millis()).unwrap());
-        crate::support::throughout(ms(100), || {
-            most = world.ttl("under-way").max(most);
-            most <= lease
+        assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
+        throughout(ms(100), || {
+            world.assert_held("under-way", second.owner(), 1);
+            world.ttl("under-way") <= most
         });
         second.unlock().unwrap();
-    });
-}
+        assert!(world.is_free("under-way"));
+    }
+});
 
-/// The request is on its way when the call returns; the thread's next question goes behind it.
-#[test]
-fn a_waiter_gives_up_without_waiting_for_the_store() {
-    scenario(|world| {
-        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
-        let (client, other) = (builder.build().unwrap(), world.direct());
-        let fair = client.get_fair_lock("fair");
-        let held = other.get_fair_lock("fair").acquire_owned().unwrap();
-        let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
-        let waiting = || other.inspect("fair").unwrap().waiting;
-        let interrupt = Interrupt::new();
-        let (number, begun) = (client.current_owner(), now());
-        for is_interrupted in [false, true] {
-            let held_back = world.proxy.next(leaves, Do::HoldRequest);
-            if is_interrupted {
-                let (fair, wait) = (fair.clone(), interrupt.clone());
-                let waiter = call(move || fair.lock_interruptibly(&wait));
-                assert!(eventually(LONG, || waiting() == 1));
-                interrupt.interrupt();
-                assert!(waiter.join().is_err());
-            } else {
-                assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
-            }
-            held_back.wait_for(1, LONG);
-            assert_eq!(waiting(), 1, "the store has not been asked yet");
-            held_back.release();
-            assert!(eventually(LONG, || waiting() == 0));
+// The request is on its way when the call returns; the thread's next question goes behind it.
+scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
+    let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
+    let (client, other) = (builder.build().unwrap(), world.direct());
+    let fair = client.get_fair_lock("fair");
+    let held = other.get_fair_lock("fair").acquire_owned().unwrap();
+    let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
+    let waiting = || other.inspect("fair").unwrap().waiting;
+    let interrupt = Interrupt::new();
+    let (number, begun) = (client.current_owner(), now());
+    for is_interrupted in [false, true] {
+        let held_back = world.proxy.next(leaves, Do::HoldRequest);
+        if is_interrupted {
+            let (fair, wait) = (fair.clone(), interrupt.clone());
+            let waiter = call(move || fair.lock_interruptibly(&wait));
+            assert!(eventually(LONG, || waiting() == 1));
+            interrupt.interrupt();
+            assert!(waiter.join().is_err());
+        } else {
+            assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
         }
-        assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
-        held.unlock().unwrap();
-        let guard = fair.acquire().unwrap();
-        assert_eq!(guard.owner(), number, "nothing is in doubt");
-        guard.unlock().unwrap();
-        client.shutdown().unwrap();
-    });
-}
+        held_back.wait_for(1, LONG);
+        assert_eq!(waiting(), 1, "the store has not been asked yet");
+        held_back.release();
+        assert!(eventually(LONG, || waiting() == 0));
+    }
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+    held.unlock().unwrap();
+    let guard = fair.acquire().unwrap();
+    assert_eq!(guard.owner(), number, "nothing is in doubt");
+    guard.unlock().unwrap();
+    client.shutdown().unwrap();
+});
 
-#[test]
-fn a_lost_request_to_leave_the_queue_is_repeated() {
-    scenario(|world| {
-        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
-        let (client, other) = (builder.build().unwrap(), world.direct());
-        let fair = client.get_fair_lock("fair");
-        let held = other.get_fair_lock("fair").acquire_owned().unwrap();
-        let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
-        let number = client.current_owner();
-        let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
-        assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
-        lost.wait_for(1, LONG);
-        // A place that nobody asks for again lasts six seconds.
-        comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
-        assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
-        held.unlock().unwrap();
-        fair.acquire().unwrap().unlock().unwrap();
-        client.shutdown().unwrap();
-    });
-}
+scenario!(a_lost_request_to_leave_the_queue_is_repeated, |world| {
+    let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
+    let (client, other) = (builder.build().unwrap(), world.direct());
+    let fair = client.get_fair_lock("fair");
+    let held = other.get_fair_lock("fair").acquire_owned().unwrap();
+    let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
+    let number = client.current_owner();
+    let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
+    assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
+    lost.wait_for(1, LONG);
+    // A place that nobody asks for again lasts six seconds.
+    comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
+    assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
+    held.unlock().unwrap();
+    fair.acquire().unwrap().unlock().unwrap();
+    client.shutdown().unwrap();
+});

@@ -5,208 +5,142 @@ use leasehold::Error;
 use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases, releases, scenario};
 use crate::support::netns::Netns;
 use crate::support::prelude::*;
-use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
+use crate::support::proxy::{Do, Proxy, Then, Which};
 use crate::support::{Process, reexecuted};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-#[track_caller]
-fn arrives(world: &World, fault: &Fault) {
-    fault.wait_for(1, LONG);
-    let before = world.scripts_run();
-    fault.release();
-    assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
-}
-
-#[track_caller]
-fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
-    throughout(ms(100), || {
-        world.assert_held(name, owner, count);
-        true
-    });
-}
-
-#[test]
-fn a_release_after_the_next_acquire_frees_nothing() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("late");
-        for way in ["unlock", "drop"] {
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
-            if way == "unlock" {
-                first.unlock().unwrap();
-            } else {
-                drop(first);
-            }
-            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            assert_ne!(second.owner(), old, "{way}");
-            arrives(world, &fault);
-            stays(world, "late", second.owner(), 1);
-            assert_eq!(second.state(), HoldState::Held);
-            assert!(!elsewhere(|| lock.try_lock().unwrap()));
-            second.unlock().unwrap();
-            assert!(world.is_free("late"), "{way}");
-        }
-    });
-}
-
-#[test]
-fn an_abandoned_late_release_frees_nothing() {
-    scenario(|world| {
-        // No retries: the unlock is sent once, and fails.
-        let client = world.builder().retry_timeout(ms(1)).build().unwrap();
-        let lock = client.get_lock("given-up");
-        lock.lock_with_lease(LEASE).unwrap();
-        let old = client.current_owner();
-        let fault = world.proxy.next(releases("given-up"), Do::HoldRequest);
-        let begun = now();
-        match lock.unlock() {
-            Ok(()) => {}
-            Err(error) => assert!(error.outcome_unknown(), "{error}"),
-        }
-        within(begun, 2 * T, "an unlock without patience");
-        // The watchdog repeats the release.
-        comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
-        lock.lock_with_lease(LEASE).unwrap();
-        assert_ne!(client.current_owner(), old);
-        arrives(world, &fault);
-        stays(world, "given-up", client.current_owner(), 1);
-        lock.unlock().unwrap();
-        assert!(world.is_free("given-up"));
-    });
-}
-
-#[test]
-fn a_late_acquire_touches_no_later_hold() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("attempt");
-        let fault = world.proxy.next(about("attempt"), Do::HoldRequest);
-        assert!(lock.try_lock().unwrap_err().outcome_unknown());
-        lock.lock_with_lease(LEASE).unwrap();
-        let owner = client.current_owner();
-        // The clean-up goes on, since the request has not been seen.
-        throughout(2 * T, || {
-            world.assert_held("attempt", owner, 1);
-            true
-        });
-        arrives(world, &fault);
-        stays(world, "attempt", owner, 1);
-        lock.unlock().unwrap();
-        assert!(world.is_free("attempt"));
-    });
-}
-
-#[test]
-fn a_late_reentry_touches_no_later_hold() {
-    scenario(|world| {
-        for outcome in ["repeated", "failed"] {
-            let client = world.client();
-            let lock = client.get_lock("re-entry");
-            lock.lock_with_lease(LEASE).unwrap();
-            let fault = world.proxy.next(about("re-entry"), Do::HoldRequest);
-            if outcome == "repeated" {
-                lock.lock_with_lease(LEASE).unwrap();
-                lock.unlock().unwrap();
-            } else {
-                assert!(lock.try_lock().unwrap_err().outcome_unknown());
-            }
-            lock.unlock().unwrap();
-            lock.lock_with_lease(LEASE).unwrap();
-            let owner = client.current_owner();
-            world.assert_held("re-entry", owner, 1);
-            arrives(world, &fault);
-            stays(world, "re-entry", owner, 1);
-            lock.unlock().unwrap();
-            assert!(world.is_free("re-entry"), "{outcome}");
-        }
-    });
-}
-
-#[test]
-fn a_late_partial_release_touches_no_later_hold() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("partial");
-        (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
-        let fault = world.proxy.next(releases("partial"), Do::HoldRequest);
-        lock.unlock().unwrap();
-        lock.unlock().unwrap();
-        (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
-        let owner = client.current_owner();
-        arrives(world, &fault);
-        stays(world, "partial", owner, 3);
-        (0..3).for_each(|_| lock.unlock().unwrap());
-        assert!(world.is_free("partial"));
-    });
-}
-
-#[test]
-fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
-    scenario(|world| {
-        let (client, _) = world.watched_keeping();
-        let lock = client.get_lock("renewal");
-        let guard = lock.acquire().unwrap();
-        let fault = world.proxy.next(about("renewal"), Do::HoldRequest);
-        fault.wait_for(1, LONG);
-        let let_go = T + R;
-        throughout(let_go, || guard.check().is_ok());
-        guard.unlock().unwrap();
-        let lease = KEPT / 2; // shorter than what the renewal asks for
-        let second = lock.acquire_with(&leased(lease)).unwrap().unwrap();
-        arrives(world, &fault);
-        let ttl = world.ttl("renewal");
-        assert!(
-            ttl <= i64::try_from(lease.as_millis()).unwrap(),
-            "the second hold's {lease:?} became {ttl} ms"
-        );
-        stays(world, "renewal", second.owner(), 1);
+scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
+    let client = world.client();
+    let lock = client.get_lock("late");
+    for way in ["unlock", "drop"] {
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
+        end(way, first);
+        let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        assert_ne!(second.owner(), old, "{way}");
+        world.arrives(&fault);
+        world.stays_held(ms(100), "late", second.owner(), 1);
+        assert_eq!(second.state(), HoldState::Held);
+        assert!(!elsewhere(|| lock.try_lock().unwrap()));
         second.unlock().unwrap();
-        assert!(world.is_free("renewal"));
-    });
-}
+        assert!(world.is_free("late"), "{way}");
+    }
+});
 
-#[test]
-fn a_release_after_an_abort_frees_nothing() {
-    scenario(|world| {
-        // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
-        let near = Proxy::to(world.proxy.address());
-        let client = world.builder_to(&near.url()).build().unwrap();
-        let lock = client.get_lock("aborted");
-        for way in ["unlock", "drop", "drop and wait"] {
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            let (old, fault) = (first.owner(), world.proxy.next(releases("aborted"), Do::HoldRequest));
-            match way {
-                "unlock" => std::thread::scope(|scope| {
-                    scope.spawn(|| {
-                        fault.wait_for(1, LONG);
-                        near.kill(Which::All, Then::Reset);
-                    });
-                    first.unlock().unwrap();
-                }),
-                _ => {
-                    drop(first);
+scenario!(an_abandoned_late_release_frees_nothing, |world| {
+    // No retries: the unlock is sent once, and fails.
+    let client = world.builder().retry_timeout(ms(1)).build().unwrap();
+    let lock = client.get_lock("given-up");
+    lock.lock_with_lease(LEASE).unwrap();
+    let old = client.current_owner();
+    let fault = world.proxy.next(releases("given-up"), Do::HoldRequest);
+    let begun = now();
+    match lock.unlock() {
+        Ok(()) => {}
+        Err(error) => assert!(error.outcome_unknown(), "{error}"),
+    }
+    within(begun, 2 * T, "an unlock without patience");
+    // The watchdog repeats the release.
+    comes_within(begun, 2 * T, "the release", || world.is_free("given-up"));
+    lock.lock_with_lease(LEASE).unwrap();
+    assert_ne!(client.current_owner(), old);
+    world.arrives(&fault);
+    world.stays_held(ms(100), "given-up", client.current_owner(), 1);
+    lock.unlock().unwrap();
+    assert!(world.is_free("given-up"));
+});
+
+scenario!(a_late_acquire_touches_no_later_hold, |world| {
+    let client = world.client();
+    let lock = client.get_lock("attempt");
+    let fault = world.proxy.next(about("attempt"), Do::HoldRequest);
+    assert!(lock.try_lock().unwrap_err().outcome_unknown());
+    lock.lock_with_lease(LEASE).unwrap();
+    let owner = client.current_owner();
+    // The clean-up goes on, since the request has not been seen.
+    world.stays_held(2 * T, "attempt", owner, 1);
+    world.arrives(&fault);
+    world.stays_held(ms(100), "attempt", owner, 1);
+    lock.unlock().unwrap();
+    assert!(world.is_free("attempt"));
+});
+
+scenario!(a_late_reentry_touches_no_later_hold, |world| {
+    for outcome in ["repeated", "failed"] {
+        let client = world.client();
+        let lock = client.get_lock("re-entry");
+        lock.lock_with_lease(LEASE).unwrap();
+        let fault = world.proxy.next(about("re-entry"), Do::HoldRequest);
+        if outcome == "repeated" {
+            lock.lock_with_lease(LEASE).unwrap();
+            lock.unlock().unwrap();
+        } else {
+            assert!(lock.try_lock().unwrap_err().outcome_unknown());
+        }
+        lock.unlock().unwrap();
+        lock.lock_with_lease(LEASE).unwrap();
+        let owner = client.current_owner();
+        world.assert_held("re-entry", owner, 1);
+        world.arrives(&fault);
+        world.stays_held(ms(100), "re-entry", owner, 1);
+        lock.unlock().unwrap();
+        assert!(world.is_free("re-entry"), "{outcome}");
+    }
+});
+
+scenario!(a_late_partial_release_touches_no_later_hold, |world| {
+    let client = world.client();
+    let lock = client.get_lock("partial");
+    (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
+    let fault = world.proxy.next(releases("partial"), Do::HoldRequest);
+    lock.unlock().unwrap();
+    lock.unlock().unwrap();
+    (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
+    let owner = client.current_owner();
+    world.arrives(&fault);
+    world.stays_held(ms(100), "partial", owner, 3);
+    (0..3).for_each(|_| lock.unlock().unwrap());
+    assert!(world.is_free("partial"));
+});
+
+scenario!(a_release_after_an_abort_frees_nothing, |world| {
+    // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
+    let near = Proxy::to(world.proxy.address());
+    let client = world.builder_to(&near.url()).build().unwrap();
+    let lock = client.get_lock("aborted");
+    for way in ["unlock", "drop", "drop and wait"] {
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let (old, fault) = (first.owner(), world.proxy.next(releases("aborted"), Do::HoldRequest));
+        match way {
+            "unlock" => std::thread::scope(|scope| {
+                scope.spawn(|| {
                     fault.wait_for(1, LONG);
                     near.kill(Which::All, Then::Reset);
-                    if way == "drop and wait" {
-                        assert!(eventually(LONG, || near.connections() == 0));
-                    }
+                });
+                first.unlock().unwrap();
+            }),
+            _ => {
+                drop(first);
+                fault.wait_for(1, LONG);
+                near.kill(Which::All, Then::Reset);
+                if way == "drop and wait" {
+                    assert!(eventually(LONG, || near.connections() == 0));
                 }
             }
-            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            assert_ne!(second.owner(), old, "{way}");
-            arrives(world, &fault);
-            stays(world, "aborted", second.owner(), 1);
-            assert!(!elsewhere(|| lock.try_lock().unwrap()));
-            second.unlock().unwrap();
-            assert!(world.is_free("aborted"), "{way}");
         }
-        drop((lock, client));
-        let closed = eventually(LONG, || near.connections() == 0);
-        assert!(closed, "connections are left");
-    });
-}
+        let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        assert_ne!(second.owner(), old, "{way}");
+        world.arrives(&fault);
+        world.stays_held(ms(100), "aborted", second.owner(), 1);
+        assert!(!elsewhere(|| lock.try_lock().unwrap()));
+        second.unlock().unwrap();
+        assert!(world.is_free("aborted"), "{way}");
+    }
+    drop((lock, client));
+    let closed = eventually(LONG, || near.connections() == 0);
+    assert!(closed, "connections are left");
+});
 
 #[test]
 fn late_delivered_releases_free_nothing() {
@@ -221,11 +155,7 @@ fn late_delivered_releases_free_nothing() {
                 let old = first.owner();
                 // Bytes on existing connections are lost until the network is healed.
                 let cut = net.cut_connections(&world.server);
-                if way == "unlock" {
-                    first.unlock().unwrap();
-                } else {
-                    drop(first);
-                }
+                end(way, first);
                 let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 assert_ne!(second.owner(), old, "{way}");
                 let before = world.scripts_run();
@@ -242,60 +172,50 @@ fn late_delivered_releases_free_nothing() {
     });
 }
 
-#[test]
-fn a_forgotten_release_script_frees_no_later_hold() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let lock = client.get_lock("noscript");
-        for round in 0..30 {
-            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            world.does(&["SCRIPT", "FLUSH"]);
-            if round % 4 == 0 {
-                // After this the server knows the script of the thread's next attempt, so that attempt
-                // arrives before the repeated release.
-                assert!(!other.get_lock("noscript").try_lock().unwrap());
-            }
-            let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
-            if round % 2 == 0 {
-                drop(first);
-            } else {
-                first.unlock().unwrap();
-            }
-            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-            fault.wait_for(1, LONG);
-            throughout(ms(40), || {
-                world.assert_held("noscript", second.owner(), 1);
-                second.check().is_ok()
-            });
+scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
+    let (client, other) = (world.client(), world.direct());
+    let lock = client.get_lock("noscript");
+    for round in 0..30 {
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        world.does(&["SCRIPT", "FLUSH"]);
+        if round % 4 == 0 {
+            // After this the server knows the script of the thread's next attempt, so that attempt
+            // arrives before the repeated release.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
-            second.unlock().unwrap();
-            assert!(world.is_free("noscript"));
         }
-    });
-}
+        let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
+        end(["drop", "unlock"][round % 2], first);
+        let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        fault.wait_for(1, LONG);
+        throughout(ms(40), || {
+            world.assert_held("noscript", second.owner(), 1);
+            second.check().is_ok()
+        });
+        assert!(!other.get_lock("noscript").try_lock().unwrap());
+        second.unlock().unwrap();
+        assert!(world.is_free("noscript"));
+    }
+});
 
-#[test]
-fn an_expired_hold_never_counts() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let lock = client.get_lock("expired");
-        let lease = ms(200);
-        let outer = lock.acquire_with(&leased(lease)).unwrap().unwrap();
-        let inner = lock.acquire_with(&leased(lease)).unwrap().unwrap();
-        assert!(eventually(LONG, || world.is_free("expired")));
-        let theirs = other.get_lock("expired").acquire().unwrap();
-        assert!(!lock.try_lock().unwrap());
-        world.assert_held("expired", theirs.owner(), 1);
-        theirs.unlock().unwrap();
-        let again = lock.acquire().unwrap();
-        world.assert_held("expired", again.owner(), 1);
-        assert!(inner.unlock().unwrap_err().is_lost() && outer.unlock().unwrap_err().is_lost());
-        throughout(T, || world.fields("expired").len() == 1);
-        world.assert_held("expired", again.owner(), 1);
-        again.unlock().unwrap();
-        assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::Free)));
-    });
-}
+scenario!(an_expired_hold_never_counts, |world| {
+    let (client, other) = (world.client(), world.direct());
+    let lock = client.get_lock("expired");
+    let lease = ms(200);
+    let outer = lock.acquire_with(&leased(lease)).unwrap().unwrap();
+    let inner = lock.acquire_with(&leased(lease)).unwrap().unwrap();
+    assert!(eventually(LONG, || world.is_free("expired")));
+    let theirs = other.get_lock("expired").acquire().unwrap();
+    assert!(!lock.try_lock().unwrap());
+    world.assert_held("expired", theirs.owner(), 1);
+    theirs.unlock().unwrap();
+    let again = lock.acquire().unwrap();
+    world.assert_held("expired", again.owner(), 1);
+    assert!(inner.unlock().unwrap_err().is_lost() && outer.unlock().unwrap_err().is_lost());
+    throughout(T, || world.fields("expired").len() == 1);
+    world.assert_held("expired", again.owner(), 1);
+    again.unlock().unwrap();
+    assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::Free)));
+});
 
 /// Writes under a fence, as a store that refuses older tokens.
 const FENCED_WRITE: &str =

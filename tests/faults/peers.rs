@@ -1,13 +1,9 @@
 //! Faults of Redisson's side, made by hand on the same keys, must not break our locks.
 
-use super::world::{L, P, R, T, World, about, scenario};
+use super::world::{L, P, R, T, World, about};
 use crate::support::prelude::*;
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
-
-fn does(world: &World, words: &[&str]) {
-    world.does(words);
-}
 
 #[track_caller]
 fn await_listener(world: &World, channel: &str) {
@@ -15,244 +11,201 @@ fn await_listener(world: &World, channel: &str) {
     assert!(eventually(LONG, listened), "nobody listens to {channel}");
 }
 
-/// An interrupted Java thread stays in the queue: the lock is free, but not for those behind it. Java's
-/// waiters then ask thousands of times a second.
-#[test]
-fn a_dead_fair_waiter_causes_no_storm() {
-    scenario(|world| {
-        let client = world.client();
-        let ghost = ms(2_500);
-        let time: Vec<String> = world.run(&["TIME"]);
-        let until = time[0].parse::<u64>().unwrap() * 1_000 + u64::try_from(ghost.as_millis()).unwrap();
-        does(world, &["RPUSH", "redisson_lock_queue:{ghost}", JAVA]);
-        does(world, &["ZADD", "redisson_lock_timeout:{ghost}", &until.to_string(), JAVA]);
-        let begun = now();
-        let waiters: Vec<_> = (0..3)
-            .map(|_| {
-                let lock = client.get_fair_lock("ghost");
-                call(move || lock.acquire().unwrap().unlock().unwrap())
-            })
-            .collect();
-        for waiter in waiters {
-            waiter.returns_within(begun, ghost + P, "the end of the ghost");
-        }
-        let asked = world.proxy.count(about("ghost"));
-        // Each waiter asks twice at first and once a second later; the grants and releases come on top.
-        assert!(asked < 40, "{asked} requests");
-        world.all_are_given_back(T);
-    });
-}
+// An interrupted Java thread stays in the queue: the lock is free, but not for those behind it. Java's
+// waiters then ask thousands of times a second.
+scenario!(a_dead_fair_waiter_causes_no_storm, |world| {
+    let client = world.client();
+    let ghost = ms(2_500);
+    let time: Vec<String> = world.run(&["TIME"]);
+    let until = time[0].parse::<u64>().unwrap() * 1_000 + u64::try_from(ghost.as_millis()).unwrap();
+    world.does(&["RPUSH", "redisson_lock_queue:{ghost}", JAVA]);
+    world.does(&["ZADD", "redisson_lock_timeout:{ghost}", &until.to_string(), JAVA]);
+    let begun = now();
+    let waiters: Vec<_> = (0..3).map(|_| call(turn(client.get_fair_lock("ghost")))).collect();
+    for waiter in waiters {
+        waiter.returns_within(begun, ghost + P, "the end of the ghost");
+    }
+    let asked = world.proxy.count(about("ghost"));
+    // Each waiter asks twice at first and once a second later; the grants and releases come on top.
+    assert!(asked < 40, "{asked} requests");
+    world.all_are_given_back(T);
+});
 
-/// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
-#[test]
-fn a_fair_waiter_keeps_waiting_after_a_vain_wake_up() {
-    scenario(|world| {
-        let client = world.client();
-        let held = world.direct().get_fair_lock("poked").acquire().unwrap();
-        let lock = client.get_fair_lock("poked");
-        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
-        await_listener(world, "redisson_lock__channel:{poked}:");
-        let channels: Vec<String> = world.run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{poked}:*"]);
-        for _ in 0..20 {
-            does(world, &["PUBLISH", &channels[0], "0"]);
-        }
-        throughout(ms(100), || !waiter.is_over() && held.check().is_ok());
+// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
+scenario!(a_fair_waiter_keeps_waiting_after_a_vain_wake_up, |world| {
+    let client = world.client();
+    let held = world.direct().get_fair_lock("poked").acquire().unwrap();
+    let waiter = call(turn(client.get_fair_lock("poked")));
+    await_listener(world, "redisson_lock__channel:{poked}:");
+    let channels: Vec<String> = world.run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{poked}:*"]);
+    for _ in 0..20 {
+        world.does(&["PUBLISH", &channels[0], "0"]);
+    }
+    throughout(ms(100), || !waiter.is_over() && held.check().is_ok());
+    let freed = now();
+    held.unlock().unwrap();
+    waiter.returns_within(freed, ms(50), "its turn");
+});
+
+// A Java writer that keeps reading notifies no readers.
+scenario!(a_downgrade_without_a_message_is_found_by_polling, |world| {
+    let client = world.client();
+    let writer = format!("{JAVA}:write");
+    world.does(&["HSET", "quiet", "mode", "write", &writer, "1", JAVA, "1"]);
+    world.does(&["PEXPIRE", "quiet", "30000"]);
+    world.does(&["SET", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1"), "1", "PX", "30000"]);
+    let reader = call(turn(client.get_read_write_lock("quiet").read().clone()));
+    await_listener(world, "redisson_rwlock:{quiet}");
+    assert!(!elsewhere(|| client.get_read_write_lock("quiet").read().try_lock().unwrap()));
+    let quietly = now();
+    world.does(&["HDEL", "quiet", &writer]);
+    world.does(&["HSET", "quiet", "mode", "read"]);
+    reader.returns_within(quietly, P, "being let in");
+    // Java still reads: our reader's release does not end its hold.
+    assert_eq!(world.fields("quiet").len(), 2);
+    assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
+    world.does(&["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
+});
+
+scenario!(polling_finds_the_release_of_javas_spin_lock, |world| {
+    let client = world.client();
+    let kinds = [client.get_lock("spin"), client.get_spin_lock("spin"), client.get_fair_lock("spin")];
+    for lock in kinds {
+        world.does(&["HSET", "spin", JAVA, "1"]);
+        world.does(&["PEXPIRE", "spin", "30000"]);
+        let waiter = call(turn(lock.clone()));
+        throughout(ms(100), || !waiter.is_over());
         let freed = now();
-        held.unlock().unwrap();
-        waiter.returns_within(freed, ms(50), "its turn");
-    });
-}
+        world.does(&["DEL", "spin"]);
+        waiter.returns_within(freed, P, "finding it free");
+    }
+});
 
-/// A Java writer that keeps reading notifies no readers.
-#[test]
-fn a_downgrade_without_a_message_is_found_by_polling() {
-    scenario(|world| {
-        let client = world.client();
-        let writer = format!("{JAVA}:write");
-        does(world, &["HSET", "quiet", "mode", "write", &writer, "1", JAVA, "1"]);
-        does(world, &["PEXPIRE", "quiet", "30000"]);
-        does(world, &["SET", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1"), "1", "PX", "30000"]);
-        let lock = client.get_read_write_lock("quiet");
-        let reader = call(move || lock.read().acquire().unwrap().unlock().unwrap());
-        await_listener(world, "redisson_rwlock:{quiet}");
-        assert!(!elsewhere(|| client.get_read_write_lock("quiet").read().try_lock().unwrap()));
-        let quietly = now();
-        does(world, &["HDEL", "quiet", &writer]);
-        does(world, &["HSET", "quiet", "mode", "read"]);
-        reader.returns_within(quietly, P, "being let in");
-        // Java still reads: our reader's release does not end its hold.
-        assert_eq!(world.fields("quiet").len(), 2);
-        assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
-        does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
-    });
-}
-
-#[test]
-fn polling_finds_the_release_of_javas_spin_lock() {
-    scenario(|world| {
-        let client = world.client();
-        let kinds = [client.get_lock("spin"), client.get_spin_lock("spin"), client.get_fair_lock("spin")];
-        for lock in kinds {
-            does(world, &["HSET", "spin", JAVA, "1"]);
-            does(world, &["PEXPIRE", "spin", "30000"]);
-            let waiting = lock.clone();
-            let waiter = call(move || waiting.acquire().unwrap().unlock().unwrap());
-            throughout(ms(100), || !waiter.is_over());
-            let freed = now();
-            does(world, &["DEL", "spin"]);
-            waiter.returns_within(freed, P, "finding it free");
-        }
-    });
-}
-
-/// Java publishes negative numbers and other texts, at which its own reader fails.
-#[test]
-fn malformed_messages_do_not_end_a_wait() {
-    scenario(|world| {
-        let client = world.client();
-        let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
-        semaphore.try_set_permits(1).unwrap();
-        latch.try_set_count(1).unwrap();
-        let permit = semaphore.acquire(1).unwrap();
-        let waiters = [
-            call_on(semaphore.clone(), move |semaphore| semaphore.acquire(1).unwrap().unlock().unwrap()),
-            call_on(latch.clone(), move |latch| latch.wait().unwrap()),
-        ];
-        let channels = ["redisson_sc:{sem}", "redisson_countdownlatch__channel__{latch}"];
-        for channel in channels {
-            await_listener(world, channel);
-            for payload in ["-3", "0", "99999999999999999999", "no number", ""] {
-                does(world, &["PUBLISH", channel, payload]);
-            }
-        }
-        throughout(ms(100), || waiters.iter().all(|waiter| !waiter.is_over()));
-        let freed = now();
-        permit.unlock().unwrap();
-        latch.count_down().unwrap();
-        for waiter in waiters {
-            waiter.returns_within(freed, ms(50), "its turn");
-        }
-        drop((semaphore, latch, client));
-        world.lock_keys().iter().for_each(|key| does(world, &["DEL", key]));
-    });
-}
-
-/// Java's `delete` announces a new count.
-#[test]
-fn a_latch_that_java_deletes_opens_for_ours() {
-    scenario(|world| {
-        let client = world.client();
-        does(world, &["SET", "deleted", "3"]);
-        let latch = client.get_count_down_latch("deleted");
-        let waiter = call(move || latch.wait().unwrap());
-        let channel = "redisson_countdownlatch__channel__{deleted}";
+// Java publishes negative numbers and other texts, at which its own reader fails.
+scenario!(malformed_messages_do_not_end_a_wait, |world| {
+    let client = world.client();
+    let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
+    semaphore.try_set_permits(1).unwrap();
+    latch.try_set_count(1).unwrap();
+    let permit = semaphore.acquire(1).unwrap();
+    let waiters = [
+        call_on(semaphore.clone(), move |semaphore| semaphore.acquire(1).unwrap().unlock().unwrap()),
+        call_on(latch.clone(), move |latch| latch.wait().unwrap()),
+    ];
+    let channels = ["redisson_sc:{sem}", "redisson_countdownlatch__channel__{latch}"];
+    for channel in channels {
         await_listener(world, channel);
-        let deleted = now();
-        does(world, &["DEL", "deleted"]);
-        does(world, &["PUBLISH", channel, "1"]);
-        waiter.returns_within(deleted, ms(50), "going on");
-    });
-}
+        for payload in ["-3", "0", "99999999999999999999", "no number", ""] {
+            world.does(&["PUBLISH", channel, payload]);
+        }
+    }
+    throughout(ms(100), || waiters.iter().all(|waiter| !waiter.is_over()));
+    let freed = now();
+    permit.unlock().unwrap();
+    latch.count_down().unwrap();
+    for waiter in waiters {
+        waiter.returns_within(freed, ms(50), "its turn");
+    }
+    drop((semaphore, latch, client));
+    world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+});
 
-/// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
-/// lock's queue.
-#[test]
-fn expired_queue_and_counter_keys_lose_no_order_or_fence() {
-    scenario(|world| {
-        let client = world.client();
-        let fenced = client.get_fenced_lock("multi");
-        let first = fenced.lock_and_get_token().unwrap();
-        does(world, &["DEL", "redisson_lock_token:{multi}"]);
-        fenced.unlock().unwrap();
-        assert!(fenced.lock_and_get_token().unwrap() > first);
-        fenced.unlock().unwrap();
-        let held = world.direct().get_fair_lock("fair").acquire().unwrap();
-        let lock = client.get_fair_lock("fair");
-        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
-        await_listener(world, "redisson_lock__channel:{fair}:");
-        does(world, &["DEL", "redisson_lock_queue:{fair}", "redisson_lock_timeout:{fair}"]);
-        let freed = now();
-        held.unlock().unwrap();
-        waiter.returns_within(freed, P, "its turn, though its place was taken away");
-        for key in world.lock_keys() {
-            assert!(world.ttl(&key) > 0, "{key} has no end");
-            does(world, &["DEL", &key]);
+// Java's `delete` announces a new count.
+scenario!(a_latch_that_java_deletes_opens_for_ours, |world| {
+    let client = world.client();
+    world.does(&["SET", "deleted", "3"]);
+    let latch = client.get_count_down_latch("deleted");
+    let waiter = call(move || latch.wait().unwrap());
+    let channel = "redisson_countdownlatch__channel__{deleted}";
+    await_listener(world, channel);
+    let deleted = now();
+    world.does(&["DEL", "deleted"]);
+    world.does(&["PUBLISH", channel, "1"]);
+    waiter.returns_within(deleted, ms(50), "going on");
+});
+
+// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
+// lock's queue.
+scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
+    let client = world.client();
+    let fenced = client.get_fenced_lock("multi");
+    let first = fenced.lock_and_get_token().unwrap();
+    world.does(&["DEL", "redisson_lock_token:{multi}"]);
+    fenced.unlock().unwrap();
+    assert!(fenced.lock_and_get_token().unwrap() > first);
+    fenced.unlock().unwrap();
+    let held = world.direct().get_fair_lock("fair").acquire().unwrap();
+    let waiter = call(turn(client.get_fair_lock("fair")));
+    await_listener(world, "redisson_lock__channel:{fair}:");
+    world.does(&["DEL", "redisson_lock_queue:{fair}", "redisson_lock_timeout:{fair}"]);
+    let freed = now();
+    held.unlock().unwrap();
+    waiter.returns_within(freed, P, "its turn, though its place was taken away");
+    for key in world.lock_keys() {
+        assert!(world.ttl(&key) > 0, "{key} has no end");
+        world.does(&["DEL", &key]);
+    }
+});
+
+// Java reads a lock without an end as "token -1, granted".
+scenario!(a_lock_without_expiry_counts_as_busy, |world| {
+    let client = world.client();
+    world.does(&["HSET", "endless", JAVA, "1"]);
+    assert_eq!(client.get_fenced_lock("endless").try_lock_and_get_token(ms(20)).unwrap(), None);
+    assert!(!client.get_fair_lock("endless").try_lock_for(ms(20)).unwrap());
+    world.does(&["DEL", "endless"]);
+    world.does(&["HSET", "endless", "mode", "write", &format!("{JAVA}:write"), "1"]);
+    assert!(!client.get_read_write_lock("endless").read().try_lock_for(ms(20)).unwrap());
+    assert!(client.get_read_write_lock("endless").write_fenced().try_acquire_for(ms(20)).unwrap().is_none());
+    world.does(&["DEL", "endless"]);
+});
+
+// Redisson's tests of renewals: the server came back empty while the lock was held.
+scenario!(holds_after_a_lost_read_write_lock_are_renewed, |world| {
+    let client = world.client();
+    let halves =
+        || [client.get_read_write_lock("r").read().clone(), client.get_read_write_lock("w").write().clone()];
+    let guards = halves().map(|half| half.acquire().unwrap());
+    let losses = guards.each_ref().map(leasehold::Guard::lost);
+    world.server.restart();
+    let back = now();
+    for lost in losses {
+        let loss = lost.recv_timeout(LONG).unwrap();
+        assert!(matches!(loss.reason, LossReason::Gone | LossReason::Expired), "{loss:?}");
+    }
+    comes_within(back, L + R, "the news", || guards.iter().all(|guard| guard.check().is_err()));
+    for guard in guards {
+        assert!(guard.unlock().unwrap_err().is_lost());
+    }
+    let again = halves().map(|half| half.acquire().unwrap());
+    throughout(2 * L, || again.iter().all(|guard| guard.check().is_ok()));
+    let rival = world.direct();
+    elsewhere(|| {
+        for name in ["r", "w"] {
+            assert!(!rival.get_read_write_lock(name).write().try_lock().unwrap(), "{name}");
         }
     });
-}
+    again.into_iter().for_each(|guard| guard.unlock().unwrap());
+    let_pass(SLACK, "so that what was sent has arrived");
+});
 
-/// Java reads a lock without an end as "token -1, granted".
-#[test]
-fn a_lock_without_expiry_counts_as_busy() {
-    scenario(|world| {
-        let client = world.client();
-        does(world, &["HSET", "endless", JAVA, "1"]);
-        assert_eq!(client.get_fenced_lock("endless").try_lock_and_get_token(ms(20)).unwrap(), None);
-        assert!(!client.get_fair_lock("endless").try_lock_for(ms(20)).unwrap());
-        does(world, &["DEL", "endless"]);
-        does(world, &["HSET", "endless", "mode", "write", &format!("{JAVA}:write"), "1"]);
-        assert!(!client.get_read_write_lock("endless").read().try_lock_for(ms(20)).unwrap());
-        assert!(
-            client.get_read_write_lock("endless").write_fenced().try_acquire_for(ms(20)).unwrap().is_none()
-        );
-        does(world, &["DEL", "endless"]);
-    });
-}
-
-/// Redisson's tests of renewals: the server came back empty while the lock was held.
-#[test]
-fn holds_after_a_lost_read_write_lock_are_renewed() {
-    scenario(|world| {
-        let client = world.client();
-        let halves = || {
-            [client.get_read_write_lock("r").read().clone(), client.get_read_write_lock("w").write().clone()]
-        };
-        let guards = halves().map(|half| half.acquire().unwrap());
-        let losses = guards.each_ref().map(leasehold::Guard::lost);
-        world.server.restart();
-        let back = now();
-        for lost in losses {
-            let loss = lost.recv_timeout(LONG).unwrap();
-            assert!(matches!(loss.reason, LossReason::Gone | LossReason::Expired), "{loss:?}");
-        }
-        comes_within(back, L + R, "the news", || guards.iter().all(|guard| guard.check().is_err()));
-        for guard in guards {
-            assert!(guard.unlock().unwrap_err().is_lost());
-        }
-        let again = halves().map(|half| half.acquire().unwrap());
-        throughout(2 * L, || again.iter().all(|guard| guard.check().is_ok()));
-        let rival = world.direct();
-        elsewhere(|| {
-            for name in ["r", "w"] {
-                assert!(!rival.get_read_write_lock(name).write().try_lock().unwrap(), "{name}");
-            }
-        });
-        again.into_iter().for_each(|guard| guard.unlock().unwrap());
-        let_pass(SLACK, "so that what was sent has arrived");
-    });
-}
-
-#[test]
-fn all_keys_of_a_kind_use_the_mapped_name() {
-    scenario(|world| {
-        let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
-        let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();
-        let lock = client.get_fair_lock("k");
-        let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
-        let there = |key: &str| assert!(eventually(LONG, || !world.is_free(key)), "{key}");
-        there("redisson_lock_queue:{k:mapped}");
-        there("redisson_lock_timeout:{k:mapped}");
-        held.unlock().unwrap();
-        waiter.outcome();
-        let reading = client.get_read_write_lock("rw").read().acquire().unwrap();
-        there(&format!("{{rw:mapped}}:{}:rwlock_timeout:1", reading.owner()));
-        reading.unlock().unwrap();
-        let permits = client.get_expirable_semaphore("p");
-        permits.try_set_permits(1).unwrap();
-        let permit = permits.acquire_with(1, &leased(Duration::from_secs(9))).unwrap().unwrap();
-        there("{p:mapped}:timeout");
-        permit.unlock().unwrap();
-        assert!(permits.delete().unwrap());
-        world.lock_keys().iter().for_each(|key| does(world, &["DEL", key]));
-    });
-}
+scenario!(all_keys_of_a_kind_use_the_mapped_name, |world| {
+    let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
+    let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();
+    let waiter = call(turn(client.get_fair_lock("k")));
+    let there = |key: &str| assert!(eventually(LONG, || !world.is_free(key)), "{key}");
+    there("redisson_lock_queue:{k:mapped}");
+    there("redisson_lock_timeout:{k:mapped}");
+    held.unlock().unwrap();
+    waiter.outcome();
+    let reading = client.get_read_write_lock("rw").read().acquire().unwrap();
+    there(&format!("{{rw:mapped}}:{}:rwlock_timeout:1", reading.owner()));
+    reading.unlock().unwrap();
+    let permits = client.get_expirable_semaphore("p");
+    permits.try_set_permits(1).unwrap();
+    let permit = permits.acquire_with(1, &leased(Duration::from_secs(9))).unwrap().unwrap();
+    there("{p:mapped}:timeout");
+    permit.unlock().unwrap();
+    assert!(permits.delete().unwrap());
+    world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+});

@@ -1,15 +1,15 @@
 //! Servers that refuse, and wrong addresses: typed errors, at once, and nothing half done.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 
-use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario, scenario_on};
+use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::texts;
 use crate::support::prelude::*;
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, default_server};
 use crate::support::spawn;
+use crate::support::talk::{saying, talking};
 
 #[derive(Clone)]
 struct Rights {
@@ -97,9 +97,8 @@ fn with_rights(world: &World, missing: &str) -> usize {
     for name in ["app:a", "app:b"] {
         let plain = client.get_lock(name);
         let fenced = client.get_fenced_lock(name);
-        let begun = now();
-        let taken = if name == "app:a" { plain.lock() } else { fenced.lock() };
-        within(begun, T, "a lock or its refusal");
+        let half = if name == "app:a" { &plain } else { &*fenced };
+        let taken = in_time(T, "a lock or its refusal", || half.lock());
         assert_every_hash_has_a_ttl(&world.server);
         match taken {
             Err(error) => {
@@ -171,9 +170,7 @@ fn a_changed_password_costs_no_hold() {
         await_renewal(&guard);
         // New connections are refused: a typed error, and no loss.
         world.proxy.kill(Which::Others, Then::Reset);
-        let begun = now();
-        let error = client.get_lock("other").lock().unwrap_err();
-        within(begun, T, "the refusal");
+        let error = in_time(T, "the refusal", || client.get_lock("other").lock().unwrap_err());
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
@@ -184,69 +181,45 @@ fn a_changed_password_costs_no_hold() {
     });
 }
 
-#[test]
-fn a_new_replica_refuses_without_a_loss() {
-    scenario(|world| {
-        let (client, seen) = world.watched_keeping();
-        let nobody = Port::claim();
-        let guard = client.get_lock("replica").acquire().unwrap();
-        await_renewal(&guard);
-        world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
-        let error = client.get_lock("other").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let begun = now();
-        assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
-        within(begun, T, "the refusal");
-        comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
-        world.does(&["REPLICAOF", "NO", "ONE"]);
-        comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
-        guard.unlock().unwrap();
-        client.get_lock("other").lock().unwrap();
-        client.get_lock("other").unlock().unwrap();
-        assert_eq!(seen.losses(), 0);
-    });
-}
+scenario!(a_new_replica_refuses_without_a_loss, |world| {
+    let (client, seen) = world.watched_keeping();
+    let nobody = Port::claim();
+    let guard = client.get_lock("replica").acquire().unwrap();
+    await_renewal(&guard);
+    world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
+    let error = client.get_lock("other").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+    let begun = now();
+    assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
+    within(begun, T, "the refusal");
+    comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
+    world.does(&["REPLICAOF", "NO", "ONE"]);
+    comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
+    guard.unlock().unwrap();
+    client.get_lock("other").lock().unwrap();
+    client.get_lock("other").unlock().unwrap();
+    assert_eq!(seen.losses(), 0);
+});
 
-#[test]
-fn a_full_server_is_busy_and_keeps_holders() {
-    scenario(|world| {
-        let (client, seen) = world.watched_keeping();
-        let guard = client.get_lock("kept").acquire().unwrap();
-        await_renewal(&guard);
-        let mut admin = world.server.admin();
-        let mut most = |number: usize| {
-            redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
-        };
-        most(1);
-        let begun = now();
-        let error = world.builder().build().unwrap_err();
-        within(begun, T, "the refusal");
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        assert!(error.is_retryable(), "{error}");
-        await_renewal(&guard);
-        most(1000);
-        guard.unlock().unwrap();
-        assert_eq!(seen.losses(), 0);
-        world.client().with_lock("kept", |_guard| ()).unwrap();
-    });
-}
-
-fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}/", listener.local_addr().unwrap());
-    let server = listener.try_clone().unwrap();
-    drop(start(move || {
-        while let Ok((mut socket, _)) = server.accept() {
-            let mut chunk = [0; 4096];
-            if socket.read(&mut chunk).is_ok_and(|count| count > 0) {
-                drop(socket.write_all(bytes));
-                while socket.read(&mut chunk).is_ok_and(|count| count > 0) {}
-            }
-        }
-    }));
-    (url, listener)
-}
+scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
+    let (client, seen) = world.watched_keeping();
+    let guard = client.get_lock("kept").acquire().unwrap();
+    await_renewal(&guard);
+    let mut admin = world.server.admin();
+    let mut most = |number: usize| {
+        redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
+    };
+    most(1);
+    let error = in_time(T, "the refusal", || world.builder().build().unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.is_retryable(), "{error}");
+    await_renewal(&guard);
+    most(1000);
+    guard.unlock().unwrap();
+    assert_eq!(seen.losses(), 0);
+    world.client().with_lock("kept", |_guard| ()).unwrap();
+});
 
 #[test]
 fn an_unsuitable_server_is_refused_with_the_reason() {
@@ -260,28 +233,23 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
     ];
     alone(|| {
         for (bytes, kind, word) in cases {
-            let (url, _listener) = answering(bytes);
-            let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err();
-            within(begun, T, "the refusal");
+            let server = saying(bytes.to_vec());
+            let url = format!("redis://{}/", server.address);
+            let error = in_time(T, "the refusal", || {
+                LockClient::builder().url(&url).connect_timeout(CONNECT).build().unwrap_err()
+            });
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
         // One address is silent, one hangs up, and at one no server listens.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let hanging_up = TcpListener::bind("127.0.0.1:0").unwrap();
-        let nobody = Port::claim();
-        let hang_up = hanging_up.try_clone().unwrap();
-        drop(start(move || while hang_up.accept().is_ok() {}));
-        for address in [
-            silent.local_addr().unwrap().to_string(),
-            hanging_up.local_addr().unwrap().to_string(),
-            format!("127.0.0.1:{}", nobody.number()),
-        ] {
+        let (hanging_up, nobody) = (talking(drop), Port::claim());
+        let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();
+        for address in [silent.local_addr().unwrap(), hanging_up.address, nobody] {
             let url = format!("redis://{address}/");
-            let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
-            within(begun, T, "the refusal");
+            let error = in_time(T, "the refusal", || {
+                LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err()
+            });
             assert!(
                 matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
                 "{}",

@@ -1,53 +1,46 @@
 //! Servers that stop, stall, lose data and come back.
 
-use super::world::{KEPT, L, OWN, P, R, T, World, about, await_renewal, scenario, scenario_on};
+use super::world::{KEPT, L, OWN, P, R, T, World, about, await_renewal, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::Which;
 
-#[test]
-fn a_short_server_stop_costs_no_hold() {
-    scenario(|world| {
-        // The lease exceeds the stop by the delays of a busy machine.
-        let (lease, seen) = (4 * L, Seen::default());
-        let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
-        let client = options.build().unwrap();
-        let guard = client.get_lock("stopped").acquire().unwrap();
-        let waiting = client.get_lock("stopped");
-        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
-        for _ in 0..2 {
-            world.server.stop();
-            let_pass(lease / 2, "while the server stands still");
-            world.server.cont();
-            throughout(R + T, || guard.check().is_ok());
-        }
-        world.assert_held("stopped", guard.owner(), 1);
-        let unlocked = now();
-        guard.unlock().unwrap();
-        waiter.returns_within(unlocked, P, "taking over").unwrap();
-        assert_eq!(seen.losses(), 0);
-    });
-}
-
-#[test]
-fn a_long_server_stop_loses_the_hold() {
-    scenario(|world| {
-        let (client, seen) = world.watched();
-        let guard = client.get_lock("frozen").acquire().unwrap();
-        let stopped = now();
+scenario!(a_short_server_stop_costs_no_hold, |world| {
+    // The lease exceeds the stop by the delays of a busy machine.
+    let (lease, seen) = (4 * L, Seen::default());
+    let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
+    let client = options.build().unwrap();
+    let guard = client.get_lock("stopped").acquire().unwrap();
+    let waiter = call(turn(client.get_lock("stopped")));
+    for _ in 0..2 {
         world.server.stop();
-        comes_within(stopped, L, "the loss", || guard.check().is_err());
-        seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
-        let_pass(L, "so that the server finds every lease over");
+        let_pass(lease / 2, "while the server stands still");
         world.server.cont();
-        // Buffered renewals arrive now.
-        throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
-        assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
-        let again = client.get_lock("frozen").acquire().unwrap();
-        world.assert_held("frozen", again.owner(), 1);
-        again.unlock().unwrap();
-    });
-}
+        throughout(R + T, || guard.check().is_ok());
+    }
+    world.assert_held("stopped", guard.owner(), 1);
+    let unlocked = now();
+    guard.unlock().unwrap();
+    waiter.returns_within(unlocked, P, "taking over");
+    assert_eq!(seen.losses(), 0);
+});
+
+scenario!(a_long_server_stop_loses_the_hold, |world| {
+    let (client, seen) = world.watched();
+    let guard = client.get_lock("frozen").acquire().unwrap();
+    let stopped = now();
+    world.server.stop();
+    comes_within(stopped, L, "the loss", || guard.check().is_err());
+    seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+    let_pass(L, "so that the server finds every lease over");
+    world.server.cont();
+    // Buffered renewals arrive now.
+    throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
+    assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
+    let again = client.get_lock("frozen").acquire().unwrap();
+    world.assert_held("frozen", again.owner(), 1);
+    again.unlock().unwrap();
+});
 
 #[test]
 fn calls_survive_a_blocking_script() {
@@ -70,16 +63,15 @@ fn calls_survive_a_blocking_script() {
         let error = client.get_lock("other").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let begun = now();
-        let error = client.get_lock("other").try_lock_for(ms(200)).unwrap_err();
-        within(begun, ms(200) + T, "a wait for a busy server");
+        let error = in_time(ms(200) + T, "a wait for a busy server", || {
+            client.get_lock("other").try_lock_for(ms(200)).unwrap_err()
+        });
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        let lock = client.get_lock("other");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = call(turn(client.get_lock("other")));
         throughout(ms(200), || !waiter.is_over());
         let killed = now();
         redis::cmd("SCRIPT").arg("KILL").exec(&mut killer).unwrap();
-        waiter.returns_within(killed, P, "getting through").unwrap();
+        waiter.returns_within(killed, P, "getting through");
         script.join().unwrap();
         await_renewal(&guard);
         guard.unlock().unwrap();
@@ -87,47 +79,47 @@ fn calls_survive_a_blocking_script() {
     });
 }
 
-#[test]
-fn flushed_scripts_cost_no_error() {
-    scenario(|world| {
-        // A late answer on a busy machine is no fault of the scripts.
-        let client =
-            || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
-        let clients = [client(), client()];
-        let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let threads: Vec<_> = (0..4)
-            .map(|number| {
-                let client = clients[number % 2].clone();
-                let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
-                start(move || {
-                    let (own, shared) =
-                        (client.get_lock(format!("own-{number}")), client.get_fenced_lock("shared"));
-                    while !stop.load(Ordering::Relaxed) {
-                        let outer = own.acquire().unwrap();
-                        let inner = own.acquire().unwrap();
-                        assert_eq!(own.hold_count().unwrap(), 2);
-                        inner.unlock().unwrap();
-                        drop(outer);
-                        let guard = shared.acquire().unwrap();
-                        guard.check().unwrap();
-                        guard.unlock().unwrap();
-                        done.fetch_add(7, Ordering::Relaxed);
+scenario!(flushed_scripts_cost_no_error, |world| {
+    // A late answer on a busy machine is no fault of the scripts.
+    let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
+    let clients = [client(), client()];
+    let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let threads: Vec<_> = (0..6)
+        .map(|number| {
+            let client = clients[number % 2].clone();
+            let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+            start(move || {
+                let (own, shared) =
+                    (client.get_lock(format!("own-{number}")), client.get_fenced_lock("shared"));
+                while !stop.load(Ordering::Relaxed) {
+                    let outer = own.acquire().unwrap();
+                    let inner = own.acquire().unwrap();
+                    assert_eq!(own.hold_count().unwrap(), 2);
+                    inner.unlock().unwrap();
+                    drop(outer);
+                    let guard = shared.acquire().unwrap();
+                    guard.check().unwrap();
+                    if number < 4 {
+                        guard.unlock().unwrap()
+                    } else {
+                        drop(guard)
                     }
-                })
+                    done.fetch_add(7, Ordering::Relaxed);
+                }
             })
-            .collect();
-        let mut flushed = 0;
-        let enough = || done.load(Ordering::Relaxed) >= 7000;
-        assert!(eventually(LONG_RUN, || {
-            let_pass(ms(20), "between two flushes");
-            world.does(&["SCRIPT", "FLUSH"]);
-            flushed += 1;
-            enough() && flushed >= 30
-        }));
-        stop.store(true, Ordering::Relaxed);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
-}
+        })
+        .collect();
+    let mut flushed = 0;
+    let enough = || done.load(Ordering::Relaxed) >= 7000;
+    assert!(eventually(LONG_RUN, || {
+        let_pass(ms(20), "between two flushes");
+        world.does(&["SCRIPT", "FLUSH"]);
+        flushed += 1;
+        enough() && flushed >= 30
+    }));
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+});
 
 const LONG_RUN: Duration = Duration::from_secs(60);
 
@@ -139,8 +131,7 @@ fn a_restart_with_data_keeps_holds() {
         let lease = 4 * L;
         let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();
         let guard = client.get_lock("durable").acquire().unwrap();
-        let waiting = world.client().get_lock("durable");
-        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
+        let waiter = call(turn(world.client().get_lock("durable")));
         world.await_subscription("durable");
         world.server.kill();
         world.server.restart();
@@ -149,84 +140,75 @@ fn a_restart_with_data_keeps_holds() {
         assert!(!waiter.is_over());
         let unlocked = now();
         guard.unlock().unwrap();
-        waiter.returns_within(unlocked, P, "taking over").unwrap();
+        waiter.returns_within(unlocked, P, "taking over");
         assert_eq!(seen.losses(), 0, "{:?}", seen.events());
     });
 }
 
-#[test]
-fn tokens_grow_after_a_restart_without_data() {
-    scenario(|world| {
-        let (client, seen) = world.watched();
-        let other = world.direct();
-        let lock = client.get_fenced_lock("forgotten");
-        let guard = lock.acquire().unwrap();
-        let nested = lock.acquire().unwrap();
-        world.server.kill();
-        world.server.restart();
-        let back = now();
-        assert_eq!(world.lock_keys(), [""; 0]);
-        let theirs = other.get_fenced_lock("forgotten").acquire().unwrap();
-        comes_within(back, R + T, "the loss", || guard.check().is_err());
-        seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
-        assert!(
-            theirs.fencing_token() > guard.fencing_token(),
-            "{:?} after {:?}",
-            theirs.fencing_token(),
-            guard.fencing_token()
-        );
-        assert!(nested.unlock().unwrap_err().is_lost() && guard.unlock().unwrap_err().is_lost());
-        world.assert_held("forgotten", theirs.owner(), 1);
-        theirs.unlock().unwrap();
-        let again = lock.acquire().unwrap();
-        world.assert_held("forgotten", again.owner(), 1);
-        again.unlock().unwrap();
-    });
-}
+scenario!(tokens_grow_after_a_restart_without_data, |world| {
+    let (client, seen) = world.watched();
+    let other = world.direct();
+    let lock = client.get_fenced_lock("forgotten");
+    let guard = lock.acquire().unwrap();
+    let nested = lock.acquire().unwrap();
+    world.server.kill();
+    world.server.restart();
+    let back = now();
+    assert_eq!(world.lock_keys(), [""; 0]);
+    let theirs = other.get_fenced_lock("forgotten").acquire().unwrap();
+    comes_within(back, R + T, "the loss", || guard.check().is_err());
+    seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
+    assert!(
+        theirs.fencing_token() > guard.fencing_token(),
+        "{:?} after {:?}",
+        theirs.fencing_token(),
+        guard.fencing_token()
+    );
+    assert!(nested.unlock().unwrap_err().is_lost() && guard.unlock().unwrap_err().is_lost());
+    world.assert_held("forgotten", theirs.owner(), 1);
+    theirs.unlock().unwrap();
+    let again = lock.acquire().unwrap();
+    world.assert_held("forgotten", again.owner(), 1);
+    again.unlock().unwrap();
+});
 
 /// The maximum delay of a renewal after the server is back: a check of the connections, or a failed try, and
 /// the pause after it.
 const NOTICED: Duration = ms(300);
 
-/// No renewal is due for a long time: only the ended connections make the client check.
-#[test]
-fn ended_connections_reveal_an_empty_server() {
-    scenario(|world| {
-        for url in [world.server.url(), world.proxy.url()] {
-            let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-            // An earlier hold has set up all connections.
-            client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
-            let guard = client.get_lock("forgotten").acquire().unwrap();
-            world.server.kill();
-            world.server.restart();
-            let back = now();
-            comes_within(back, NOTICED, "the loss", || guard.check().is_err());
-            assert!(guard.unlock().unwrap_err().is_lost());
-        }
-    });
-}
+// No renewal is due for a long time: only the ended connections make the client check.
+scenario!(ended_connections_reveal_an_empty_server, |world| {
+    for url in [world.server.url(), world.proxy.url()] {
+        let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
+        // An earlier hold has set up all connections.
+        client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
+        let guard = client.get_lock("forgotten").acquire().unwrap();
+        world.server.kill();
+        world.server.restart();
+        let back = now();
+        comes_within(back, NOTICED, "the loss", || guard.check().is_err());
+        assert!(guard.unlock().unwrap_err().is_lost());
+    }
+});
 
-#[test]
-fn a_hold_is_renewed_when_its_connections_end() {
-    scenario(|world| {
-        let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
-        let guard = client.get_lock("kept").acquire().unwrap();
-        // A hold without a lease is neither renewed nor lost.
-        client.get_semaphore("counted").try_set_permits(1).unwrap();
-        let permit = client.get_semaphore("counted").acquire(1).unwrap();
-        let_pass(ms(1_000), "so that a renewal shows");
-        let before = guard.remaining();
-        let ended = now();
-        world.does(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        comes_within(ended, NOTICED, "the renewal", || guard.remaining() > before);
-        guard.check().unwrap();
-        guard.unlock().unwrap();
-        permit.check().unwrap();
-        permit.unlock().unwrap();
-        drop(client);
-        world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
-    });
-}
+scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
+    let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
+    let guard = client.get_lock("kept").acquire().unwrap();
+    // A hold without a lease is neither renewed nor lost.
+    client.get_semaphore("counted").try_set_permits(1).unwrap();
+    let permit = client.get_semaphore("counted").acquire(1).unwrap();
+    let_pass(ms(1_000), "so that a renewal shows");
+    let before = guard.remaining();
+    let ended = now();
+    world.does(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    comes_within(ended, NOTICED, "the renewal", || guard.remaining() > before);
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+    permit.check().unwrap();
+    permit.unlock().unwrap();
+    drop(client);
+    world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
+});
 
 #[test]
 fn calls_wait_for_a_server_that_loads_its_data() {
@@ -277,28 +259,24 @@ fn calls_wait_for_a_server_that_loads_its_data() {
     });
 }
 
-#[test]
-fn every_wait_ends_after_the_retry_timeout() {
-    scenario(|world| {
-        let client = world.builder().retry_timeout(ms(800)).build().unwrap();
-        world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
-        let begun = now();
-        let waiters: Vec<_> = (0..4)
-            .map(|_| {
-                let lock = client.get_lock("patience");
-                call(move || lock.lock())
-            })
-            .collect();
-        for waiter in waiters {
-            // T to notice the failure, the retry time-out, and T for the attempt that is pending at its end.
-            let promised = T + ms(800) + T;
-            let error =
-                waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
-            assert!(error.is_retryable(), "{error}");
-        }
-        world.proxy.resume();
-    });
-}
+scenario!(every_wait_ends_after_the_retry_timeout, |world| {
+    let client = world.builder().retry_timeout(ms(800)).build().unwrap();
+    world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
+    let begun = now();
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let lock = client.get_lock("patience");
+            call(move || lock.lock())
+        })
+        .collect();
+    for waiter in waiters {
+        // T to notice the failure, the retry time-out, and T for the attempt that is pending at its end.
+        let promised = T + ms(800) + T;
+        let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+    }
+    world.proxy.resume();
+});
 
 /// Locks each of the first `count` kinds, calls `forget`, and drops the guard: nothing may remain, and no
 /// failed release be reported.
@@ -341,10 +319,11 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
     assert_eq!((failed(), client.stats().releases_failed), (0, 0), "{:?}", seen.events());
 }
 
-#[test]
-fn after_flushed_scripts_dropped_guards_still_release() {
-    scenario(|world| each_dropped_guard_is_released(world, 9, |world, _| world.does(&["SCRIPT", "FLUSH"])));
-}
+scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropped_guard_is_released(
+    world,
+    9,
+    |world, _| world.does(&["SCRIPT", "FLUSH"])
+));
 
 #[test]
 fn after_a_restart_dropped_guards_still_release() {

@@ -1,12 +1,10 @@
 //! No error shows a password, however things fail.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-
 use super::world::{L, R, T, about, scenario_on};
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which, verb};
+use crate::support::talk::saying;
 
 const PASSWORD: &str = "S3CR3T-hunter2";
 
@@ -145,18 +143,9 @@ fn no_refused_connect_shows_the_password() {
             format!("!{PASSWORD}\r\n"),
             format!("HTTP/1.1 400 AUTH locks {PASSWORD}\r\n\r\n"),
         ] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let server = start(move || {
-                let (mut socket, _) = listener.accept().unwrap();
-                let mut chunk = [0; 4096];
-                if socket.read(&mut chunk).is_ok_and(|count| count > 0) {
-                    drop(socket.write_all(&reply.repeat(2).into_bytes()));
-                }
-                while socket.read(&mut chunk).is_ok_and(|count| count > 0) {}
-            });
-            said.error(&build(&format!("redis://locks:{PASSWORD}@{address}/")).unwrap_err());
-            server.join().unwrap();
+            let server = saying(reply.repeat(2).into_bytes());
+            let url = format!("redis://locks:{PASSWORD}@{}/", server.address);
+            said.error(&build(&url).unwrap_err());
         }
         let builder = LockClient::builder().url("redis://h/").username("locks").password(PASSWORD);
         said.add(format!("{builder:?} {builder:#?}"));

@@ -1,78 +1,60 @@
-//! Seven faults that Redisson 4.7 did not pass when measured.
+//! Faults that Redisson 4.7 did not pass when measured.
 
-use super::world::{KEPT, L, R, T, about, await_renewal, releases, scenario};
+use super::world::{KEPT, L, T, about, await_renewal};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then};
 
-#[test]
-fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
-    scenario(|world| {
-        let lock = world.client().get_lock("overflow");
-        for lease in [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_secs(1 << 43)] {
-            for error in [
-                lock.lock_with_lease(lease).unwrap_err(),
-                lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err(),
-                lock.acquire_with(&leased(lease)).map(drop).unwrap_err(),
-            ] {
-                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-            }
-        }
-        assert_eq!(world.proxy.count(|command| command.contains("overflow")), 0);
-        assert!(world.is_free("overflow"));
-    });
-}
-
-#[test]
-fn a_lease_below_a_millisecond_is_refused() {
-    scenario(|world| {
-        let lock = world.client().get_lock("short");
-        for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(500)] {
-            let error = lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err();
+scenario!(an_unusable_lease_is_refused_before_anything_is_sent, |world| {
+    let lock = world.client().get_lock("unusable");
+    let too_short = [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(500)];
+    let too_long = [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_secs(1 << 43)];
+    for lease in too_short.into_iter().chain(too_long) {
+        for error in [
+            lock.lock_with_lease(lease).unwrap_err(),
+            lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err(),
+            lock.acquire_with(&leased(lease)).map(drop).unwrap_err(),
+        ] {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-            assert_eq!(lock.lock_with_lease(lease).unwrap_err().kind(), ErrorKind::InvalidInput);
         }
-        assert_eq!(world.proxy.count(|command| command.contains("short")), 0);
-        let begun = now();
-        let taken = lock.try_lock_for_with_lease(ms(200), ms(1));
-        within(begun, ms(200) + T, "a wait for a lease of one millisecond");
-        match taken {
-            Ok(taken) => assert!(taken || begun.elapsed() >= ms(200)),
-            // Each answer took longer than the lease.
-            Err(error) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
-        }
-    });
-}
+    }
+    assert_eq!(world.proxy.count(|command| command.contains("unusable")), 0);
+    assert!(world.is_free("unusable"));
+    let begun = now();
+    let taken = lock.try_lock_for_with_lease(ms(200), ms(1));
+    within(begun, ms(200) + T, "a wait for a lease of one millisecond");
+    match taken {
+        Ok(taken) => assert!(taken || begun.elapsed() >= ms(200)),
+        // Each answer took longer than the lease.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
+    }
+});
 
-#[test]
-fn a_server_without_memory_only_refuses_acquires() {
-    scenario(|world| {
-        let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-        let (held, nested) = (client.get_lock("held"), client.get_lock("nested"));
-        let guard = held.acquire().unwrap();
-        let outer = nested.acquire().unwrap();
-        let inner = nested.acquire().unwrap();
-        world.does(&["CONFIG", "SET", "maxmemory", "1"]);
-        let error = client.get_lock("another").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let patient = world.builder().retry_timeout(ms(300)).build().unwrap();
-        assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
-        assert!(world.is_free("another"));
-        await_renewal(&guard);
-        await_renewal(&outer);
-        let owner = outer.owner();
-        inner.unlock().unwrap();
-        world.assert_held("nested", owner, 1);
-        outer.unlock().unwrap();
-        guard.unlock().unwrap();
-        assert!(world.is_free("nested") && world.is_free("held"));
-        world.does(&["CONFIG", "SET", "maxmemory", "0"]);
-        assert!(client.get_lock("another").try_lock().unwrap());
-        client.get_lock("another").unlock().unwrap();
-    });
-}
+scenario!(a_server_without_memory_only_refuses_acquires, |world| {
+    let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+    let (held, nested) = (client.get_lock("held"), client.get_lock("nested"));
+    let guard = held.acquire().unwrap();
+    let outer = nested.acquire().unwrap();
+    let inner = nested.acquire().unwrap();
+    world.does(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = client.get_lock("another").try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
+    let patient = world.builder().retry_timeout(ms(300)).build().unwrap();
+    assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
+    assert!(world.is_free("another"));
+    await_renewal(&guard);
+    await_renewal(&outer);
+    let owner = outer.owner();
+    inner.unlock().unwrap();
+    world.assert_held("nested", owner, 1);
+    outer.unlock().unwrap();
+    guard.unlock().unwrap();
+    assert!(world.is_free("nested") && world.is_free("held"));
+    world.does(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert!(client.get_lock("another").try_lock().unwrap());
+    client.get_lock("another").unlock().unwrap();
+});
 
 fn losses_of_a_reply() -> [Do; 4] {
     [
@@ -83,120 +65,38 @@ fn losses_of_a_reply() -> [Do; 4] {
     ]
 }
 
-#[test]
-fn a_grant_with_a_lost_reply_counts_once() {
-    scenario(|world| {
-        for (number, how) in losses_of_a_reply().into_iter().enumerate() {
-            let client = world.client();
-            let (name, what) = (format!("granted-{number}"), format!("{how:?}"));
-            let lock = client.get_lock(&name);
-            let fault = world.proxy.next(about(&name), how);
-            lock.lock().unwrap();
-            assert_eq!(fault.hits(), 1, "{what}");
-            assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
-            world.assert_held_by(&name, &client, 1);
-            let held = world.fields(&name);
-            // Late results of the first request must not show up either.
-            throughout(3 * T, || world.fields(&name) == held);
-            lock.unlock().unwrap();
-            assert!(world.is_free(&name), "{what}: one unlock frees what one lock took");
-        }
-    });
-}
-
-#[test]
-fn a_failed_call_leaves_no_unanswered_grant() {
-    scenario(|world| {
-        for (number, how) in losses_of_a_reply().into_iter().enumerate() {
-            let client = world.client();
-            let (name, what) = (format!("failed-{number}"), format!("{how:?}"));
-            let lock = client.get_lock(&name);
-            let fault = world.proxy.next(about(&name), how);
-            let begun = now();
-            let error = lock.try_lock_for_with_lease(Duration::ZERO, 10 * L).unwrap_err();
-            within(begun, T, "a try");
-            assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
-            assert_eq!(fault.hits(), 1, "{what}");
-            assert_every_hash_has_a_ttl(&world.server);
-            // Removed as soon as the server answers, far before its lease ends.
-            comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(&name));
-            // The same thread gets a hold of its own, not a second level on an orphan.
-            lock.lock().unwrap();
-            assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
-            lock.unlock().unwrap();
-            assert!(world.is_free(&name), "{what}");
-        }
-    });
-}
-
-#[test]
-fn an_acquire_answered_too_late_counts_once() {
-    scenario(|world| {
-        let client = world.client();
-        let lock = client.get_lock("paused");
-        let pause = (2 * T).as_millis().to_string();
-        world.does(&["CLIENT", "PAUSE", &pause, "WRITE"]);
+scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
+    for (how, client, lock) in world.each(losses_of_a_reply(), "granted") {
+        let what = format!("{how:?}");
+        let fault = world.proxy.next(about(lock.name()), how);
         lock.lock().unwrap();
-        world.assert_held_by("paused", &client, 1);
+        assert_eq!(fault.hits(), 1, "{what}");
+        assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
+        world.assert_held_by(lock.name(), &client, 1);
+        let held = world.fields(lock.name());
+        // Late results of the first request must not show up either.
+        throughout(3 * T, || world.fields(lock.name()) == held);
+        lock.unlock().unwrap();
+        assert!(world.is_free(lock.name()), "{what}: one unlock frees what one lock took");
+    }
+});
+
+scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
+    for (how, _client, lock) in world.each(losses_of_a_reply(), "failed") {
+        let what = format!("{how:?}");
+        let fault = world.proxy.next(about(lock.name()), how);
+        let begun = now();
+        let error = lock.try_lock_for_with_lease(Duration::ZERO, 10 * L).unwrap_err();
+        within(begun, T, "a try");
+        assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
+        assert_eq!(fault.hits(), 1, "{what}");
+        assert_every_hash_has_a_ttl(&world.server);
+        // Removed as soon as the server answers, far before its lease ends.
+        comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(lock.name()));
+        // The same thread gets a hold of its own, not a second level on an orphan.
         lock.lock().unwrap();
-        world.assert_held_by("paused", &client, 2);
+        assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         lock.unlock().unwrap();
-        lock.unlock().unwrap();
-        assert!(world.is_free("paused"));
-    });
-}
-
-#[test]
-fn a_deleted_key_is_found_by_the_next_renewal() {
-    scenario(|world| {
-        let (client, seen) = world.watched();
-        let guard = client.get_lock("deleted").acquire().unwrap();
-        let lost = guard.lost();
-        let (tell, told) = leasehold::crossbeam_channel::bounded(1);
-        guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
-        assert!(guard.check().is_ok());
-        let deleted = now();
-        world.does(&["DEL", "deleted"]);
-        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
-        within(deleted, R + T, "the news of the loss");
-        assert_eq!(told.recv_timeout(LONG).unwrap(), LossReason::Gone);
-        within(deleted, R + T, "the callback");
-        assert!(guard.check().unwrap_err().is_lost());
-        seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "deleted"));
-        assert!(guard.unlock().unwrap_err().is_lost());
-        throughout(R, || world.is_free("deleted"));
-    });
-}
-
-#[test]
-fn an_ended_threads_lock_is_free_after_its_lease() {
-    scenario(|world| {
-        let seen = Seen::default();
-        // This counts releases, and a release whose answer is late is repeated.
-        let client = world.builder().command_timeout(LONG).observer(seen.clone()).build().unwrap();
-        let lock = client.get_lock("orphan");
-        let asked = now();
-        let owner = elsewhere(|| {
-            lock.lock().unwrap();
-            client.current_owner()
-        });
-        let ended = now();
-        world.assert_held("orphan", owner, 1);
-        let waiter = start({
-            let lock = lock.clone();
-            move || {
-                lock.lock().unwrap();
-                let taken = now();
-                lock.unlock().unwrap();
-                taken
-            }
-        });
-        seen.wait_for("the end of the thread", |event| *event == Event::Abandoned("orphan".to_owned()));
-        let taken = waiter.join().unwrap();
-        let lasted = taken.saturating_duration_since(asked);
-        assert!(lasted >= L - ms(2), "it had a lease, which is kept to: {lasted:?}");
-        within(ended, L, "taking over from a dead thread");
-        assert_eq!(seen.count(|event| matches!(event, Event::Abandoned(_))), 1);
-        assert_eq!(world.proxy.count(releases("orphan")), 1, "nobody released in the dead thread's name");
-    });
-}
+        assert!(world.is_free(lock.name()), "{what}");
+    }
+});

@@ -38,12 +38,12 @@ fn locks_work_over_tls() {
         let guard = other.get_lock("secured").acquire().unwrap();
         let lock = client.get_lock("secured");
         assert!(!lock.try_lock().unwrap());
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = call(turn(lock));
         world.await_subscription("secured");
         await_renewal(&guard);
         let unlocked = now();
         guard.unlock().unwrap();
-        waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
+        waiter.returns_within(unlocked, ms(50), "taking over");
         let guard = client.get_lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
         await_renewal(&guard);
@@ -79,9 +79,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             (builder(world).url(&elsewhere), "a name it is not certified for"),
             (world.builder_to(&url(world)), "the system's CAs"),
         ] {
-            let begun = now();
-            let error = builder.build().unwrap_err();
-            within(begun, Duration::from_secs(3), "the refusal");
+            let error = in_time(Duration::from_secs(3), "the refusal", || builder.build().unwrap_err());
             assert_eq!(error.kind(), ErrorKind::Tls, "{what}: {}", texts(&error));
             assert!(!error.is_retryable(), "{what}: {error}");
         }
@@ -98,9 +96,8 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
 #[test]
 fn tls_and_plaintext_never_fall_back_to_each_other() {
     secured(|world| {
-        let begun = now();
-        let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();
-        within(begun, T * 4, "the refusal");
+        let plain =
+            in_time(T * 4, "the refusal", || world.builder_to(&world.proxy.url()).build().unwrap_err());
         let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
         assert!(kinds.contains(&plain.kind()), "{}", texts(&plain));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -115,9 +112,9 @@ fn tls_and_plaintext_never_fall_back_to_each_other() {
             heard
         });
         let url = format!("rediss://locks:S3CR3T@localhost:{port}/");
-        let begun = now();
-        let error = world.builder_to(&url).tls_ca(world.server.ca()).build().unwrap_err();
-        within(begun, 2 * T, "the refusal");
+        let error = in_time(2 * T, "the refusal", || {
+            world.builder_to(&url).tls_ca(world.server.ca()).build().unwrap_err()
+        });
         assert!(kinds.contains(&error.kind()), "{}", texts(&error));
         let heard = heard.join().unwrap();
         assert_eq!(heard.first(), Some(&0x16), "it began with something else than a TLS handshake");

@@ -44,22 +44,7 @@ fn clients(world: &World) -> (Vec<LockClient>, Vec<Grants>) {
     (0..2).map(|_| client()).unzip()
 }
 
-fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
-    contend_by(
-        |lock, work| {
-            let _guard = lock.acquire().unwrap();
-            work();
-        },
-        locks,
-        is_over,
-    )
-}
-
-fn contend_by(
-    cycle: impl Fn(&RedisLock, &dyn Fn()) + Sync,
-    locks: &[RedisLock],
-    is_over: impl FnOnce() -> bool,
-) -> bool {
+fn contend(cycle: fn(&RedisLock, &dyn Fn()), locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     let (inside, twice, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let is_over = thread::scope(|scope| {
         let _end = Raise(&stop);
@@ -79,91 +64,81 @@ fn contend_by(
     is_over
 }
 
-fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
-    contend_by(
-        |lock, work| {
-            lock.lock().unwrap();
-            work();
-            lock.unlock().unwrap();
-        },
-        locks,
-        is_over,
-    )
+fn by_guard(lock: &RedisLock, work: &dyn Fn()) {
+    let _guard = lock.acquire().unwrap();
+    work();
 }
 
-#[test]
-fn returning_threads_reuse_the_lock_within_a_slice() {
-    scenario(|world| {
-        let (clients, grants) = clients(world);
-        let locks: Vec<_> =
-            clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
-        let have_turns = || grants.iter().all(|grants| grants.unasked() > 500);
-        let had_turns = contend(&locks, || eventually(LONG, have_turns));
-        let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
-        assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
-        assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
-        // The cached lock is released although nobody asks about it and no client ends.
-        assert!(eventually(LONG, || world.is_free("hot")));
-        drop(locks);
-    });
+fn by_unlock(lock: &RedisLock, work: &dyn Fn()) {
+    lock.lock().unwrap();
+    work();
+    lock.unlock().unwrap();
 }
 
-#[test]
-fn unlock_keeps_a_contended_cached_lock_for_a_slice() {
-    scenario(|world| {
-        let (clients, grants) = clients(world);
-        let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
-        let locks: Vec<_> = clients.iter().map(kept).collect();
-        // The order of these reads matters, since the counts grow meanwhile.
-        let of = |one: &Grants| {
-            let unasked = one.unasked();
-            [one.all().saturating_sub(unasked), unasked]
+scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
+    let (clients, grants) = clients(world);
+    let locks: Vec<_> =
+        clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
+    let have_turns = || grants.iter().all(|grants| grants.unasked() > 500);
+    let had_turns = contend(by_guard, &locks, || eventually(LONG, have_turns));
+    let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
+    assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
+    assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
+    // The cached lock is released although nobody asks about it and no client ends.
+    assert!(eventually(LONG, || world.is_free("hot")));
+    drop(locks);
+});
+
+scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
+    let (clients, grants) = clients(world);
+    let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
+    let locks: Vec<_> = clients.iter().map(kept).collect();
+    // The order of these reads matters, since the counts grow meanwhile.
+    let of = |one: &Grants| {
+        let unasked = one.unasked();
+        [one.all().saturating_sub(unasked), unasked]
+    };
+    let mut before = Vec::new();
+    let had_turns = contend(by_unlock, &locks, || {
+        // The clients recall each other, so `cached` is paused most of the time, and only time slices
+        // save requests.
+        let ask = || grants.iter().all(|one| of(one)[0] > 300);
+        let have_asked = eventually(LONG, ask);
+        before = grants.iter().map(of).collect();
+        let has_turns = |(one, before): (&Grants, &[usize; 2])| {
+            let [asked, unasked] = of(one);
+            unasked.saturating_sub(before[1]) > 500 + 5 * asked.saturating_sub(before[0])
         };
-        let mut before = Vec::new();
-        let had_turns = contend_by_unlock(&locks, || {
-            // The clients recall each other, so `cached` is paused most of the time, and only time slices
-            // save requests.
-            let ask = || grants.iter().all(|one| of(one)[0] > 300);
-            let have_asked = eventually(LONG, ask);
-            before = grants.iter().map(of).collect();
-            let has_turns = |(one, before): (&Grants, &[usize; 2])| {
-                let [asked, unasked] = of(one);
-                unasked.saturating_sub(before[1]) > 500 + 5 * asked.saturating_sub(before[0])
-            };
-            have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
-        });
-        assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
-        drop((locks, clients)); // one of them keeps it, since nobody asks any more
-        assert!(eventually(LONG, || world.is_free("hot")));
+        have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
     });
-}
+    assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
+    drop((locks, clients)); // one of them keeps it, since nobody asks any more
+    assert!(eventually(LONG, || world.is_free("hot")));
+});
 
-#[test]
-fn a_client_that_ends_in_its_slice_frees_the_lock() {
-    scenario(|world| {
-        for _ in 0..20 {
-            let (other, client) = (world.client(), world.client());
-            let lock = other.get_lock("ending");
-            let stop = AtomicBool::new(false);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::SeqCst) {
-                        drop(lock.acquire().unwrap());
-                    }
-                });
-                let own = client.get_lock("ending");
-                while client.stats().grants < 200 {
-                    drop(own.acquire().unwrap());
+scenario!(a_client_that_ends_in_its_slice_frees_the_lock, |world| {
+    for _ in 0..20 {
+        let (other, client) = (world.client(), world.client());
+        let lock = other.get_lock("ending");
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    drop(lock.acquire().unwrap());
                 }
-                client.shutdown().unwrap();
-                stop.store(true, Ordering::SeqCst);
             });
-            other.shutdown().unwrap();
-            // The lock is released, so no lease has to end.
-            assert!(eventually(ms(500), || world.is_free("ending")));
-        }
-    });
-}
+            let own = client.get_lock("ending");
+            while client.stats().grants < 200 {
+                drop(own.acquire().unwrap());
+            }
+            client.shutdown().unwrap();
+            stop.store(true, Ordering::SeqCst);
+        });
+        other.shutdown().unwrap();
+        // The lock is released, so no lease has to end.
+        assert!(eventually(ms(500), || world.is_free("ending")));
+    }
+});
 
 /// Tells this test program that it is the process that exits: the server's address, and the way.
 const EXITS: &str = "LEASEHOLD_EXITS";
@@ -223,7 +198,7 @@ fn a_process_exit_frees_cached_locks() {
         let locks: Vec<_> = clients.iter().map(|client| client.get_lock("hot")).collect();
         for _ in 0..9 {
             let mut exited = now();
-            contend(&locks, || {
+            contend(by_guard, &locks, || {
                 let process = reexecuted(&test_name(), &[(EXITS, &format!("{} turn", world.server.url()))]);
                 let (is_well, _) = process.ends_within(LONG);
                 exited = now();

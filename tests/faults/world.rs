@@ -9,7 +9,7 @@ use crate::support::channel;
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
-use crate::support::proxy::{Command, Proxy, Then, Which};
+use crate::support::proxy::{Command, Do, Fault, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 
 /// Lease, time between renewals, command time-out, safety poll.
@@ -29,6 +29,16 @@ pub(crate) const OWN: &str = "test:";
 pub(crate) struct World {
     pub(crate) proxy: Proxy,
     pub(crate) server: RedisServer,
+}
+
+/// A test of this name, which is a [`scenario`].
+macro_rules! scenario {
+    ($name:ident, |$world:ident| $body:expr) => {
+        #[test]
+        fn $name() {
+            crate::world::scenario(|$world: &mut crate::world::World| $body);
+        }
+    };
 }
 
 #[track_caller]
@@ -132,6 +142,19 @@ impl World {
         self.builder().build().unwrap()
     }
 
+    /// For each of these faults a client and its lock.
+    pub(crate) fn each(
+        &self,
+        faults: impl IntoIterator<Item = Do>,
+        label: &str,
+    ) -> impl Iterator<Item = (Do, LockClient, RedisLock)> {
+        faults.into_iter().enumerate().map(move |(number, how)| {
+            let client = self.client();
+            let lock = client.get_lock(format!("{label}-{number}"));
+            (how, client, lock)
+        })
+    }
+
     pub(crate) fn watched(&self) -> (LockClient, Seen) {
         let seen = Seen::default();
         (self.builder().observer(seen.clone()).build().unwrap(), seen)
@@ -176,6 +199,23 @@ impl World {
     pub(crate) fn assert_held(&self, name: &str, owner: Owner, count: u32) {
         assert_eq!(self.fields(name), [(owner.to_string(), count.to_string())].into());
         assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
+    }
+
+    #[track_caller]
+    pub(crate) fn stays_held(&self, span: Duration, name: &str, owner: Owner, count: u32) {
+        throughout(span, || {
+            self.assert_held(name, owner, count);
+            true
+        });
+    }
+
+    /// The request that the fault holds arrives late.
+    #[track_caller]
+    pub(crate) fn arrives(&self, fault: &Fault) {
+        fault.wait_for(1, LONG);
+        let before = self.scripts_run();
+        fault.release();
+        assert!(eventually(LONG, || self.scripts_run() > before), "the late request does not arrive");
     }
 
     /// PTTL: -2 if there is no key, -1 if it has no end.
@@ -262,6 +302,14 @@ pub(crate) fn await_renewal(guard: &Guard) {
 pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
     let name = name.to_owned();
     move |command| command.is_script() && command.contains(&name)
+}
+
+/// How a connection may end.
+pub(crate) const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
+
+/// The ways to lose a reply: the whole of it or its end, with each end of the connection.
+pub(crate) fn ways() -> Vec<Do> {
+    ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }
 
 pub(crate) fn releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {

@@ -1,7 +1,7 @@
 //! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
 //!
 //! A real client sends an outage's series: it runs by a clock that the test moves, and the outage begins at
-//! eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes the series to
+//! eight instants between two scrapes. The other rules are tried in `fleet.rs`. `LEASEHOLD_BLESS=1` writes the series to
 //! `docs/operating/alerts_test.yml`, which Prometheus's `promtool` judges.
 
 use std::collections::BTreeMap;
@@ -205,21 +205,6 @@ impl Shape {
             other => panic!("no shape: {other}"),
         }
     }
-
-    fn values(self, every: u64, from: u64) -> Vec<f64> {
-        let mut sum = 0.0;
-        let scrapes = (0..=3600 / every).map(|scrape| scrape * every);
-        let values = scrapes.map(|second| match self {
-            Shape::Step(before, after) => f64::from(if second < from { before } else { after }),
-            Shape::Grows(before, after) => {
-                sum += f64::from(if second < from { before } else { after });
-                sum
-            }
-            Shape::Ends(value) if second < from => f64::from(value),
-            Shape::Ends(_) => f64::NAN,
-        });
-        values.filter(|value| !value.is_nan()).collect()
-    }
 }
 
 /// The latest seconds until the alert and its labels stand behind its name; Prometheus drops a series that ends
@@ -294,20 +279,6 @@ fn simulated(rules: &Rules) -> String {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }
             text += &rules.expects("LeaseholdHoldAtRisk", WHOLE, None);
-        }
-        for Case { alert, series, labels, within } in Case::read(CASES) {
-            writeln!(
-                text,
-                "  - name: {alert} with scrapes each {every} s\n    interval: {every}s\n    input_series:"
-            )
-            .unwrap();
-            for (series, shape) in series {
-                let values = values(&shape.values(every, BEGINS));
-                writeln!(text, "      - series: '{series}'\n        values: '{values}'").unwrap();
-            }
-            writeln!(text, "    alert_rule_test:").unwrap();
-            text += &rules.expects(alert, BEGINS - 1, None);
-            text += &rules.expects(alert, BEGINS + within, Some(labels));
         }
     }
     text

@@ -9,8 +9,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use leasehold::{
     ClientId, ClusterPubSub, Condition, CountDownLatch, Error, Event, ExpirableSemaphore, FencedLock,
-    FencingToken, Holder, Inspection, Leader, Loss, Mode, MultiGuard, MultiLock, ObjectKind, OwnedMultiGuard,
-    Owner, Permit, ReadWriteLock, RedlockNode, Result, Ring, RingNode, Semaphore,
+    FencingToken, Holder, Inspection, Leader, Lock, Loss, Mode, MultiGuard, MultiLock, ObjectKind,
+    OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedlockNode, Result, Ring, RingNode, Semaphore,
 };
 
 use crate::support::prelude::*;
@@ -139,6 +139,27 @@ fn names_are_accepted_as_any_string_type() {
     let prefix = "shop:".to_owned();
     let lazy = LockClient::builder().url(url).key_prefix(prefix).connect_lazily().build().unwrap();
     assert_eq!(lazy.get_fair_lock(String::from("b")).name(), "b");
+}
+
+#[test]
+fn generic_code_can_use_any_lock() {
+    let client = LockClient::in_memory();
+    let locks: [Box<dyn Lock>; 3] = [
+        Box::new(client.get_lock("plain")),
+        Box::new(client.get_fenced_lock("fenced")),
+        Box::new(client.get_multi_lock([client.get_lock("one of several")])),
+    ];
+    for lock in &locks {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        lock.lock_interruptibly(&Interrupt::new()).unwrap();
+        lock.unlock().unwrap();
+        assert!(lock.try_lock().unwrap());
+        lock.unlock().unwrap();
+        assert!(lock.try_lock_for(ms(10)).unwrap());
+        lock.unlock().unwrap();
+        assert!(lock.unlock().unwrap_err().is_not_held());
+    }
 }
 
 #[test]

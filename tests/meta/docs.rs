@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
 
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -12,6 +15,23 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A package of the workspace, as Cargo reads its manifest.
+pub(crate) fn package(name: &str) -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let mut metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array_mut().unwrap();
+    packages.iter_mut().find(|package| package["name"] == name).unwrap().take()
+}
+
+/// What the package's users get with it.
+pub(crate) fn dependencies(package: &Value) -> Vec<&Value> {
+    package["dependencies"].as_array().unwrap().iter().filter(|one| one["kind"].is_null()).collect()
 }
 
 /// Files below `folder` that end in `.ending`, relative to the root, in order; without build output.
@@ -117,8 +137,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// All tests: functions marked `#[test]`, contracts (`contracts!`), tests of all databases
-/// (`database_tests!`), and tests on a new server of each store.
+/// All tests: functions marked `#[test]`, contracts (`contracts!`), faults (`scenario!`), tests of all
+/// databases (`database_tests!`), and tests on a new server of each store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -127,6 +147,10 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
+            } else if let Some((name, _)) =
+                line.strip_prefix("scenario!(").and_then(|rest| rest.split_once(','))
+            {
+                names.insert(name.to_owned());
             } else if let Some((name, arguments)) = line
                 .trim_start_matches("pub(crate) ")
                 .strip_prefix("fn ")
@@ -249,13 +273,11 @@ fn every_link_leads_somewhere() {
 #[test]
 fn both_crates_and_the_change_log_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
-    let program = read("cli/Cargo.toml");
-    let own = program.lines().find_map(|line| line.strip_prefix("version = "));
-    assert_eq!(own, Some(&*format!("\"{version}\"")));
-    assert!(
-        program.contains(&format!("leasehold = {{ path = \"..\", version = \"{version}\"")),
-        "the library's"
-    );
+    let program = package("leasehold-cli");
+    assert_eq!(program["version"], version);
+    let library = dependencies(&program).into_iter().find(|one| one["name"] == "leasehold").unwrap();
+    assert_eq!(library["req"], format!("^{version}"));
+    assert_eq!(library["path"].as_str(), root().to_str());
     let log = read("CHANGELOG.md");
     let mut headings = log.lines().filter_map(|line| line.strip_prefix("## ["));
     let last = headings.find(|heading| !heading.starts_with("Unreleased]")).unwrap();
@@ -267,19 +289,13 @@ fn both_crates_and_the_change_log_have_one_version() {
 /// The gate does not build these, and their builds use `--locked`.
 #[test]
 fn other_lock_files_have_the_librarys_dependencies() {
-    let manifest = read("Cargo.toml");
-    let tables = manifest.split("\n[").filter(|table| {
-        let head = table.split(']').next().unwrap_or_default();
-        head == "dependencies" || head.starts_with("target.") && head.ends_with(".dependencies")
-    });
-    let lines = tables.flat_map(|table| table.lines().skip(1));
+    let library = package("leasehold");
     // The optional dependencies of the default features.
-    let by_default = ["redis = ", "r2d2 = ", "scheduled-thread-pool = "];
-    let is_on = |line: &&str| by_default.iter().any(|start| line.starts_with(start));
-    let always: Vec<&str> = lines
-        .filter(|line| !line.contains("optional = true") || is_on(line))
-        .filter_map(|line| line.split_once(" = ").map(|(name, _)| name.trim()))
-        .filter(|name| !name.starts_with('#'))
+    let by_default = ["redis", "r2d2", "scheduled-thread-pool"];
+    let always: Vec<&str> = dependencies(&library)
+        .into_iter()
+        .filter(|one| one["optional"] == false || by_default.iter().any(|name| one["name"] == *name))
+        .filter_map(|one| one["name"].as_str())
         .collect();
     assert!(always.contains(&"redis") && always.contains(&"winapi-util"), "{always:?}");
     for file in ["benches/peers/Cargo.lock", "examples/web/Cargo.lock"] {
@@ -519,7 +535,7 @@ fn methods_that_exist(guide: &str) -> usize {
 #[test]
 fn no_async_runtime_is_a_dependency() {
     let features = ["tls", "tracing", "mysql", "sqlite"].join(",");
-    let output = std::process::Command::new(env!("CARGO"))
+    let output = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--edges=normal", "--prefix=none", "--features", &features])
         .current_dir(root())
         .output()

@@ -4,13 +4,13 @@
 //! user: does the text say what is wrong, and what to do?
 
 use std::error::Error as _;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use leasehold::{Backoff, Error, Fault, MAX_NAME_LEN, Result, Ring, RingNode, fencing};
 
 use crate::support::prelude::*;
+use crate::support::talk::{Server, answering, talking};
 
 struct List {
     text: String,
@@ -317,54 +317,6 @@ fn holding(list: &mut List) {
     list.add("lock() after shutdown()", lock.lock());
 }
 
-/// A server that answers each Redis command by `answer` until the test's process ends; its address.
-fn redis_that(answer: fn(&str) -> String) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let serve = move |stream: std::net::TcpStream| -> std::io::Result<()> {
-        let (mut from, mut to) = (BufReader::new(stream.try_clone()?), stream);
-        let mut line = String::new();
-        loop {
-            // `*2`, and for each part `$5` and the part.
-            line.clear();
-            if from.read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            let parts: usize = line.trim_start_matches('*').trim().parse().unwrap_or(0);
-            let mut words = Vec::new();
-            for _ in 0..parts {
-                line.clear();
-                from.read_line(&mut line)?;
-                let length: usize = line.trim_start_matches('$').trim().parse().unwrap_or(0);
-                let mut part = vec![0; length + 2];
-                from.read_exact(&mut part)?;
-                words.push(String::from_utf8_lossy(&part[..length]).into_owned());
-            }
-            to.write_all(answer(&words.join(" ")).as_bytes())?;
-        }
-    };
-    start(move || {
-        for stream in listener.incoming().flatten() {
-            start(move || serve(stream).ok());
-        }
-    });
-    address
-}
-
-/// A server that sends these words to each connection, and hangs up.
-fn server_that_says(words: &'static str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    start(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut some = [0; 1];
-            stream.read_exact(&mut some).ok();
-            stream.write_all(words.as_bytes()).ok();
-        }
-    });
-    address
-}
-
 fn greeting(version: &str, mode: &str, role: &str) -> String {
     let fields = ["server", "redis", "version", version, "mode", mode, "role", role];
     let items: String = fields.iter().map(|text| format!("${}\r\n{text}\r\n", text.len())).collect();
@@ -374,7 +326,8 @@ fn greeting(version: &str, mode: &str, role: &str) -> String {
 fn servers(list: &mut List) {
     list.section("Servers of Redis that cannot be used");
     let mut connecting = |how: &str, answer: fn(&str) -> String| {
-        let address = redis_that(answer);
+        let server = answering(answer);
+        let address = server.address.to_string();
         list.varying = vec![(address.clone(), "HOST:PORT")];
         let login = if how.contains("login") { "user:secret@" } else { "" };
         let options = if how == "no answer" { hasty() } else { options() };
@@ -405,7 +358,11 @@ fn servers(list: &mut List) {
     });
     connecting("+what", |_| "+what\r\n".into());
     connecting("no answer", |_| String::new());
-    let address = server_that_says("HTTP/1.1 400 Bad Request\r\n\r\n");
+    let server = talking(|mut stream| {
+        stream.read_exact(&mut [0; 1]).ok();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+    });
+    let address = server.address.to_string();
     list.varying = vec![(address.clone(), "HOST:PORT")];
     for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
         let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
@@ -453,9 +410,9 @@ fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
     // Answers are functions, so one server gives all answers, as set here.
     static SAYS: Mutex<&'static str> = Mutex::new("");
-    static ADDRESS: OnceLock<String> = OnceLock::new();
-    let address = ADDRESS.get_or_init(|| {
-        redis_that(|command| match command.split(' ').next() {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let server = SERVER.get_or_init(|| {
+        answering(|command| match command.split(' ').next() {
             Some("HELLO") => greeting("7.0.0", "standalone", "master"),
             Some("EVALSHA" | "EVAL") if command.contains("orders") => SAYS.lock().unwrap().to_string(),
             Some("EVALSHA" | "EVAL") => ":0\r\n".into(),
@@ -463,7 +420,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
         })
     });
     let options = options().command_timeout(if refusal.is_empty() { 1_000 * MS } else { LONG });
-    let client = options.url(format!("redis://{address}")).build().unwrap();
+    let client = options.url(format!("redis://{}", server.address)).build().unwrap();
     *SAYS.lock().unwrap() = refusal;
     client.get_lock("orders").try_lock().unwrap_err()
 }

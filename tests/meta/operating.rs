@@ -58,7 +58,7 @@ fn the_dashboard_shows_what_serve_counts() {
     }
 }
 
-/// Prometheus's own tool reads the configuration and its rules.
+/// Prometheus's own tool reads the configuration and its rules: their fields, expressions and spans.
 #[test]
 fn prometheus_loads_the_scrape_configuration() {
     let Some(promtool) = crate::alerts::promtool() else { return };
@@ -80,16 +80,8 @@ fn each_alert_leads_to_its_paragraph() {
     assert!(rules.len() > 5);
     for rule in rules {
         let name = rule["alert"].as_str().unwrap();
-        let known = ["alert", "expr", "for", "labels", "annotations"];
-        for field in rule.as_hash().unwrap().keys() {
-            assert!(known.contains(&field.as_str().unwrap()), "{name}: Prometheus knows no {field:?}");
-        }
         let expr = rule["expr"].as_str().unwrap();
         assert!(!metrics(expr).is_empty(), "{name}: {expr}");
-        is_balanced(expr);
-        let span = rule["for"].as_str().unwrap_or("0s");
-        let (number, unit) = span.split_at(span.len() - 1);
-        assert!(number.parse::<u32>().is_ok() && ["s", "m", "h"].contains(&unit), "{name}: for {span}");
         assert!(matches!(rule["labels"]["severity"].as_str(), Some("page" | "ticket")), "{name}");
         assert!(rule["annotations"]["summary"].as_str().unwrap().ends_with('.'), "{name}");
         let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();

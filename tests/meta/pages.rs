@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use leasehold::{Event, ObjectKind, Result};
+use leasehold::Result;
 use redis::Value;
 
 use crate::support::prelude::*;
@@ -63,155 +63,6 @@ const NEW_USER: [&str; 4] = ["reset", "resetchannels", "on", ">PASSWORD"];
 
 fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
     redis::cmd("ACL").arg("SETUSER").arg(name).arg(rules).exec(&mut server.admin()).unwrap();
-}
-
-#[test]
-fn the_guarantees_user_can_do_all() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let users = users();
-    let ((name, of_locks), of_other_kinds) = users.split_first().unwrap();
-    assert_eq!(*name, "locks");
-    set_user(&server, "locks", &[&NEW_USER, &of_locks[..]].concat());
-
-    let (tell, told) = unbounded();
-    let connect = || {
-        let (client, tell) = (LockClient::builder().url(server.url()), tell.clone());
-        let reports = move |event: &Event<'_>| {
-            if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
-                tell.send(format!("{event:?}")).unwrap();
-            }
-        };
-        let client = client.username("locks").password("PASSWORD");
-        client.client_name("page").observer(reports).build().unwrap()
-    };
-    let (one, other) = (connect(), connect());
-
-    let lock = one.get_fenced_lock("app:a");
-    let first = lock.lock_and_get_token().unwrap();
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 2);
-    let by = other.get_lock("app:a").unlock().unwrap_err();
-    assert_eq!(by.not_held(), Some(&NotHeld::HeldBy(one.current_owner().to_string())));
-    lock.unlock().unwrap();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fencing_token());
-        assert!(eventually(crate::support::LONG, || {
-            listening_clients("app:a", "NUMSUB", |command| {
-                redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()
-            }) > 0
-        }));
-        lock.unlock().unwrap();
-        assert!(waiter.join().unwrap() > Some(first));
-    });
-    one.get_lock("app:a").lock().unwrap();
-    assert!(other.get_lock("app:a").force_unlock().unwrap());
-    let token = one.get_token_lock("app:t").acquire().unwrap();
-    assert!(!other.get_token_lock("app:t").try_lock().unwrap());
-    token.unlock().unwrap();
-
-    let elsewhere = one.get_lock("other:a").lock().unwrap_err();
-    assert_eq!(elsewhere.kind(), leasehold::ErrorKind::NoPermission, "{elsewhere}");
-
-    let fair = one.get_fair_lock("app:fair").try_lock().unwrap_err();
-    assert_eq!(fair.kind(), leasehold::ErrorKind::NoPermission, "{fair}");
-    for (_, rights) in of_other_kinds {
-        set_user(&server, "locks", rights);
-    }
-    use_every_kind(&one, &other);
-    one.shutdown().unwrap();
-    other.shutdown().unwrap();
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
-}
-
-/// Whether the client gets the lock; the last release may still be on its way, since a dropped guard does not
-/// wait.
-fn comes_by(lock: &RedisLock) -> bool {
-    lock.try_acquire_for(LONG).unwrap().is_some_and(|guard| guard.unlock().is_ok())
-}
-
-/// Each kind with a waiter that is woken or gives up.
-fn use_every_kind(one: &LockClient, other: &LockClient) {
-    let fair = one.get_fair_lock("app:fair");
-    fair.lock().unwrap();
-    let seen = other.inspect("app:fair").unwrap();
-    assert_eq!((seen.holders.len(), seen.kind), (1, ObjectKind::Lock));
-    assert!(seen.listeners.is_some(), "it may ask how many listen");
-    assert!(!other.get_fair_lock("app:fair").try_lock_for(SHORT).unwrap());
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| comes_by(&other.get_fair_lock("app:fair")));
-        fair.unlock().unwrap();
-        assert!(waiter.join().unwrap());
-    });
-    assert!(!fair.force_unlock().unwrap());
-
-    let (rw, others) = (one.get_read_write_lock("app:rw"), other.get_read_write_lock("app:rw"));
-    let writing = rw.write_fenced().acquire().unwrap();
-    let reading = rw.read().acquire().unwrap();
-    assert!(!others.write().try_lock_for(SHORT).unwrap() && others.write().is_locked().unwrap());
-    writing.unlock().unwrap();
-    let both = others.read().acquire().unwrap();
-    assert_eq!(one.inspect("app:rw").unwrap().holders.len(), 2);
-    reading.unlock().unwrap();
-    both.unlock().unwrap();
-    assert!(!rw.read().force_unlock().unwrap());
-    let (rw, others) = (rw.writers_first(), others.writers_first());
-    let reading = rw.read().acquire().unwrap();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| others.write().try_lock_for(SHORT).unwrap());
-        assert!(!writer.join().unwrap());
-        let writer = scope.spawn(|| comes_by(others.write()));
-        reading.unlock().unwrap();
-        assert!(writer.join().unwrap());
-    });
-    assert!(comes_by(rw.read()));
-
-    let (permits, leased) = (one.get_semaphore("app:permits"), one.get_expirable_semaphore("app:leased"));
-    assert!(permits.try_set_permits(1).unwrap() && leased.try_set_permits(1).unwrap());
-    let (permit, lent) = (
-        permits.acquire(1).unwrap(),
-        leased.acquire_with(1, &AcquireOptions::new().lease(LONG)).unwrap().unwrap(),
-    );
-    assert!(other.get_semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
-    assert!(other.get_expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
-    let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
-    assert_eq!((seen.count, lent_out.count, lent_out.permits_out), (Some(0), Some(0), 1));
-    permit.unlock().unwrap();
-    lent.unlock().unwrap();
-    assert_eq!((permits.drain_permits().unwrap(), permits.add_permits(2).unwrap()), (1, 2));
-    assert!(permits.release_if_exists(1).unwrap());
-    assert_eq!((leased.set_permits(2).unwrap(), leased.permits().unwrap()), (2, 2));
-    let two = leased.acquire_with(2, &AcquireOptions::new()).unwrap().unwrap();
-    let lent = two.ids();
-    assert!(leased.update_lease_time(&lent[0], LONG).unwrap());
-    assert!(leased.remaining_lease(&lent[1]).unwrap().is_some());
-    assert!(leased.release_many(&lent).unwrap() && two.unlock().is_err());
-    assert_eq!((leased.acquired_permits().unwrap(), leased.available_permits().unwrap()), (0, 2));
-    assert!(permits.delete().unwrap() && leased.delete().unwrap());
-
-    let latch = one.get_count_down_latch("app:latch");
-    assert!(latch.try_set_count(1).unwrap());
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.get_count_down_latch("app:latch").wait_for(LONG).unwrap());
-        assert_eq!(latch.count_down().unwrap(), 0);
-        assert!(waiter.join().unwrap());
-    });
-    assert!(!latch.delete().unwrap());
-
-    let (lock, theirs) = (one.get_lock("app:a"), other.get_lock("app:a"));
-    let mut guard = lock.acquire().unwrap();
-    assert!(!lock.condition("changed").wait_for(&mut guard, SHORT).unwrap());
-    std::thread::scope(|scope| {
-        let notifier = scope.spawn(|| {
-            theirs.lock().unwrap();
-            assert!(theirs.condition("changed").notify_one().unwrap());
-            theirs.unlock().unwrap();
-        });
-        lock.condition("changed").wait(&mut guard).unwrap();
-        notifier.join().unwrap();
-    });
-    guard.unlock().unwrap();
-    let second = Duration::from_secs(1);
-    assert_eq!(one.run_once("app:job", second, second, |_| 7).unwrap(), Some(7));
 }
 
 const LONG: Duration = Duration::from_secs(3);
@@ -282,6 +133,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
+            one.run_once("app:job", LONG / 3, LONG / 3, |_| ())?;
             one.get_token_lock("app:t").lock()?;
             one.get_token_lock("app:t").unlock()
         }
@@ -303,7 +155,8 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let places = ["redisson_lock_queue:{app:f}", "redisson_lock_timeout:{app:f}"];
             redis::cmd("DEL").arg(&places).exec(&mut pair.server.admin()).unwrap();
             waited?;
-            pair.woken(|| theirs.acquire_owned()?.unlock(), || lock.unlock())
+            pair.woken(|| theirs.acquire_owned()?.unlock(), || lock.unlock())?;
+            lock.force_unlock().map(drop)
         }
         "readwrite" => {
             ahead_of_the_clock("redisson_lock_token:{app:rw}");
@@ -320,7 +173,9 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             first.read().try_lock()?;
             first.read().unlock().or_else(|_not_held| Ok(()))?;
             first.write().try_lock_for(SHORT)?;
-            pair.woken(|| first.write().acquire_owned()?.unlock(), || lock.read().unlock())
+            pair.woken(|| first.write().acquire_owned()?.unlock(), || lock.read().unlock())?;
+            lock.write().is_locked()?;
+            lock.read().force_unlock().map(drop)
         }
         "semaphore" => {
             let (permits, theirs) = (one.get_semaphore("app:s"), other.get_semaphore("app:s"));
@@ -330,6 +185,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.add_permits(2)?;
             theirs.try_acquire_for(9, SHORT)?;
             permits.drain_permits()?;
+            permits.release_if_exists(1)?;
             permits.delete().map(drop)
         }
         "permits" => {
@@ -346,6 +202,9 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             theirs.acquire_with(9, &AcquireOptions::new().wait(SHORT))?;
             let permit = permits.acquire()?;
             let id = permit.ids().remove(0);
+            permits.update_lease_time(&id, LONG)?;
+            permits.remaining_lease(&id)?;
+            permits.permits()?;
             permit.forget();
             permits.release_many(&[id])?;
             permits.delete().map(drop)
@@ -427,16 +286,19 @@ fn each_kind_needs_exactly_its_documented_rights() {
     for (user, rights) in users {
         with(user, &rights).unwrap_or_else(|error| panic!("{user}: {error}"));
         assert_eq!(refused(), None, "{user}");
+        if user == "locks" {
+            // Neither other names nor other kinds.
+            let one = Pair::of(&server, user).unwrap().one;
+            for error in [one.get_lock("other:a").lock(), one.get_fair_lock("app:f").lock()] {
+                assert_eq!(error.unwrap_err().kind(), ErrorKind::NoPermission);
+            }
+        }
         for missing in &rights {
             let fewer: Vec<&str> = rights.iter().copied().filter(|right| right != missing).collect();
             let outcome = with(user, &fewer);
             assert!(refused().is_some(), "{user} does not need {missing}: {outcome:?}");
             if let Err(error) = outcome {
-                assert_eq!(
-                    error.kind(),
-                    leasehold::ErrorKind::NoPermission,
-                    "{user} without {missing}: {error}"
-                );
+                assert_eq!(error.kind(), ErrorKind::NoPermission, "{user} without {missing}: {error}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::docs::{read, root};
+use crate::docs::{package, read, root};
 
 fn docs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -109,9 +109,7 @@ fn items_that_need_a_feature_show_its_badge() {
 
 #[test]
 fn docs_rs_is_configured_to_show_all_features() {
-    let manifest = read(root().join("Cargo.toml"));
-    let (_, section) = manifest.split_once("[package.metadata.docs.rs]\n").unwrap();
-    let section = section.split("\n[").next().unwrap();
-    assert!(section.contains("all-features = true"), "{section}");
-    assert!(section.contains("rustdoc-args = [\"--cfg\", \"docsrs\"]"), "{section}");
+    let settings = &package("leasehold")["metadata"]["docs"]["rs"];
+    assert_eq!(settings["all-features"], true, "{settings}");
+    assert_eq!(settings["rustdoc-args"], serde_json::json!(["--cfg", "docsrs"]), "{settings}");
 }

@@ -3,7 +3,7 @@
 //! The program is found in `PATH` (Debian's package etcd-server). Its data lies in memory where possible,
 //! since etcd syncs each change, and old versions cannot avoid that.
 
-use super::programs::{Running, in_memory, listens, log_in};
+use super::programs::{Running, in_a_folder, in_memory, listens};
 use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing};
 use std::io::{Read, Write};
@@ -24,12 +24,14 @@ pub fn say_missing() {
 pub struct Etcd {
     process: Option<Running>,
     name: String,
-    client: Port,
+    port: Port,
     peer: Port,
     cluster: String,
     tls: bool,
     folder: TempDir,
 }
+
+in_a_folder!(Etcd);
 
 impl Etcd {
     pub fn start() -> Option<Etcd> {
@@ -60,7 +62,7 @@ impl Etcd {
             .map(|(at, (client, peer))| Etcd {
                 process: None,
                 name: format!("m{at}"),
-                client,
+                port: client,
                 peer,
                 cluster: cluster.clone(),
                 tls,
@@ -83,21 +85,9 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port())
     }
 
-    pub fn port(&self) -> u16 {
-        self.client.number()
-    }
-
     /// The authority of its certificate, and another one.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
-    }
-
-    fn running(&self) -> &Running {
-        self.process.as_ref().expect("the member runs")
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.running().pid()
     }
 
     pub fn kill(&mut self) {
@@ -163,41 +153,20 @@ impl Etcd {
 
     fn launch(&mut self) {
         let scheme = if self.tls { "https" } else { "http" };
-        let client = format!("{scheme}://127.0.0.1:{}", self.client.number());
+        let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        let data = path.join("data");
         // Short heartbeats allow a lease of one second: the least is one and a half elections, rounded up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        let mut program = vec![
-            "etcd",
-            "--name",
-            &self.name,
-            "--data-dir",
-            data.to_str().expect("a plain path"),
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-            "--initial-cluster",
-            &self.cluster,
-            "--heartbeat-interval",
-            beat,
-            "--election-timeout",
-            election,
-            "--log-level",
-            "error",
-            // A higher cost would make each login take a tenth of a second.
-            "--bcrypt-cost",
-            "4",
-            // A token ends while a test runs.
-            "--auth-token-ttl",
-            "2",
-        ];
+        // A higher cost would make each login take a tenth of a second; a token ends while a test runs.
+        let options = format!(
+            "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
+             --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
+             --heartbeat-interval {beat} --election-timeout {election} --log-level error --bcrypt-cost 4 \
+             --auth-token-ttl 2",
+            self.name, self.cluster
+        );
+        let mut program: Vec<&str> = options.split(' ').collect();
         if self.tls {
             program.extend(["--cert-file", "server.crt", "--key-file", "server.key"]);
         }
@@ -209,8 +178,8 @@ impl Etcd {
         let mut last = String::new();
         let ready = eventually(START_LIMIT, || {
             let process = self.process.as_mut().expect("just started");
-            assert!(!process.has_ended(), "etcd ended:\n{}", log_in(self.folder.path()));
-            let ports = [&self.peer, &self.client].map(Port::number);
+            assert!(!process.has_ended(), "etcd ended:\n{}", self.log());
+            let ports = [&self.peer, &self.port].map(Port::number);
             if !ports.into_iter().all(|port| listens(self.pid(), port)) {
                 last = format!("it does not listen on {ports:?}");
                 return false;
@@ -225,6 +194,6 @@ impl Etcd {
                 }
             }
         });
-        assert!(ready, "etcd did not come up: {last}\n{}", log_in(self.folder.path()));
+        assert!(ready, "etcd did not come up: {last}\n{}", self.log());
     }
 }

@@ -41,6 +41,7 @@ pub mod running;
 pub mod sentinel;
 pub mod server;
 pub mod stalls;
+pub mod talk;
 pub mod threads;
 pub mod timing;
 #[cfg(feature = "zookeeper")]
@@ -55,10 +56,14 @@ use std::time::Duration;
 
 pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_name};
 pub use stalls::stalled_since;
-pub use threads::{Call, Holding, Waiter, call, call_on, deadlocked, elsewhere, quiet_panic, start, turn};
+pub use threads::{
+    Call, Holding, Waiter, all_return, call, call_on, deadlocked, elsewhere, end, quiet_panic, side_by_side,
+    start, turn,
+};
 pub use timing::{
-    LONG, RENEWED, SLACK, await_renewal, comes_true_within, comes_within, eventually, instant_of, leased,
-    let_pass, median, mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
+    LONG, RENEWED, SLACK, await_renewal, comes_true_within, comes_within, eventually, in_time, instant_of,
+    leased, let_pass, median, mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls,
+    within,
 };
 
 /// What most tests use.
@@ -78,10 +83,11 @@ pub mod prelude {
     pub use super::server::{RedisServer, default_server};
     pub use super::stalls::own_time_since;
     pub use super::{
-        Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, alone, alone_within, call, call_on,
-        comes_true_within, comes_within, connected, elsewhere, eventually, fresh, leased, let_pass,
-        listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, slack_since,
-        stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls, within,
+        Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, all_return, alone, alone_within, call, call_on,
+        comes_true_within, comes_within, connected, elsewhere, end, eventually, fresh, in_time, leased,
+        let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, side_by_side,
+        slack_since, stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls,
+        within,
     };
 }
 

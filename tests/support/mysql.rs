@@ -3,8 +3,8 @@
 //! The server that `LEASEHOLD_MYSQLD` names, or else found in `PATH` and `/usr/sbin`. It refuses to run as
 //! root, and then runs as `mysql` or `nobody`.
 
-use super::programs::{Running, install, listens, log_in, own, prefix};
-use super::server::{Certificates, Port, in_path, make_certificates};
+use super::programs::{Running, in_a_folder, install, listens, own, prefix};
+use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing};
 use mysql::Conn;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct MysqlServer {
     settings: Vec<String>,
     folder: TempDir,
 }
+
+in_a_folder!(MysqlServer);
 
 impl MysqlServer {
     /// Default settings without disk syncs; `None` after [`missing`] without a server.
@@ -96,14 +98,6 @@ impl MysqlServer {
         Some(server)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").pid()
-    }
-
     pub fn url(&self) -> String {
         self.url_as("admin")
     }
@@ -123,14 +117,6 @@ impl MysqlServer {
         Conn::new(opts)
     }
 
-    pub fn certificates(&self) -> Certificates {
-        Certificates(self.folder.path().to_owned())
-    }
-
-    pub fn log(&self) -> String {
-        log_in(self.folder.path())
-    }
-
     pub fn kill(&mut self) {
         self.process = None;
     }
@@ -139,11 +125,6 @@ impl MysqlServer {
     pub fn restart(&mut self) {
         self.kill();
         self.launch();
-    }
-
-    /// Freezes (`STOP`) or resumes (`CONT`) the server.
-    pub fn signal(&self, name: &str) {
-        self.process.as_ref().expect("the server runs").signal(name);
     }
 
     fn launch(&mut self) {

@@ -3,8 +3,8 @@
 //! The programs are found in `PATH` and Debian's folders. PostgreSQL refuses to run as root, and then runs
 //! as `postgres` or `nobody`.
 
-use super::programs::{Running, install, listens, log_in, own, prefix};
-use super::server::{Certificates, Port, in_path, make_certificates};
+use super::programs::{Running, in_a_folder, install, listens, log_in, own, prefix};
+use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing, run};
 use postgres::{Client, NoTls};
 use std::path::PathBuf;
@@ -21,6 +21,8 @@ pub struct PostgresServer {
     settings: Vec<String>,
     folder: TempDir,
 }
+
+in_a_folder!(PostgresServer);
 
 impl PostgresServer {
     /// Default settings without disk syncs; `None` after [`missing`] without a server.
@@ -72,14 +74,6 @@ impl PostgresServer {
         Some(server)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").pid()
-    }
-
     pub fn url(&self) -> String {
         self.url_as("admin")
     }
@@ -92,14 +86,6 @@ impl PostgresServer {
     #[track_caller]
     pub fn admin(&self) -> Client {
         Client::connect(&self.url(), NoTls).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
-    }
-
-    pub fn certificates(&self) -> Certificates {
-        Certificates(self.folder.path().to_owned())
-    }
-
-    pub fn log(&self) -> String {
-        log_in(self.folder.path())
     }
 
     /// Kills the server (SIGKILL), including its processes for clients.

@@ -11,10 +11,9 @@
 //! ```
 
 use super::stalls::{own_time_since, stalled_since};
-use super::{eventually, median, now, spawn, test_command, test_name};
+use super::{Process, eventually, median, now, reexecuted, test_name};
 use leasehold::LockClient;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 const WORKER: &str = "LEASEHOLD_TEST_WORKER";
@@ -94,32 +93,8 @@ pub fn connect(url: &str, lease: Duration) -> leasehold::Result<LockClient> {
     LockClient::builder().url(url).lease(lease).build()
 }
 
-struct Process(Child);
-
-impl Process {
-    fn start(role: &str, folder: &Path, url: &str) -> Process {
-        let program = test_command(&test_name());
-        let told = format!("{role}|{}|{url}", folder.display());
-        let log = std::fs::File::create(folder.join(format!("log-{:x}", super::random()))).unwrap();
-        let same = log.try_clone().unwrap();
-        let child =
-            spawn(&program, |command| command.env(WORKER, told).stdout(Stdio::from(same)).stderr(log));
-        Process(child)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().ok(); // it may have ended
-        self.0.wait().expect("a child can be waited for");
-    }
-}
-
-fn logs(folder: &Path) -> String {
-    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
-    files
-        .map(|file| format!("--- {}\n{}\n", file.display(), std::fs::read_to_string(&file).unwrap()))
-        .collect()
+fn worker(role: &str, folder: &Path, url: &str) -> Process {
+    reexecuted(&test_name(), &[(WORKER, &format!("{role}|{}|{url}", folder.display()))])
 }
 
 /// Four processes with four threads each count to [`increments`] under one lock, and miss none; returns how
@@ -128,12 +103,11 @@ pub fn count_across_processes(url: &str) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("counter"), "0").unwrap();
     let start = now();
-    let mut processes: Vec<_> = (0..PROCESSES).map(|_| Process::start("count", folder.path(), url)).collect();
+    let processes: Vec<_> = (0..PROCESSES).map(|_| worker("count", folder.path(), url)).collect();
     let limit = Duration::from_secs(60) + Duration::from_millis(30 * increments());
-    for process in &mut processes {
-        let ended = eventually(limit, || process.0.try_wait().unwrap().is_some());
-        let good = ended && process.0.wait().unwrap().success();
-        assert!(good, "a worker failed or did not end:\n{}", logs(folder.path()));
+    for process in processes {
+        let (good, text) = process.ends_within(limit);
+        assert!(good, "a worker failed or did not end:\n{text}");
     }
     let files = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
     let mine = files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with("counted-"));
@@ -148,13 +122,13 @@ pub fn count_across_processes(url: &str) -> Duration {
 /// took.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
-    let mut holder = Process::start("hold", folder.path(), url);
+    let holder = worker("hold", folder.path(), url);
     let held = eventually(Duration::from_secs(30), || folder.path().join("held").exists());
-    assert!(held, "{}", logs(folder.path()));
+    assert!(held, "{}", holder.output());
     let lock = client.get_lock(NAME);
     assert!(!lock.try_lock().unwrap());
     let killed = now();
-    holder.0.kill().unwrap();
+    drop(holder); // SIGKILL
     assert!(lock.try_lock_for(limit + Duration::from_secs(5)).unwrap(), "it stays locked");
     let took = killed.elapsed();
     lock.unlock().unwrap();

@@ -55,6 +55,39 @@ impl Drop for Running {
     }
 }
 
+/// A server with a `process`, a `port` and a `folder`.
+macro_rules! in_a_folder {
+    ($server:ident) => {
+        impl $server {
+            pub fn port(&self) -> u16 {
+                self.port.number()
+            }
+
+            pub fn pid(&self) -> u32 {
+                self.running().pid()
+            }
+
+            fn running(&self) -> &$crate::support::programs::Running {
+                self.process.as_ref().expect("the server runs")
+            }
+
+            /// Freezes (`STOP`) or resumes (`CONT`) it.
+            pub fn signal(&self, name: &str) {
+                self.running().signal(name);
+            }
+
+            pub fn certificates(&self) -> $crate::support::server::Certificates {
+                $crate::support::server::Certificates(self.folder.path().to_owned())
+            }
+
+            pub fn log(&self) -> String {
+                $crate::support::programs::log_in(self.folder.path())
+            }
+        }
+    };
+}
+pub(super) use in_a_folder;
+
 /// The output of the server that runs, or ran, in this folder.
 pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()

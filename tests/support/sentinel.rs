@@ -1,13 +1,11 @@
 //! A master, two replicas, and three Sentinels that watch them.
 
 use super::server::{Builder, RedisServer, ServerBinary};
+use super::talk::{Server, answering};
 use super::{eventually, now};
 use parking_lot::Mutex;
-use redis::{FromRedisValue, Parser, Value};
-use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use redis::{FromRedisValue, Value};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const MASTER: &str = "locks";
@@ -221,9 +219,8 @@ pub fn is_master(server: &RedisServer) -> bool {
 
 /// A Sentinel that says what a test wants.
 pub struct FakeSentinel {
-    port: u16,
+    server: Server,
     answer: Arc<Mutex<Said>>,
-    ended: Arc<AtomicBool>,
 }
 
 struct Said {
@@ -235,23 +232,9 @@ struct Said {
 impl FakeSentinel {
     /// Names the master's port, since the switch of this number.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let said = Said { epoch, master, is_silent: false };
-        let (answer, ended) = (Arc::new(Mutex::new(said)), Arc::new(AtomicBool::new(false)));
-        let (answers, ends) = (Arc::clone(&answer), Arc::clone(&ended));
-        let serve = move || {
-            for socket in listener.incoming().map_while(Result::ok) {
-                if ends.load(Ordering::SeqCst) {
-                    return;
-                }
-                let answer = Arc::clone(&answers);
-                let talk = move || talk(&socket, &answer);
-                std::thread::Builder::new().spawn(talk).expect("a thread can be started");
-            }
-        };
-        std::thread::Builder::new().spawn(serve).expect("a thread can be started");
-        FakeSentinel { port, answer, ended }
+        let answer = Arc::new(Mutex::new(Said { epoch, master, is_silent: false }));
+        let says = Arc::clone(&answer);
+        FakeSentinel { server: answering(move |words| says.lock().answer(words)), answer }
     }
 
     pub fn says(&self, epoch: u64, master: u16) {
@@ -264,43 +247,23 @@ impl FakeSentinel {
     }
 
     pub fn place(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.server.address.to_string()
     }
 }
 
-impl Drop for FakeSentinel {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::SeqCst);
-        // This connection wakes the thread; an error means that the thread has ended.
-        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)));
-    }
-}
-
-fn talk(mut socket: &TcpStream, answer: &Mutex<Said>) {
-    let mut parser = Parser::new();
-    while let Ok(Value::Array(words)) = parser.parse_value(&mut { socket }) {
-        let words: Vec<String> = words
-            .into_iter()
-            .map(|word| redis::from_redis_value::<String>(word).unwrap_or_default().to_lowercase())
-            .collect();
+impl Said {
+    fn answer(&self, words: &str) -> String {
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-        let said = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        match words.to_lowercase().split(' ').collect::<Vec<_>>()[..] {
+            ["sentinel", "get-master-addr-by-name", _] if self.is_silent => String::new(),
             ["sentinel", "get-master-addr-by-name", _] => {
-                let said = answer.lock();
-                if said.is_silent {
-                    continue;
-                }
-                format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&said.master.to_string()))
+                format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&self.master.to_string()))
             }
             ["sentinel", "master", _] => {
-                let epoch = answer.lock().epoch;
-                format!("*2\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string()))
+                format!("*2\r\n{}{}", bulk("config-epoch"), bulk(&self.epoch.to_string()))
             }
             ["subscribe", channel] => format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel)),
             _ => "+OK\r\n".to_owned(),
-        };
-        if socket.write_all(said.as_bytes()).is_err() {
-            return;
         }
     }
 }

@@ -21,6 +21,16 @@ pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Does this with each value, in a thread of its own.
+pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(V) + Sync) {
+    let work = &work;
+    thread::scope(|scope| {
+        for value in values {
+            scope.spawn(move || work(value));
+        }
+    });
+}
+
 /// Panics without the hook's message, where the panic is part of the test.
 pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
@@ -124,6 +134,12 @@ pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     }
 }
 
+/// Ends the hold `by` "unlock", or else by dropping the guard.
+#[track_caller]
+pub fn end(by: &str, guard: leasehold::Guard) {
+    if by == "unlock" { guard.unlock().unwrap() } else { drop(guard) }
+}
+
 /// A thread that holds a lock until released or dropped.
 pub struct Holding {
     owner: Owner,
@@ -174,6 +190,14 @@ impl Holding {
 pub struct Waiter<T> {
     call: Call<T>,
     task: PathBuf,
+}
+
+/// Each returns within `limit` from when it is asked.
+#[track_caller]
+pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
+    for waiter in waiters {
+        waiter.returns_within(limit);
+    }
 }
 
 /// How long a waiting thread must sleep. Windows does not show whether another thread sleeps, so there the

@@ -3,7 +3,7 @@
 //! | to say | use |
 //! | --- | --- |
 //! | it is true sooner or later | [`eventually`], [`wait_until`] |
-//! | it is true within a promised time | [`comes_within`], [`comes_true_within`], [`within`] |
+//! | it is true within a promised time | [`comes_within`], [`comes_true_within`], [`within`], [`in_time`] |
 //! | it is true all the time | [`throughout`] |
 //! | a message comes | [`receive`] |
 //! | a hold is renewed | [`await_renewal`] |
@@ -131,6 +131,15 @@ pub fn within(start: Instant, promised: Duration, what: &str) {
         took <= promised + SLACK + stalled,
         "{what} took {took:?}, promised are {promised:?} and {SLACK:?} (the machine itself stalled {stalled:?})"
     );
+}
+
+/// What `work` returns; panics unless it does so [`within`] `promised` of its beginning.
+#[track_caller]
+pub fn in_time<T>(promised: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+    let start = now();
+    let value = work();
+    within(start, promised, what);
+    value
 }
 
 /// Waits until `cond` is true; panics unless that was [`within`] `promised` of `start`.

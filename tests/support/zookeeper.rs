@@ -10,9 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::programs::{Running, listens, log_in};
+use super::programs::{Running, in_a_folder, listens};
 use super::relay::{self, Act, Direction, Piece};
-use super::server::{Certificates, Port, make_certificates};
+use super::server::{Port, make_certificates};
 use super::{eventually, missing};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -40,6 +40,8 @@ pub struct ZooKeeper {
     /// The claimed ports for elections and followers.
     _inner: [Port; 2],
 }
+
+in_a_folder!(ZooKeeper);
 
 impl ZooKeeper {
     /// A single server; `None` after [`missing`] if ZooKeeper is not installed.
@@ -105,10 +107,6 @@ impl ZooKeeper {
         Some(servers)
     }
 
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
     pub fn url(&self) -> String {
         format!("zk://127.0.0.1:{}", self.port())
     }
@@ -130,14 +128,6 @@ impl ZooKeeper {
 
     pub fn secure_port(&self) -> u16 {
         self.secure.as_ref().expect("it speaks TLS").number()
-    }
-
-    pub fn certificates(&self) -> Certificates {
-        Certificates(self.folder.path().to_owned())
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process.as_ref().expect("the server runs").pid()
     }
 
     fn launch(&mut self) {
@@ -165,7 +155,7 @@ impl ZooKeeper {
             let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
             is_ours && self.ask("srvr").contains("Mode:")
         });
-        assert!(serves, "ZooKeeper does not serve:\n{}", log_in(self.folder.path()));
+        assert!(serves, "ZooKeeper does not serve:\n{}", self.log());
     }
 
     pub fn ask(&self, word: &str) -> String {
@@ -217,10 +207,6 @@ impl ZooKeeper {
     /// Whether the server says that it follows; a server too busy to answer counts as no follower.
     pub fn is_follower(&self) -> bool {
         self.ask("srvr").contains("Mode: follower")
-    }
-
-    pub fn signal(&self, name: &str) {
-        self.process.as_ref().expect("the server runs").signal(name);
     }
 
     pub fn kill(&mut self) {

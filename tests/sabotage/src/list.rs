@@ -12,7 +12,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::Result;
+use super::Result;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Suite {
