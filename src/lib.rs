@@ -177,6 +177,8 @@ mod stores;
 mod sync;
 mod system;
 mod task;
+#[cfg(test)]
+mod tests;
 mod time;
 #[cfg(feature = "tls")]
 mod tls;

@@ -355,23 +355,11 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // In these URLs a character ends the host, or the password, too early.
-        "{s}://S3CR3T#x@127.0.0.1:1{p}",
-        "{s}://S3CR3T/x@127.0.0.1:1{p}",
-        "{s}://S3CR3T?x@127.0.0.1:1{p}",
-        "{s}://x#S3CR3T@127.0.0.1:1{p}",
-        "{s}://x/S3CR3T@127.0.0.1:1{p}",
-        "{s}://x?S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:S3CR3T#x@127.0.0.1:1{p}",
-        "{s}://u:S3CR3T/x@127.0.0.1:1{p}",
-        "{s}://u:S3CR3T?x@127.0.0.1:1{p}",
-        "{s}://u:x#S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x/S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x?S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x\\S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x,S3CR3T@127.0.0.1:1{p}",
-        "{s}://u:x:S3CR3T@127.0.0.1:1{p}",
+        // In place of `*`: in these URLs a character ends the host, or the password, too early.
+        "{s}://S3CR3T*x@127.0.0.1:1{p}",
+        "{s}://x*S3CR3T@127.0.0.1:1{p}",
+        "{s}://u:S3CR3T*x@127.0.0.1:1{p}",
+        "{s}://u:x*S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T@x@host.invalid{p}",
         "{s}://u:x@S3CR3T@host.invalid{p}",
         "{s}://u:x@S3CR3T/y@host.invalid{p}",
@@ -417,8 +405,12 @@ mod tests {
         let reporter = Arc::new(Reporter::new(None));
         let wait = Duration::from_millis(200);
         let mut shown = Vec::new();
+        let forms = FORMS.iter().flat_map(|form| {
+            let ends = if form.contains('*') { "#/?\\ ,:" } else { "*" };
+            ends.chars().map(|end| form.replace('*', &end.to_string()))
+        });
         for (scheme, path) in STORES {
-            for form in FORMS {
+            for form in forms.clone() {
                 let url = form.replace("{s}", scheme).replace("{p}", path);
                 assert!(url.contains(SECRET));
                 let server = ServerOptions {

@@ -19,6 +19,7 @@ use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
 use crate::locks::group::Group;
+use crate::locks::guard::Guard;
 use crate::locks::named::{RedisLock, forever};
 use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
@@ -93,7 +94,7 @@ impl Client {
     fn cycle(&self, waits_for_release: bool) {
         let guard = self.lock().acquire().unwrap();
         self.work();
-        if waits_for_release { guard.unlock().unwrap() } else { drop(guard) }
+        end(guard, waits_for_release).unwrap();
     }
 
     /// Checks that no hold or waiter is left, and ends the client.
@@ -103,6 +104,16 @@ impl Client {
         assert_eq!(self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()), 0);
         self.engine.shutdown().unwrap();
     }
+}
+
+/// Ends a guard's use; `waits_for_release`: waits for the release.
+fn end(guard: Guard, waits_for_release: bool) -> Result<()> {
+    if waits_for_release { guard.unlock() } else { Ok(drop(guard)) }
+}
+
+/// Requests may get lost.
+fn is_known_or_in_doubt(released: Result<()>) {
+    assert!(released.as_ref().err().is_none_or(Error::outcome_unknown), "{released:?}");
 }
 
 fn name() -> Arc<LockName> {
@@ -192,11 +203,7 @@ fn queue_up(ways: [Way; 3]) {
                 let Some(guard) = got else { return false };
                 served.lock().push(at);
                 client.work();
-                if toss() {
-                    guard.unlock().unwrap()
-                } else {
-                    drop(guard)
-                }
+                end(guard, toss()).unwrap();
                 true
             }
         }));
@@ -205,11 +212,7 @@ fn queue_up(ways: [Way; 3]) {
     let clock = world.clock.clone();
     let events = [spawn(move || clock.advance(SHORT)), spawn(move || interrupt.interrupt())];
     client.work();
-    if toss() {
-        first.unlock().unwrap()
-    } else {
-        drop(first)
-    }
+    end(first, toss()).unwrap();
     let got: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     events.into_iter().for_each(|event| event.join().unwrap());
     let served = served.lock().clone();
@@ -566,9 +569,7 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                     let guard = client.lock().acquire().unwrap();
                     client.work();
                     if toss() {
-                        if let Err(error) = guard.unlock() {
-                            assert!(error.outcome_unknown(), "{error:?}");
-                        }
+                        is_known_or_in_doubt(guard.unlock());
                     } else {
                         drop(guard);
                         // The same thread asks at once, perhaps under the owner number whose hold is still
@@ -610,9 +611,7 @@ fn no_grant_uses_a_number_under_clean_up() {
         drop(guard);
         if client.lock().try_lock().unwrap() {
             client.work_for(100);
-            if let Err(error) = client.lock().unlock() {
-                assert!(error.outcome_unknown(), "it was granted and taken away: {error:?}");
-            }
+            is_known_or_in_doubt(client.lock().unlock()); // else it was granted and taken away
         }
         waiter.join().unwrap();
         is_over.store(true, Ordering::SeqCst);
@@ -737,11 +736,7 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         let guard = client.lock().acquire().unwrap();
         let clock = world.clock.clone();
         let time = spawn(move || clock.advance(client_lease() / 3));
-        if toss() {
-            guard.unlock().unwrap();
-        } else {
-            drop(guard);
-        }
+        end(guard, toss()).unwrap();
         // A grant does not count if its window has ended when the answer comes, so this tries again. A call
         // that waits would pause before its next attempt, but time stands still here.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {

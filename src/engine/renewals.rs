@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::engine::hold::Holder;
     use crate::engine::registry::Registry;
-    use crate::ident::{ClientId, LockName, Owner};
+    use crate::ident::{ClientId, Owner};
     use crate::seam::{Claim, Kind};
     use crate::time::{Lease, ManualClock};
 
@@ -228,7 +228,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(3);
 
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
-        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
+        let name = crate::tests::name("a");
         let local = Registry::default().local(Kind::Mutex, &name);
         let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
         let hold = Hold::new(&Claim { home, ..claim }, Holder::Guard { taker: None }, sent, LEASE, &local);

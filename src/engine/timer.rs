@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::config::Options;
     use crate::engine::hold::Holder;
-    use crate::ident::{LockName, Owner};
+    use crate::ident::Owner;
     use crate::observe::reporter::Reporter;
     use crate::seam::{Claim, Kind, Store};
     use crate::stores::memory::MemoryStore;
@@ -197,7 +197,7 @@ mod tests {
         let reporter = Arc::new(Reporter::new(None));
         let (core, _parkers) = Core::new(options, Clock::Manual(clock), store.into(), reporter);
         let held = |at: usize| {
-            let name = Arc::new(LockName::new(&Arc::from("a"), at.to_string()).unwrap());
+            let name = crate::tests::name(&at.to_string());
             let local = core.registry.local(Kind::Mutex, &name);
             let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), lease);
             let sent = if at == 0 { begun } else { begun.plus(LEAST) };

@@ -2,5 +2,3 @@
 
 pub(crate) mod redlock;
 pub(crate) mod ring;
-#[cfg(all(test, not(leasehold_shuttle)))]
-mod tests;

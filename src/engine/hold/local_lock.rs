@@ -480,7 +480,7 @@ mod tests {
     use crate::time::Lease;
 
     fn local() -> Arc<LocalLock> {
-        let name = Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap());
+        let name = crate::tests::name("a");
         LocalLock::new(LockKey::new(Kind::Mutex, &name), &Arc::default())
     }
 
@@ -548,19 +548,6 @@ mod tests {
         local.state().note_released(Others::Listen(2), at(forgotten * 3));
         local.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
         assert!(local.state().contended.is_none() && local.is_uncontended(at(forgotten * 3 + 2)));
-    }
-
-    #[test]
-    fn the_queue_place_is_left_once() {
-        let local = local();
-        local.state().queued = true;
-        let place = local.join(false);
-        assert!(place.takes_queue_place() && !place.takes_queue_place());
-        local.state().queued = true;
-        let other = local.join(false);
-        assert!(!place.takes_queue_place(), "others here wait in it");
-        drop((place, other));
-        assert!(!local.join(false).takes_queue_place(), "it was left with the last of them");
     }
 
     #[test]

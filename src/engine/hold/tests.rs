@@ -12,12 +12,18 @@ fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
     enter(grant(Kind::Mutex, sent), lease, false)
 }
 
+/// A hold, and when its grant was requested.
+fn held(lease: Lease) -> (Moment, Arc<Hold>) {
+    let start = ManualClock::new().now();
+    (start, hold(lease, start))
+}
+
 fn reading(lease: Lease, sent: Moment) -> Arc<Hold> {
     enter(grant(Kind::Read, sent), lease, false)
 }
 
 fn grant(kind: Kind, sent: Moment) -> Hold {
-    let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
+    let name = crate::tests::name("a");
     let claim = Claim::new(kind, &name, Owner::new(ClientId::random(), 1), LEASE);
     let local = Registry::default().local(kind, &name);
     Hold::new(&claim, Holder::Guard { taker: None }, sent, LEASE, &local)
@@ -95,8 +101,7 @@ fn a_confirmation_after_the_window_does_not_count() {
 
 #[test]
 fn the_window_is_one_percent_shorter_than_the_lease() {
-    let start = ManualClock::new().now();
-    let hold = hold(Lease::Fixed(LEASE), start);
+    let (start, hold) = held(Lease::Fixed(LEASE));
     let at = |millis| hold.standing(start.plus(Duration::from_millis(millis)));
     assert_eq!(at(29_699), Standing::Held);
     assert_eq!(at(29_700), Standing::Lost(LossReason::Expired));
@@ -104,8 +109,7 @@ fn the_window_is_one_percent_shorter_than_the_lease() {
 
 #[test]
 fn a_loss_is_reported_once_and_permanent() {
-    let start = ManualClock::new().now();
-    let hold = hold(Lease::Renewed, start);
+    let (start, hold) = held(Lease::Renewed);
     let reporter = Reporter::new(None);
     let channel = hold.loss_channel();
     assert!(hold.lose(LossReason::Gone, start, &reporter));
@@ -275,8 +279,7 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
 
 #[test]
 fn an_overdue_renewal_puts_a_hold_at_risk() {
-    let start = ManualClock::new().now();
-    let hold = hold(Lease::Renewed, start);
+    let (start, hold) = held(Lease::Renewed);
     assert_eq!(hold.standing(start), Standing::Held);
     hold.note_failed_renewal();
     assert_eq!(hold.standing(start), Standing::AtRisk(hold.until()));

@@ -96,13 +96,7 @@ impl Client {
         let options = if toss() && toss() { options.lease(SHORT * 300_000) } else { options };
         let guard = lock.acquire_with(&options).unwrap().unwrap();
         self.work();
-        if toss() && toss() {
-            if let Err(error) = guard.unlock() {
-                assert!(error.outcome_unknown(), "{error:?}");
-            }
-        } else {
-            drop(guard);
-        }
+        is_known_or_in_doubt(end(guard, toss() && toss()));
     }
 }
 
@@ -165,12 +159,8 @@ impl Client {
         if toss() && toss() {
             drop(lock.is_locked());
         }
-        if toss() {
-            if let Err(error) = guard.unlock() {
-                assert!(error.outcome_unknown() || error.not_held().is_some(), "{error:?}");
-            }
-        } else {
-            drop(guard);
+        if let Err(error) = end(guard, toss()) {
+            assert!(error.outcome_unknown() || error.not_held().is_some(), "{error:?}");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The checks of holds that are cached until a recall.
 
-use super::answers::in_doubt;
 use super::*;
 use crate::engine::core::{Calls, Core, Ended};
 use crate::engine::hold::{Hold, Holder, LocalLock};
@@ -16,24 +15,11 @@ const LONG: Duration = Duration::from_secs(20);
 /// Longer than the time until the first and the second check.
 const CHECKED: Duration = Duration::from_millis(200);
 
-impl HoldCaching for Odd {
-    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(claim, waker)
-    }
-
-    fn check_holds(&self, claims: &[Claim], _: Moment) -> Vec<Answer<CachedCheck>> {
-        self.checks.fetch_add(claims.len(), Ordering::SeqCst);
-        let scripted =
-            |_: &Claim| self.checking.lock().pop_front().map_or(Ok(CachedCheck::Stays), |answer| answer());
-        claims.iter().map(scripted).collect()
-    }
-}
-
 /// A client that caches holds, with a clock that stands still.
 struct Keeps {
-    store: Arc<Odd>,
+    store: Arc<Scripted>,
     clock: ManualClock,
-    engine: Engine,
+    engine: Running,
     /// How many failed renewals were reported.
     told: Arc<AtomicUsize>,
 }
@@ -44,30 +30,24 @@ impl Keeps {
     }
 
     fn with_lease(lease: Duration) -> Keeps {
-        let channel = Some(Arc::new(Channel::new("a", true)));
-        let (store, clock) = (Arc::new(Odd { caches: true, channel, ..Odd::default() }), ManualClock::new());
+        let (store, clock) = (Arc::new(Scripted { caches: true, ..notifying() }), ManualClock::new());
         let told = Arc::new(AtomicUsize::new(0));
         let tells = Arc::clone(&told);
         let observer = move |event: &Event<'_>| {
             tells.fetch_add(usize::from(matches!(event, Event::RenewalFailed { .. })), Ordering::SeqCst);
         };
         let (options, time) = (Options { lease, ..Options::default() }, Clock::Manual(clock.clone()));
-        let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
-        let engine =
-            Engine::start(options, time, Arc::<Odd>::clone(&store) as Arc<dyn Store>, reporter).unwrap();
+        let open: Arc<dyn Store> = Arc::clone(&store) as _;
+        let engine = Running::observed(options, time, open, Some(Arc::new(observer)));
         Keeps { store, clock, engine, told }
     }
 
     fn lock(&self, name: &Arc<LockName>) -> Granted {
-        let local = self.engine.registry.local(Kind::Mutex, name);
-        let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
-        let config = LockConfig { cached: true, ..LockConfig::default() };
-        let granted = self.engine.acquire(&AcquireCall { config, by_thread: true, ..call });
-        granted.unwrap().unwrap()
+        lock_with(&self.engine, name, LockConfig { cached: true, ..LockConfig::default() })
     }
 
     fn unlock(&self, granted: &Granted) {
-        self.engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
+        release(&self.engine, granted).unwrap();
     }
 
     /// Held by the calling thread, and cached after its last level.
@@ -81,8 +61,7 @@ impl Keeps {
 
     /// As many locks that are cached and not in use. The caller keeps the local locks, as values would.
     fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
-        let name = |at| Arc::new(LockName::new(&"many".into(), format!("many {at}")).unwrap());
-        let names: Vec<_> = (0..many).map(name).collect();
+        let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
         // The client listens for all recalls before it caches the first hold: a release in this store is a
         // message for each.
@@ -97,43 +76,40 @@ impl Keeps {
 #[test]
 fn an_unanswered_check_changes_nothing() {
     let client = Keeps::begin();
-    let (used, number) = (client.used(&name()), ThreadMarker::current().number());
-    client.store.checking.lock().push_back(Box::new(in_doubt));
+    let (used, number) = (client.used(&named("a")), ThreadMarker::current().number());
+    client.store.checks.say(in_doubt);
     client.clock.advance(CHECKED);
-    assert!(client.store.checks.load(Ordering::SeqCst) > 0);
+    assert!(client.store.checks.count() > 0);
     client.unlock(&used);
-    assert!(client.store.holder.lock().is_some(), "it is kept");
-    let next = client.lock(&name());
+    assert!(client.store.holder().is_some(), "it is kept");
+    let next = client.lock(&named("a"));
     assert_eq!((Arc::ptr_eq(&next.hold, &used.hold), ThreadMarker::current().number()), (true, number));
     client.unlock(&next);
-    client.engine.shutdown().unwrap();
 }
 
 #[test]
 fn an_idle_hold_is_released_without_check_answers() {
     let client = Keeps::begin();
-    client.unlock(&client.used(&name()));
-    client.store.checking.lock().extend((0..100).map(|_| Box::new(in_doubt) as Script<CachedCheck>));
+    client.unlock(&client.used(&named("a")));
+    client.store.checks.always(in_doubt);
     client.clock.advance(UNUSED - MS * 10);
-    assert!(client.store.holder.lock().is_some());
+    assert!(client.store.holder().is_some());
     client.clock.advance(MS * 10);
-    comes_about("the release", || client.store.holder.lock().is_none());
-    client.engine.shutdown().unwrap();
+    comes_about("the release", || client.store.is_free());
 }
 
 /// Each renewal asks for the client's lease, during a use and between two.
 #[test]
 fn a_reused_lock_has_the_whole_lease() {
     let client = Keeps::with_lease(MS * 300);
-    let mut last = client.used(&name());
+    let mut last = client.used(&named("a"));
     for _ in 0..4 {
         client.unlock(&last);
         client.clock.advance(UNUSED - MS * 50);
-        last = client.lock(&name());
+        last = client.lock(&named("a"));
         assert!(last.hold.until().since(client.clock.now()) >= MS * 150);
     }
     client.unlock(&last);
-    client.engine.shutdown().unwrap();
 }
 
 #[test]
@@ -143,27 +119,25 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
         if !is_used {
             client.unlock(used);
         }
-        client.store.deaf.store(1, Ordering::SeqCst);
+        client.store.renewals.say(in_doubt);
         client.clock.advance(MS * 250);
-        assert_eq!(client.store.deaf.load(Ordering::SeqCst), 0, "it is renewed");
+        assert_eq!(client.store.renewals.left(), 0, "it is renewed");
         client.engine.stats().renewals_failed
     };
-    let used = client.used(&name());
+    let used = client.used(&named("a"));
     assert_eq!((failures(&used, false), client.told.load(Ordering::SeqCst)), (0, 0));
     client.clock.advance(UNUSED);
-    comes_about("the release", || client.store.holder.lock().is_none());
-    let used = client.used(&name());
+    comes_about("the release", || client.store.is_free());
+    let used = client.used(&named("a"));
     assert_eq!(failures(&used, true), 1);
     comes_about("the event", || client.told.load(Ordering::SeqCst) == 1);
     client.unlock(&used);
-    assert!(client.store.holder.lock().is_none(), "its number is in doubt, so it is not kept");
-    client.engine.shutdown().unwrap();
+    assert!(client.store.is_free(), "its number is in doubt, so it is not kept");
 }
 
 #[test]
 fn cached_locks_are_checked_once_a_second() {
     let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
-    let named = |name: &str| Arc::new(LockName::new(&"a".into(), name.to_owned()).unwrap());
     let remember = |name, now| registry.remember(&registry.local(Kind::Mutex, &named(name)), at(now));
     let is_known = |name| registry.found(Kind::Mutex, &named(name)).is_some();
     remember("first", 1);
@@ -184,29 +158,28 @@ fn cached_locks_are_checked_once_a_second() {
 #[test]
 fn a_check_may_end_or_release_the_hold() {
     let client = Keeps::begin();
-    let used = client.used(&name());
-    *client.store.holder.lock() = None;
-    client.store.checking.lock().push_back(Box::new(|| Ok(CachedCheck::Lost)));
+    let used = client.used(&named("a"));
+    client.store.forget();
+    client.store.checks.say(|| Ok(CachedCheck::Lost));
     client.clock.advance(CHECKED);
     let standing = used.hold.standing(client.clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
-    let error = client.engine.end_level("unlock", &used.hold, Some(used.level)).unwrap_err();
+    let error = release(&client.engine, &used).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
     // A check releases the hold if it finds that others want the lock, and not otherwise.
     for wanted in [false, true] {
-        let used = client.used(&name());
+        let used = client.used(&named("a"));
         client.unlock(&used);
-        assert!(client.store.holder.lock().is_some());
+        assert!(client.store.holder().is_some());
         let answer = if wanted { CachedCheck::Wanted } else { CachedCheck::Stays };
-        client.store.checking.lock().push_back(Box::new(move || Ok(answer)));
+        client.store.checks.say(move || Ok(answer));
         client.clock.advance(MS * 60);
-        assert_eq!(client.store.holder.lock().is_none(), wanted);
-        let again = client.lock(&name());
+        assert_eq!(client.store.is_free(), wanted);
+        let again = client.lock(&named("a"));
         client.engine.end_level("force", &again.hold, Some(again.level)).unwrap();
         client.engine.release_cached(again.hold.local());
-        comes_about("the release", || client.store.holder.lock().is_none());
+        comes_about("the release", || client.store.is_free());
     }
-    client.engine.shutdown().unwrap();
 }
 
 /// Each release uses up the cache thread's whole time for releases.
@@ -215,18 +188,16 @@ fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
     let client = Keeps::begin();
     let _values = client.keep_many(HOLDS);
-    let slowly = |_| -> Script<Release> {
+    for _ in 0..HOLDS {
         let clock = client.engine.clock.clone();
-        Box::new(move || {
+        client.store.releases.say(move || {
             take_time(&clock, MS * 100);
-            Ok(Release::Freed { others: Others::Nobody })
-        })
-    };
-    client.store.releasing.lock().extend((0..HOLDS).map(slowly));
+            freed()
+        });
+    }
     client.clock.advance(UNUSED + CHECKED * 10);
-    assert_eq!(client.store.releasing.lock().len(), 0, "are kept for good");
+    assert_eq!(client.store.releases.left(), 0, "are kept for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
-    client.engine.shutdown().unwrap();
 }
 
 #[test]
@@ -234,36 +205,34 @@ fn each_round_checks_all_holds() {
     let client = Keeps::begin();
     let _values = client.keep_many(CHUNK + 1);
     client.clock.advance(MS * 60);
-    assert_eq!(client.store.checks.load(Ordering::SeqCst), CHUNK + 1);
+    assert_eq!(client.store.checks.count(), CHUNK + 1);
     assert_eq!(client.engine.registry.holds().len(), CHUNK + 1);
-    client.engine.shutdown().unwrap();
 }
 
 #[test]
 fn a_check_that_finds_no_lock_is_not_a_recall() {
     let client = Keeps::begin();
     for is_used in [false, true, true] {
-        let used = client.used(&name());
+        let used = client.used(&named("a"));
         if !is_used {
             client.unlock(&used);
         }
-        *client.store.holder.lock() = None;
-        client.store.checking.lock().push_back(Box::new(|| Ok(CachedCheck::Lost)));
+        client.store.forget();
+        client.store.checks.say(|| Ok(CachedCheck::Lost));
         client.clock.advance(MS * 60);
-        assert!(client.store.checking.lock().is_empty());
+        assert_eq!(client.store.checks.left(), 0);
     }
-    client.unlock(&client.used(&name()));
-    client.engine.shutdown().unwrap();
+    client.unlock(&client.used(&named("a")));
 }
 
 #[test]
 fn another_threads_wait_ends_an_idle_cached_hold() {
     let client = Keeps::begin();
-    client.unlock(&client.used(&name()));
+    client.unlock(&client.used(&named("a")));
     let (gets, got) = bounded(1);
     thread::scope(|scope| {
         let engine = &client.engine;
-        scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed)).unwrap());
+        scope.spawn(move || gets.send(acquire(engine, &named("a"), FOREVER, Lease::Renewed)).unwrap());
         let got = got.recv_timeout(LONG);
         drop(client.engine.shutdown()); // wakes the waiter, if it sleeps
         assert!(got.expect("no check is waited for").unwrap().is_some());
@@ -273,45 +242,43 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
 #[test]
 fn a_lock_without_audible_recalls_is_not_cached() {
     let client = Keeps::begin();
-    client.unlock(&client.used(&name()));
+    client.unlock(&client.used(&named("a")));
     client.clock.advance(UNUSED);
-    comes_about("the release", || client.store.holder.lock().is_none());
+    comes_about("the release", || client.store.is_free());
     client.store.channel.as_ref().unwrap().set_up(false);
-    let next = client.lock(&name());
+    let next = client.lock(&named("a"));
     assert!(!next.hold.is_until_recall());
     client.unlock(&next);
-    client.engine.shutdown().unwrap();
 }
 
 #[test]
 fn an_ending_thread_releases_its_own_cached_holds() {
     let client = Keeps::begin();
-    let mine = client.used(&name());
+    let mine = client.used(&named("a"));
     client.unlock(&mine);
-    let other = Arc::new(LockName::new(&"b".into(), "b".to_owned()).unwrap());
+    let other = named("b");
     thread::scope(|scope| {
         let cached = scope.spawn(|| {
-            let granted = || Box::new(|| Ok(Attempt::granted(None))) as Script<Attempt>;
-            let freed = || Box::new(|| Ok(Release::Freed { others: Others::Nobody })) as Script<Release>;
-            client.store.attempting.lock().extend([granted(), granted()]);
-            client.store.releasing.lock().extend([freed(), freed()]);
+            for _ in 0..2 {
+                client.store.attempts.say(granted);
+                client.store.releases.say(freed);
+            }
             client.unlock(&client.used(&other));
             assert_eq!(client.engine.registry.holds().len(), 2);
         });
         cached.join().unwrap();
     });
-    assert_eq!(client.store.releasing.lock().len(), 0, "it is left to its lease");
+    assert_eq!(client.store.releases.left(), 0, "it is left to its lease");
     assert_eq!(client.engine.registry.holds().len(), 1);
-    let attempts = client.store.attempts.load(Ordering::SeqCst);
-    client.unlock(&client.lock(&name()));
-    assert_eq!(client.store.attempts.load(Ordering::SeqCst), attempts, "what another thread keeps stays");
-    client.engine.shutdown().unwrap();
+    let attempts = client.store.attempts.count();
+    client.unlock(&client.lock(&named("a")));
+    assert_eq!(client.store.attempts.count(), attempts, "what another thread keeps stays");
 }
 
 #[test]
 fn ending_threads_each_release_their_cached_holds() {
     let client = Keeps::begin();
-    client.unlock(&client.used(&name()));
+    client.unlock(&client.used(&named("a")));
     let releases: Arc<Calls> = Arc::default();
     for thread in [0, ThreadMarker::current().id()] {
         let call = Arc::new(releases.begin().detached());
@@ -319,14 +286,13 @@ fn ending_threads_each_release_their_cached_holds() {
     }
     drop(client.engine.core.end_cached(Some(0)));
     assert!(releases.wait(Clock::System.after(LONG), || false));
-    assert!(client.store.holder.lock().is_none());
-    client.engine.shutdown().unwrap();
+    assert!(client.store.is_free());
 }
 
 #[test]
 fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     let client = Keeps::begin();
-    client.unlock(&client.used(&name()));
+    client.unlock(&client.used(&named("a")));
     client.engine.shutdown().unwrap();
     let releases = client.engine.core.end_cached(None).unwrap();
     assert!(releases.wait(Clock::System.after(LONG), || false));
@@ -335,10 +301,10 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
 /// One round of the cache thread, for a thread that has ended and a hold that is to be checked.
 #[test]
 fn an_ending_thread_waits_for_no_check() {
-    let (store, clock) = (Arc::new(Odd { caches: true, ..Odd::default() }), ManualClock::new());
-    let (open, reporter) = (Arc::<Odd>::clone(&store) as Arc<dyn Store>, Arc::new(Reporter::new(None)));
+    let (store, clock) = (Arc::new(Scripted { caches: true, ..scripted() }), ManualClock::new());
+    let (open, reporter) = (Arc::<Scripted>::clone(&store) as Arc<dyn Store>, Arc::new(Reporter::new(None)));
     let (core, _parkers) = Core::new(Options::default(), Clock::Manual(clock.clone()), open.into(), reporter);
-    let (name, lease) = (name(), core.options.lease);
+    let (name, lease) = (named("a"), core.options.lease);
     let (local, now) = (core.registry.local(Kind::Mutex, &name), clock.now());
     let claim = Claim::new(Kind::Mutex, &name, Owner::new(core.id, 1), lease);
     let hold = Hold::new(&claim, Holder::Guard { taker: None }, now, lease, &local);
@@ -350,22 +316,21 @@ fn an_ending_thread_waits_for_no_check() {
     let ended = Ended { thread: Some(u64::MAX), call: Arc::new(calls.begin().detached()) };
     core.cache_thread.ended.lock().push(ended);
     let (told, is_told) = bounded(1);
-    store.checking.lock().push_back(Box::new(move || {
+    store.checks.say(move || {
         told.send(calls.wait(Clock::System.now(), || false)).unwrap();
         Ok(CachedCheck::Stays)
-    }));
+    });
     core.watch_cached();
     assert!(is_told.try_recv().unwrap());
 }
 
 #[test]
 fn a_hold_is_registered_for_recalls_before_the_client_subscribes() {
-    let (keeps, name) = (Keeps::begin(), name());
-    let held = acquire(&keeps.engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (keeps, name) = (Keeps::begin(), named("a"));
+    let held = lock(&keeps.engine, &name);
     let (told, is_told) = bounded(1);
     let local = Arc::clone(held.hold.local());
-    keeps.store.listening.lock().push_back(Box::new(move || told.send(local.hears()).unwrap()));
+    keeps.store.listens.before(move || told.send(local.hears()).unwrap());
     assert!(!keeps.engine.is_contended("is_contended", &held.hold).unwrap());
     assert!(is_told.try_recv().unwrap());
-    keeps.engine.shutdown().unwrap();
 }

@@ -1,19 +1,17 @@
 //! A store that its client connects to at the first use.
 
 use super::*;
-use crate::engine::core::StoreCell;
 
 /// A client that connects to its store by `open`.
-fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Engine {
-    let store = StoreCell::later(Box::new(open));
-    Engine::start(Options::default(), Clock::System, store, Arc::new(Reporter::new(None))).unwrap()
+fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Running {
+    Running::start(Options::default(), Clock::System, StoreCell::later(Box::new(open)))
 }
 
 #[test]
 fn an_unsupported_name_is_refused_after_connecting() {
-    let store = Arc::new(Odd { keeps_no_names: true, ..Odd::default() });
+    let store = Arc::new(Scripted { keeps_no_names: true, ..scripted() });
     let odd = Arc::clone(&store);
-    let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), name());
+    let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), named("a"));
     engine.store.check_name(Kind::Mutex, &name).unwrap();
     let claim =
         engine.claim(&engine.store.capabilities(), (Kind::Semaphore, &name), 7, Duration::from_secs(30));
@@ -25,13 +23,12 @@ fn an_unsupported_name_is_refused_after_connecting() {
     ] {
         assert_eq!((error.kind(), error.lock_name()), (ErrorKind::InvalidInput, Some("a")));
     }
-    assert_eq!(store.attempts.load(Ordering::SeqCst) + store.counted.lock().len(), 0);
-    engine.shutdown().unwrap();
+    assert_eq!(store.attempts.count() + store.counts.count(), 0);
 }
 
 #[test]
 fn a_late_store_reports_its_sessions() {
-    let store = Arc::new(Odd { has_sessions: true, ..Odd::default() });
+    let store = Arc::new(Scripted { has_sessions: true, ..scripted() });
     let (odd, (opening, is_opening), (go_on, may_open)) = (Arc::clone(&store), bounded(1), bounded::<()>(1));
     let engine = opened_by(move || {
         opening.send(()).unwrap();
@@ -39,7 +36,7 @@ fn a_late_store_reports_its_sessions() {
         Ok(Arc::clone(&odd) as _)
     });
     thread::scope(|scope| {
-        let opens = thread::Builder::new().spawn_scoped(scope, || engine.usable("lock")).unwrap();
+        let opens = scope.spawn(|| engine.usable("lock"));
         is_opening.recv_timeout(Duration::from_secs(10)).unwrap();
         engine.shutdown().unwrap();
         go_on.send(()).unwrap();

@@ -2,81 +2,74 @@
 
 use std::sync::Weak;
 
-use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
 use crate::engine::hold::QueuePlace;
 use crate::engine::waiter::Sleeper;
-use crate::interrupt::Interrupt;
-use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
-use crate::seam::{Failure, ListensFor};
+use crate::seam::ListensFor;
 
 #[test]
 fn a_writer_with_a_retired_number_may_not_read() {
     let second = Duration::from_secs(1);
-    let (store, clock, engine, name) = standing(Odd::default());
+    let (store, clock, engine, name) = standing(scripted());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     // A request about another lock got no answer.
     ThreadMarker::current().retire(writing.hold.owner().number());
     let until = WaitLimit::Deadline(engine.clock.after(second));
-    let attempts = store.attempts.load(Ordering::SeqCst);
+    let attempts = store.attempts.count();
     // If the read waited for its own thread's write, it would time out here.
-    store.attempting.lock().push_back(Box::new(move || {
+    store.attempts.say(move || {
         clock.advance(second * 2);
-        Ok(Attempt::Busy { retry_after: None })
-    }));
+        busy()
+    });
     let error = acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(store.attempts.load(Ordering::SeqCst), attempts);
+    assert_eq!(store.attempts.count(), attempts);
     // A try never waits, so it is busy instead of a deadlock.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
-    engine.end_level("unlock", &writing.hold, Some(writing.level)).unwrap();
+    release(&engine, &writing).unwrap();
     assert!(acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap().is_some());
-    engine.shutdown().unwrap();
 }
 
 #[test]
 fn a_client_lets_others_go_first_only_once() {
-    let clock = ManualClock::new();
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    let (store, clock, engine, name) =
+        standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
+    let mine = lock(&engine, &name);
+    release(&engine, &mine).unwrap();
     // The answer of the release arrives during the attempt: one other client was notified. That client
     // acquires the lock and releases it.
     let core = Arc::clone(&engine.core);
-    store.attempting.lock().push_back(Box::new(move || {
+    store.attempts.say(move || {
         core.note_released(&mine.hold, Others::Listen(1));
         channel.notify();
-        Ok(Attempt::Busy { retry_after: None })
-    }));
+        busy()
+    });
     let (told, is_told) = bounded(1);
     let again = thread::scope(|scope| {
-        let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
-        thread::Builder::new().spawn_scoped(scope, again).unwrap();
+        scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
         // If the thread wrongly stands back, moving the clock ends the thread.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again
     });
     again.expect("it stands back for a client that had its turn").unwrap();
-    drop(engine.shutdown());
 }
 
 /// The timer, which would notice the end first, stands still.
 #[test]
 fn a_late_renewal_revives_nothing_and_is_undone() {
-    let (store, clock, engine, name) = standing(Odd::default());
+    let (store, clock, engine, name) = standing(scripted());
     let lease = engine.options.lease;
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let clocked = engine.clock.clone();
-    store.renewing.lock().push_back(Box::new(move || take_time(&clocked, lease * 4 / 5)));
+    store.renewals.before(move || take_time(&clocked, lease * 4 / 5));
     clock.advance(lease / 2);
-    assert_eq!(store.renewals.load(Ordering::SeqCst), 1, "it is on its way");
+    assert_eq!(store.renewals.count(), 1, "it is on its way");
     engine.stand_still(true);
     // A moment after the old window, and before the end of the window that the renewal would have opened.
     clock.advance(lease * 7 / 10);
@@ -87,163 +80,116 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(*store.holder.lock(), None);
+    assert!(store.is_free());
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_some());
-    drop(engine.shutdown());
-}
-
-/// Makes another thread wait for the lock of `mine`; runs `release` once that thread sleeps. Returns whether
-/// it had the lock and gave it back, unless it panicked.
-fn while_another_waits(
-    engine: &Engine,
-    name: &Arc<LockName>,
-    release: impl FnOnce(),
-) -> thread::Result<Result<bool>> {
-    let until = WaitLimit::Deadline(Clock::System.after(Duration::from_secs(10)));
-    thread::scope(|scope| {
-        let wait = || match acquire(engine, name, until, Lease::Renewed)? {
-            Some(theirs) => engine.end_level("unlock", &theirs.hold, Some(theirs.level)).map(|()| true),
-            None => Ok(false),
-        };
-        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || sleeps(engine, name));
-        release();
-        waiter.join()
-    })
 }
 
 #[test]
 fn a_panicking_next_owner_frees_the_lock() {
-    let (store, engine, name) = running(Odd::default());
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    store.handing.lock().push_back(Box::new(|| std::panic::resume_unwind(Box::new("as a test has it"))));
-    let waited = while_another_waits(&engine, &name, || engine.drop_level(&mine.hold, mine.level));
+    let (store, engine, name) = running(scripted());
+    let mine = lock(&engine, &name);
+    store.handoffs.say(|| std::panic::resume_unwind(Box::new("as a test has it")));
+    let waited = while_another_waits(&engine, &name, || drop_guard(&engine, &mine));
     assert!(waited.is_err(), "it panics");
     // The thread that dropped its level has gone on.
-    comes_about("the release", || store.holder.lock().is_none());
-    engine.shutdown().unwrap();
+    comes_about("the release", || store.is_free());
 }
 
 #[test]
 fn a_lock_lost_before_a_hand_off_is_reported() {
-    let (store, engine, name) =
-        running(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (store, engine, name) = running(notifying());
+    let mine = lock(&engine, &name);
     let lost = mine.hold.loss_channel();
-    *store.holder.lock() = None;
-    store.handing.lock().push_back(Box::new(|| Ok(Handoff::Lost)));
+    store.forget();
+    store.handoffs.say(|| Ok(Handoff::Lost));
     let mut released = Ok(());
-    let waited = while_another_waits(&engine, &name, || {
-        released = engine.end_level("unlock", &mine.hold, Some(mine.level));
-    });
+    let waited = while_another_waits(&engine, &name, || released = release(&engine, &mine));
     assert_eq!(released.unwrap_err().not_held(), Some(&NotHeld::Expired));
     assert_eq!(lost.try_recv().unwrap().reason, LossReason::Gone);
     assert!(waited.unwrap().unwrap(), "the next takes it for itself");
-    engine.shutdown().unwrap();
 }
 
 #[test]
 fn a_groups_unanswered_releases_cost_one_timeout() {
-    let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
-    let store = Arc::new(Odd::default());
+    let patience = Duration::from_secs(3_600);
     let options = Options { retry_timeout: patience, ..Options::default() };
-    let engine = Arc::new(engine_with(options, &store, &Clock::Manual(clock.clone())));
-    let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-    let group = [name(), other].map(|name| {
+    let (store, clock, engine, name) = standing_with(options, scripted());
+    let group = [name, named("b")].map(|name| {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
     // Each release is requested once, and the first one again when the retry time is over.
     let later = clock.clone();
-    let scripts: [Script<Release>; 4] = [
-        Box::new(in_doubt),
-        Box::new(in_doubt),
-        Box::new(move || {
-            later.advance(patience);
-            in_doubt()
-        }),
-        Box::new(in_doubt),
-    ];
-    store.releasing.lock().extend(scripts);
+    store.releases.say(in_doubt);
+    store.releases.say(in_doubt);
+    store.releases.say(move || {
+        later.advance(patience);
+        in_doubt()
+    });
+    store.releases.say(in_doubt);
     // The watchdog stands still, so that the clean-up comes later.
     engine.stand_still(true);
-    let (told, is_told) = bounded(1);
-    let released = thread::scope(|scope| {
-        let leave = || told.send(leave_all("unlock", group.into())).unwrap();
-        thread::Builder::new().spawn_scoped(scope, leave).unwrap();
-        // Moving the clock ends the pauses between requests.
-        loop {
-            match is_told.recv_timeout(Duration::from_millis(1)) {
-                Ok(released) => break released,
-                Err(_none) => clock.advance(Duration::from_millis(20)),
-            }
-        }
-    });
+    engine.ends_badly();
+    // Moving the clock ends the pauses between requests.
+    let step = || clock.advance(Duration::from_millis(20));
+    let released = while_called(|| leave_all("unlock", group.into()), step);
     assert!(released.unwrap_err().outcome_unknown());
-    assert_eq!(store.releasing.lock().len(), 1, "the second is not asked about for as long again");
-    drop(engine.shutdown());
+    assert_eq!(store.releases.left(), 1, "the second is not asked about for as long again");
 }
 
 #[test]
 fn an_overdue_shutdown_does_not_ask_again() {
-    let (store, clock, engine, name) = standing(Odd::default());
-    let _held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (store, clock, engine, name) = standing(scripted());
+    let _held = lock(&engine, &name);
     let timeout = engine.options.command_timeout;
     // A connection attempt that gets no answer.
-    store.releasing.lock().push_back(Box::new(move || {
+    store.releases.say(move || {
         clock.advance(timeout);
-        Err(Failure::Refused(refusal()))
-    }));
+        refused()
+    });
     assert_eq!(engine.shutdown().unwrap_err().kind(), refusal().kind());
-    assert_eq!(store.cleanups.load(Ordering::SeqCst), 1);
+    assert_eq!(store.cleanups.count(), 1);
 }
 
 /// The store may carry out the attempt after a clean-up that finds nothing, or that is refused.
 #[test]
 fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
     for refuses in [false, true] {
-        let clock = ManualClock::new();
-        let store = Arc::new(Odd { closed: refuses.into(), ..Odd::default() });
-        let engine = engine(&store, &Clock::Manual(clock.clone()));
+        let (store, clock, engine, name) = standing(scripted());
+        if refuses {
+            store.releases.always(refused);
+        }
         let hour = Duration::from_secs(3600);
-        store.attempting.lock().push_back(Box::new(in_doubt));
-        let error = acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
+        store.attempts.say(in_doubt);
+        let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
         clock.advance(hour / 2);
-        let cleanups = store.cleanups.load(Ordering::SeqCst);
+        let cleanups = store.cleanups.count();
         clock.advance(Duration::from_secs(70));
-        assert!(store.cleanups.load(Ordering::SeqCst) > cleanups, "it may be granted still");
+        assert!(store.cleanups.count() > cleanups, "it may be granted still");
         clock.advance(hour);
-        let cleanups = store.cleanups.load(Ordering::SeqCst);
+        let cleanups = store.cleanups.count();
         clock.advance(Duration::from_secs(60));
-        assert_eq!(store.cleanups.load(Ordering::SeqCst), cleanups, "its lease has ended");
-        engine.shutdown().unwrap();
+        assert_eq!(store.cleanups.count(), cleanups, "its lease has ended");
     }
 }
 
 #[test]
 fn a_second_shutdown_repeats_failed_releases() {
-    let (store, _clock, engine, name) = standing(Odd::default());
-    acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let denied = || Err(Failure::Refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
-    store.releasing.lock().push_back(Box::new(denied));
+    let (store, _clock, engine, name) = standing(scripted());
+    lock(&engine, &name);
+    store.releases.say(|| Failure::refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
-    assert!(store.holder.lock().is_some() && !store.closed.load(Ordering::SeqCst));
+    assert!(store.holder().is_some() && !store.closed.load(Ordering::SeqCst));
     // Two shutdowns at a time: the second one returns when the first has finished.
-    let (begun, is_begun) = bounded(1);
-    let (go_on, may_go_on) = bounded::<()>(1);
-    store.releasing.lock().push_back(Box::new(move || {
-        begun.send(()).unwrap();
-        may_go_on.recv().unwrap();
-        Ok(Release::Freed { others: Others::Nobody })
-    }));
+    let (asks, is_begun, go_on) = gate();
+    store.releases.before(asks);
     thread::scope(|scope| {
-        let first = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();
+        let first = scope.spawn(|| engine.shutdown());
         is_begun.recv_timeout(Duration::from_secs(10)).expect("it does not do again what failed");
         let (done, is_done) = bounded(1);
         let engine = &engine;
-        let second = move || done.send(engine.shutdown()).unwrap();
-        thread::Builder::new().spawn_scoped(scope, second).unwrap();
+        scope.spawn(move || done.send(engine.shutdown()).unwrap());
         assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "it did not wait");
         go_on.send(()).unwrap();
         first.join().unwrap().unwrap();
@@ -255,14 +201,12 @@ fn a_second_shutdown_repeats_failed_releases() {
 /// An observer that is called on the thread of a call may do this.
 #[test]
 fn a_shutdown_inside_a_call_is_refused() {
-    let store = Arc::new(Odd::default());
-    let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
+    let (_store, _clock, engine, name) = standing(scripted());
     let call = engine.calls.begin();
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::WouldDeadlock);
     drop(call);
-    let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
-    engine.shutdown().unwrap();
+    let granted = lock(&engine, &name);
+    release(&engine, &granted).unwrap();
 }
 
 /// A place in the local queue of a lock, in which this thread seems to sleep.
@@ -278,39 +222,35 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
 /// thread. And a hold is entered before its waiter leaves the queue.
 #[test]
 fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
-    let store = Arc::new(Odd::default());
-    let engine = engine(&store, &Clock::System);
-    let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
-    let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let (_store, engine, name) = running(scripted());
+    let held = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let awaited = named("b");
     let place = asleep(&engine, &awaited);
     let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
     let granted = acquire(&engine, &awaited, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     assert_eq!(stuck(), 0, "it has what it waited for");
-    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
+    release(&engine, &granted).unwrap();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
     assert_eq!(stuck(), 0);
     drop(place);
-    drop(engine.shutdown());
 }
 
-fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
-    let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+fn observed(store: &Arc<Scripted>, observer: impl Observer) -> Running {
     let store: Arc<dyn Store> = Arc::clone(store) as _;
-    Engine::start(Options::default(), Clock::System, store, reporter).unwrap()
+    Running::observed(Options::default(), Clock::System, store, Some(Arc::new(observer)))
 }
 
 /// Otherwise the new head would sleep for an hour: the store sends no messages, and the lock is free.
 #[test]
 fn a_new_head_asks_before_it_sleeps() {
-    let store = Arc::new(Odd::default());
-    let ((asks, is_asked), (goes_on, go_on)) = (bounded(1), bounded::<()>(1));
-    store.attempting.lock().push_back(Box::new(move || {
-        asks.send(()).unwrap();
-        go_on.recv().unwrap();
-        Err(Failure::Refused(Error::new(ErrorKind::WrongType, "lock", "it is something else")))
-    }));
+    let (store, name) = (Arc::new(scripted()), named("a"));
+    let (asks, is_asked, goes_on) = gate();
+    store.attempts.say(move || {
+        asks();
+        Failure::refused(Error::new(ErrorKind::WrongType, "lock", "it is something else"))
+    });
     let (ends, has_ended) = bounded(1);
     let engine = observed(&store, move |event: &Event<'_>| {
         if let Event::Waiting { .. } = event {
@@ -318,16 +258,15 @@ fn a_new_head_asks_before_it_sleeps() {
             has_ended.recv().unwrap();
         }
     });
+    let (gets, got) = bounded(1);
     thread::scope(|scope| {
         let refused = scope.spawn(|| {
-            let error = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap_err();
+            let error = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap_err();
             ends.send(()).unwrap();
             error
         });
         is_asked.recv().unwrap();
-        let (gets, got) = bounded(1);
-        let engine = &engine;
-        scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed).is_ok()).unwrap());
+        scope.spawn(|| gets.send(acquire(&engine, &name, FOREVER, Lease::Renewed).is_ok()).unwrap());
         let got = got.recv_timeout(Duration::from_secs(10));
         drop(engine.shutdown()); // wakes the waiter, if it sleeps
         assert_eq!(got, Ok(true));
@@ -339,7 +278,7 @@ fn a_new_head_asks_before_it_sleeps() {
 /// would end the grant.
 #[test]
 fn observers_see_a_grant_after_its_hold_exists() {
-    let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
+    let (store, core) = (Arc::new(scripted()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
     let (seen, (sees, saw)) = (Arc::clone(&core), bounded(8));
     let engine = observed(&store, move |event: &Event<'_>| {
         if let Event::Request { op: "acquire", .. } = event {
@@ -347,10 +286,9 @@ fn observers_see_a_grant_after_its_hold_exists() {
         }
     });
     core.set(Arc::downgrade(&engine.core)).unwrap();
-    let granted = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let granted = lock(&engine, &named("a"));
     assert_eq!(saw.try_recv(), Ok(1));
-    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
-    engine.shutdown().unwrap();
+    release(&engine, &granted).unwrap();
 }
 
 /// A reader that lets writers go first has no place in the store, so it has nothing to leave there.
@@ -364,7 +302,7 @@ fn only_turn_taking_readers_leave_a_queue_place() {
             if writers_first { lock.writers_first() } else { lock }
         };
         let (writing, reading) = (lock(&other).write().acquire_owned().unwrap(), lock(&client));
-        let local = reading.read().engine().registry.local(Kind::Read, &name());
+        let local = reading.read().engine().registry.local(Kind::Read, &named("a"));
         thread::scope(|scope| {
             scope.spawn(|| drop(reading.read().acquire().unwrap()));
             let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper().is_some());
@@ -378,24 +316,21 @@ fn only_turn_taking_readers_leave_a_queue_place() {
 /// The clock stands still: neither the timer's next check nor a poll comes.
 #[test]
 fn an_ended_session_ends_its_holds_at_once() {
-    let (clock, session) = (ManualClock::new(), Arc::new(SessionEnd(AtomicU64::new(u64::MAX))));
-    let store = Odd { has_sessions: true, session: Some(Arc::clone(&session)), ..Odd::default() };
-    let store = Arc::new(store);
-    let engine = engine(&store, &Clock::Manual(clock.clone()));
-    let held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let session = Arc::new(SessionEnd(AtomicU64::new(u64::MAX)));
+    let bound: Arc<dyn Bound> = Arc::clone(&session) as _;
+    let (store, clock, engine, name) =
+        standing(Scripted { has_sessions: true, session: Some(bound), ..scripted() });
+    let _held = lock(&engine, &name);
     session.0.store(clock.now().nanos(), Ordering::SeqCst);
     let timer = store.attached.lock().clone().unwrap();
     timer.bounds_ended();
     comes_about("the loss", || engine.stats().lost_expired == 1);
-    drop(held);
-    drop(engine.shutdown());
 }
 
 /// No thread could ask the client to release such a hold.
 #[test]
 fn an_expired_leaked_guard_leaves_no_hold() {
-    let clock = ManualClock::new();
-    let (engine, name) = (engine(&Arc::default(), &Clock::Manual(clock.clone())), name());
+    let (_store, clock, engine, name) = standing(scripted());
     let lease = Lease::Fixed(Duration::from_secs(1));
     let local = engine.registry.local(Kind::Mutex, &name);
     let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), FOREVER);
@@ -403,45 +338,37 @@ fn an_expired_leaked_guard_leaves_no_hold() {
     clock.advance(Duration::from_secs(2));
     let stats = engine.stats();
     assert_eq!((stats.lost_expired, stats.holds_lost), (1, 0));
-    engine.shutdown().unwrap();
 }
 
 /// The other grant took the client out of the wait queue.
 #[test]
 fn a_large_request_is_repeated_after_anothers_grant() {
     let channel = Arc::new(Channel::new("a", true));
-    let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
-    let (engine, name) = (engine(&store, &Clock::Manual(ManualClock::new())), name());
+    let (store, _clock, engine, name) =
+        standing(Scripted { channel: Some(Arc::clone(&channel)), ..scripted() });
     let local = engine.registry.local(Kind::Semaphore, &name);
     let take = |units| {
         let call = AcquireCall::new("acquire", Kind::Semaphore, (&name, &local), FOREVER);
         engine.acquire(&AcquireCall { units, ..call }).map(|granted| granted.is_some())
     };
     let ((asks, is_asked), notified) = (bounded(1), Arc::clone(&channel));
-    let (busy, granted) = (|| Ok(Attempt::Busy { retry_after: None }), || Ok(Attempt::granted(None)));
     let (takes, taken) = bounded(1);
     thread::scope(|scope| {
-        store.attempting.lock().push_back(Box::new(busy));
+        store.attempts.say(busy);
         let take = &take;
         scope.spawn(move || takes.send(take(3)).unwrap());
         comes_about("the large request's subscription", || channel.listeners() == 1);
-        store.attempting.lock().extend([
-            Box::new(move || {
-                notified.notify();
-                is_asked.recv().unwrap();
-                Ok(Attempt::InWaitQueue {
-                    retry_after: None,
-                    listens_for: ListensFor::OwnTurn,
-                    watches: false,
-                })
-            }) as Script<Attempt>,
-            Box::new(move || {
-                asks.send(()).unwrap();
-                busy()
-            }),
-            Box::new(granted),
-            Box::new(granted),
-        ]);
+        store.attempts.say(move || {
+            notified.notify();
+            is_asked.recv().unwrap();
+            Ok(Attempt::InWaitQueue { retry_after: None, listens_for: ListensFor::OwnTurn, watches: false })
+        });
+        store.attempts.say(move || {
+            asks.send(()).unwrap();
+            busy()
+        });
+        store.attempts.say(granted);
+        store.attempts.say(granted);
         assert!(take(1).unwrap());
         let taken = taken.recv_timeout(Duration::from_secs(10));
         drop(engine.shutdown()); // wakes the waiter, if it sleeps
@@ -449,54 +376,41 @@ fn a_large_request_is_repeated_after_anothers_grant() {
     });
 }
 
-/// A call of this thread for the plain lock.
-fn waits(engine: &Engine, name: &Arc<LockName>, interrupt: &Interrupt) -> Result<Option<Granted>> {
-    let local = engine.registry.local(Kind::Mutex, name);
-    let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
-    engine.acquire(&AcquireCall { interrupt: Some(interrupt), by_thread: true, ..call })
-}
-
 /// This store hands no lock to a waiter: the lock is released, and that request takes its time.
 #[test]
 fn a_waiter_that_is_not_handed_the_lock_may_leave() {
-    let store = Arc::new(Odd::default());
-    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
-    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let ((releases, is_released), (go_on, may_end), (tells, told)) = (bounded(1), bounded(1), bounded(1));
-    store.releasing.lock().push_back(Box::new(move || {
-        releases.send(()).unwrap();
-        may_end.recv().unwrap();
-        Ok(Release::Freed { others: Others::Nobody })
-    }));
+    let (store, engine, name) = running(scripted());
+    let interrupt = Interrupt::new();
+    let mine = lock(&engine, &name);
+    let ((asks, is_released, go_on), (tells, told)) = (gate(), bounded(1));
+    store.releases.before(asks);
     thread::scope(|scope| {
-        scope.spawn(|| tells.send(waits(&engine, &name, &interrupt).map(drop)).unwrap());
+        scope.spawn(|| tells.send(wait(&engine, &name, &interrupt).map(drop)).unwrap());
         comes_about("the other thread's sleep", || sleeps(&engine, &name));
-        scope.spawn(|| engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap());
+        scope.spawn(|| release(&engine, &mine).unwrap());
         is_released.recv().unwrap();
         interrupt.interrupt();
         let ended = told.recv_timeout(Duration::from_secs(10));
         go_on.send(()).unwrap();
         assert!(ended.expect("it leaves").unwrap_err().is_interrupted());
     });
-    engine.shutdown().unwrap();
 }
 
 /// The watchdog must write the client's entry without the wait.
 #[test]
 fn the_end_of_a_published_wait_is_noted() {
-    let store = Arc::new(Odd::default());
-    let (engine, name, interrupt) = (engine(&store, &Clock::System), name(), Interrupt::new());
+    let (store, engine, name) = running(scripted());
+    let interrupt = Interrupt::new();
     let lease = Duration::from_secs(30);
     let claim = engine.claim(&engine.store.capabilities(), (Kind::Mutex, &name), 7, lease);
     engine.stand_still(true);
-    store.attempting.lock().push_back(Box::new(|| Ok(Attempt::granted(None))));
-    *store.holder.lock() = Some(claim.owner);
-    let own = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    store.give(claim.owner);
+    let own = named("b");
     let due = || engine.published_waits.due.load(Ordering::SeqCst);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let held = acquire(&engine, &own, FOREVER, Lease::Renewed).unwrap();
-            waits(&engine, &name, &interrupt).map(drop).unwrap_err();
+            wait(&engine, &name, &interrupt).map(drop).unwrap_err();
             drop(held);
         });
         let publishes = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]);
@@ -507,14 +421,44 @@ fn the_end_of_a_published_wait_is_noted() {
     });
     assert_eq!(due(), 0);
     engine.stand_still(false);
-    drop(engine.shutdown());
 }
 
 #[test]
 fn expired_holds_are_not_sampled_for_renewal() {
-    let (_store, clock, engine, name) = standing(Odd::default());
-    let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let (_store, clock, engine, name) = standing(scripted());
+    let held = lock(&engine, &name);
     assert_eq!(engine.registry.renewed(clock.now()).len(), 1);
     assert!(engine.registry.renewed(held.hold.until()).is_empty());
-    engine.shutdown().unwrap();
+}
+
+/// Each clean-up takes long, and they are always due. The watchdog's other work follows the search for
+/// deadlocks and the directory's entry, so it shows these too.
+#[test]
+fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
+    let lease = Duration::from_secs(9);
+    let options = Options { lease, ..Options::default() };
+    let (store, clock, engine, name) = standing_with(options, Scripted { has_directory: true, ..scripted() });
+    let held = lock(&engine, &name);
+    for number in 0..30 {
+        store.attempts.say(in_doubt);
+        let other = named(&format!("in doubt {number}"));
+        acquire(&engine, &other, WaitLimit::Once, Lease::Fixed(lease * 10)).unwrap_err();
+    }
+    for _ in 0..300 {
+        let clock = engine.clock.clone();
+        store.cleanups.say(move || {
+            take_time(&clock, Duration::from_millis(100));
+            in_doubt()
+        });
+    }
+    let polls = store.polls.load(Ordering::SeqCst);
+    while store.cleanups.left() > 0 {
+        clock.advance(Duration::from_millis(50));
+        assert!(!matches!(held.hold.standing(clock.now()), hold::Standing::Lost(_)));
+    }
+    assert!(store.renewals.count() >= 7, "{} renewals in half a minute", store.renewals.count());
+    let polls = store.polls.load(Ordering::SeqCst) - polls;
+    assert!(polls >= 7, "{polls} rounds in half a minute");
+    let entry = engine.store.capabilities().directory.unwrap().read(&[engine.id], Moment::NEVER).unwrap();
+    assert!(entry.found[0].is_some());
 }

@@ -7,13 +7,13 @@ use std::net::{TcpListener, TcpStream};
 use serde_json::Value;
 
 use super::*;
-use crate::ident::{ClientId, unbound_number};
 use crate::seam::capabilities::{CachedCheck, HoldCaching};
 use crate::seam::format::format_text;
-use crate::seam::{Answer, Failure, Others};
+use crate::seam::{Answer, Others};
 use crate::stores::etcd::message::{Front, value};
 use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
+use crate::tests::{Attempted, Open, Released, Said, soon};
 
 /// At this length etcd's lease, rounded to seconds less 1 %, must be kept alive for each grant.
 const LEASE: Duration = Duration::from_secs(1_000);
@@ -69,7 +69,7 @@ impl Member {
     }
 }
 
-fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
+fn start() -> (Arc<Mutex<Member>>, Open<Box<EtcdStore>>) {
     let noted = json!({ "value": STANDARD.encode(format_text()) });
     let noted = json!({ "responses": [{ "response_range": { "kvs": [noted] } }] });
     let member = Arc::new(Mutex::new(Member { transactions: VecDeque::from([noted]), ..Member::default() }));
@@ -86,7 +86,8 @@ fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
         }
     };
     drop(thread::Builder::new().spawn(serve).unwrap());
-    (member, EtcdStore::connect(&options, Arc::new(Reporter::new(None))).unwrap())
+    let store = EtcdStore::connect(&options, Arc::new(Reporter::new(None))).unwrap();
+    (member, Open(Box::new(store)))
 }
 
 fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
@@ -120,20 +121,7 @@ fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
 }
 
 fn claim(lease: Duration, waits: bool) -> Claim {
-    Claim {
-        waits,
-        wants_fence: true,
-        ..Claim::new(
-            Kind::Fenced,
-            &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
-            Owner::new(ClientId::random(), unbound_number()),
-            lease,
-        )
-    }
-}
-
-fn soon() -> Moment {
-    Clock::System.after(Duration::from_secs(30))
+    Claim { waits, wants_fence: true, ..crate::tests::claim(Kind::Fenced, "a", lease) }
 }
 
 // ---- what the member answers
@@ -182,8 +170,7 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     let (claim, other) = (claim(LEASE, true), claim(LEASE, true));
     let in_front = key_of(&other, 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
-    let busy = store.attempt(&claim, 1, soon());
-    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+    store.attempt(&claim, 1, soon()).busy();
     {
         let mut member = member.lock();
         member.ended.insert(1);
@@ -193,7 +180,6 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     }
     assert_eq!(fence(store.attempt(&claim, 1, soon())), 9, "by a key under a lease that lives");
     assert_eq!(member.lock().kept, [1, 2]);
-    store.close();
 }
 
 #[test]
@@ -211,7 +197,6 @@ fn an_expired_earlier_key_does_not_count_as_a_hold() {
     }
     assert_eq!(fence(store.attempt(&claim, 1, soon())), 9);
     assert_eq!(member.lock().kept.first(), Some(&STRANGE));
-    store.close();
 }
 
 /// If the try were refused, its key would keep others out for the lease's length.
@@ -221,14 +206,11 @@ fn a_try_with_an_unrenewed_lease_is_in_doubt() {
     member.lock().is_in_trouble = true;
     let tries = claim(LEASE, false);
     member.lock().transactions.push_back(put_alone(5));
-    let attempt = store.attempt(&tries, 1, soon());
-    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
+    store.attempt(&tries, 1, soon()).unknown();
     // The wait continues, or its end removes the key.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
-    let attempt = store.attempt(&waits, 1, soon());
-    assert!(matches!(attempt, Err(Failure::Refused(_))), "{attempt:?}");
-    store.close();
+    store.attempt(&waits, 1, soon()).refused();
 }
 
 // ---- unneeded leases
@@ -239,11 +221,9 @@ fn an_unsuccessful_attempt_leaves_no_lease() {
     let (member, store) = start();
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
-        let busy = store.attempt(&claim(lease, false), 1, soon());
-        assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+        store.attempt(&claim(lease, false), 1, soon()).busy();
         assert_eq!(member.lock().revoked, revoked, "{lease:?}");
     }
-    store.close();
 }
 
 #[test]
@@ -262,8 +242,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     let long = claim(LEASE, false);
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));
-    let freed = store.release(&long, 0, soon());
-    assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
+    store.release(&long, 0, soon()).freed();
     assert_eq!(member.lock().revoked, [2]);
     // The key comes from an attempt in doubt: its late request may still use the lease.
     let key = taken_away(key_of(&short, 7, STRANGE));
@@ -271,7 +250,6 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
     assert!(matches!(freed, Some(Ok(Release::Freed { .. }))), "{freed:?}");
     assert_eq!(member.lock().revoked, [2, STRANGE]);
-    store.close();
 }
 
 // ---- locks that are kept until others ask for them
@@ -285,8 +263,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     let caches = Claim { caches: true, lease: short, ..waits.clone() };
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
-    let busy = store.attempt(&caches, 1, soon());
-    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+    store.attempt(&caches, 1, soon()).busy();
     // Recalls by other keys are not heard any more.
     let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
@@ -300,7 +277,6 @@ fn a_caching_waiters_key_has_the_longer_lease() {
         (put["lease"].clone(), put["value"].clone()),
         (json!("2"), json!(value(waits.owner, 1, 1_001)))
     );
-    store.close();
 }
 
 /// The waiters include those that came before the client listened, whom no watch reports.
@@ -308,11 +284,10 @@ fn a_caching_waiters_key_has_the_longer_lease() {
 fn waiters_behind_a_caching_client_recall_its_grant() {
     let (member, store) = start();
     let caches = Claim { caches: true, ..claim(LEASE, true) };
-    let listening = HoldCaching::hear(&store, &caches, &Waker::default()).unwrap();
+    let listening = HoldCaching::hear(&*store, &caches, &Waker::default()).unwrap();
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
-    let busy = store.attempt(&caches, 1, soon());
-    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+    store.attempt(&caches, 1, soon()).busy();
     let before = listening.message_count();
     let own = key_of(&caches, 5, 1);
     let mut behind = key_of(&caches, 6, STRANGE);
@@ -320,7 +295,6 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     member.lock().transactions.push_back(done(false, 8, &[found(&[own]), found(&[]), found(&[behind])]));
     assert_eq!(fence(store.attempt(&caches, 1, soon())), 5);
     assert_eq!(listening.message_count(), before + 1);
-    store.close();
 }
 
 /// The check includes waiters that came while there was no watch.
@@ -332,7 +306,7 @@ fn a_check_sees_waiters_and_writes_nothing() {
         let seen = done(true, 8, &[found(std::slice::from_ref(held)), found(std::slice::from_ref(last))]);
         member.lock().transactions.extend([seen, done(true, 9, &[])]);
         let look =
-            HoldCaching::check_holds(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
+            HoldCaching::check_holds(&*store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
         assert_eq!(member.lock().transactions.drain(..).count(), 1, "one question and nothing else");
         look
     };
@@ -342,7 +316,6 @@ fn a_check_sees_waiters_and_writes_nothing() {
     assert_eq!(look(&kept, &held, &behind), CachedCheck::Wanted);
     assert_eq!(look(&kept, &held, &held), CachedCheck::Stays);
     assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "it is another's");
-    store.close();
 }
 
 // ---- waiters

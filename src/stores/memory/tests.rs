@@ -1,9 +1,7 @@
 //! The order of readers and writers in memory, by a clock that stands still.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ident::{ClientId, LockName, Owner, unbound_number};
 use crate::seam::capabilities::WaitQueues;
 use crate::seam::{Attempt, Claim, Kind, QueueMode, Release, Store};
 use crate::stores::memory::{MemoryAccess, MemoryStore};
@@ -13,9 +11,7 @@ use crate::{Interrupt, LockClient};
 const SHORT: Duration = Duration::from_millis(49);
 
 fn waits(kind: Kind) -> Claim {
-    let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-    let owner = Owner::new(ClientId::random(), unbound_number());
-    let claim = Claim::new(kind, &name, owner, Duration::from_secs(30));
+    let claim = crate::tests::claim(kind, "a", Duration::from_secs(30));
     Claim { waits: true, queue_mode: QueueMode::Waits, ..claim }
 }
 

@@ -420,6 +420,20 @@ mod tests {
             "redis://user:S3CR3T@0.0.0.0/",
             "redis://user:S3CR3T@localhost/-1",
             "redis+unix://?pass=S3CR3T",
+            "redis-sentinel://user:S3CR3T@localhost",
+            "redis-sentinel://user:S3CR3T@localhost/",
+            "redis-sentinel://user:S3CR3T@localhost//0",
+            "redis-sentinel://user:S3CR3T@/m",
+            "redis-sentinel://user:S3CR3T@one,,two/m",
+            "redis-sentinel://user:S3CR3T@one:port/m",
+            "redis-sentinel://user:S3CR3T@one:99999/m",
+            "redis-sentinel://user:S3CR3T@one/m/S3CR3T",
+            "redis-sentinel://user:S3CR3T@one/m/-1",
+            "redis-sentinel://user:S3CR3T@one/m/0/0",
+            "redis-sentinel://user:S3CR3T@one/my master",
+            "redis-sentinel://user:S3CR3T@one/m#insecure",
+            "redis-sentinel://user:S3CR3T@one/m/2?db=1",
+            "redis-sentinel://user:S3CR3T@one?x,two/m",
         ] {
             let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
             // Without Unix sockets every socket URL is refused as unsupported.
@@ -454,30 +468,6 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_sentinel_url_is_refused_without_its_text() {
-        for url in [
-            "redis-sentinel://user:S3CR3T@localhost",
-            "redis-sentinel://user:S3CR3T@localhost/",
-            "redis-sentinel://user:S3CR3T@localhost//0",
-            "redis-sentinel://user:S3CR3T@/m",
-            "redis-sentinel://user:S3CR3T@one,,two/m",
-            "redis-sentinel://user:S3CR3T@one:port/m",
-            "redis-sentinel://user:S3CR3T@one:99999/m",
-            "redis-sentinel://user:S3CR3T@one/m/S3CR3T",
-            "redis-sentinel://user:S3CR3T@one/m/-1",
-            "redis-sentinel://user:S3CR3T@one/m/0/0",
-            "redis-sentinel://user:S3CR3T@one/my master",
-            "redis-sentinel://user:S3CR3T@one/m#insecure",
-            "redis-sentinel://user:S3CR3T@one/m/2?db=1",
-            "redis-sentinel://user:S3CR3T@one?x,two/m",
-        ] {
-            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
-            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
-            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
-        }
-    }
-
-    #[test]
     fn sentinel_credentials_are_sent_to_sentinels_only() {
         let options = ServerOptions {
             url: "redis://localhost".to_owned(),
@@ -502,10 +492,8 @@ mod tests {
     #[cfg(feature = "tls")]
     #[test]
     fn verification_cannot_be_turned_off() {
-        assert_eq!(
-            address("rediss-sentinel://one/m#insecure").err().unwrap().kind(),
-            ErrorKind::InvalidInput
-        );
-        assert_eq!(address("rediss://localhost/#insecure").err().unwrap().kind(), ErrorKind::InvalidInput);
+        for url in ["rediss-sentinel://one/m#insecure", "rediss://localhost/#insecure"] {
+            assert_eq!(address(url).err().unwrap().kind(), ErrorKind::InvalidInput);
+        }
     }
 }

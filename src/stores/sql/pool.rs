@@ -158,6 +158,7 @@ mod tests {
     use crate::stores::sql::timed_out;
     use crate::sync::Mutex;
     use crate::sync::atomic::{AtomicBool, AtomicUsize};
+    use crate::tests::soon;
     use std::cell::RefCell;
     use std::time::Duration;
 
@@ -208,10 +209,6 @@ mod tests {
         let database = Numbered::default();
         let first = database.connect(soon()).unwrap();
         Pool::within(lifetime, database, size, first)
-    }
-
-    fn soon() -> Moment {
-        Clock::System.after(Duration::from_secs(30))
     }
 
     /// Makes a request that ends as `ended`; returns the number of its connection.
@@ -407,28 +404,11 @@ mod tests {
     #[test]
     fn only_connections_in_doubt_are_discarded() {
         let pool = pool(LASTING, 1);
-        let deadline = soon;
-        let with: Use<'_> = &|ended| {
-            let mut number = None;
-            let used = pool.with(deadline(), |_, link| {
-                number = Some(link.0);
-                ended
-            });
-            drop(used);
-            number.unwrap()
-        };
-        let of_directory: Use<'_> = &|ended| {
-            let mut number = None;
-            let used = pool.over(Rank::Renewal, deadline(), |_, link| {
-                number = Some(link.0);
-                ended
-            });
-            drop(used);
-            number.unwrap()
-        };
+        let with: Use<'_> = &|ended| used(&pool, ended).unwrap();
+        let of_directory: Use<'_> = &|ended| of_directory(&pool, ended).unwrap();
         let with_renewals: Use<'_> = &|ended| {
             let mut number = None;
-            let used = pool.with_renewals(2, deadline(), |_, link| {
+            let used = pool.with_renewals(2, soon(), |_, link| {
                 number = Some(link.0);
                 vec![Ok(()), ended]
             });

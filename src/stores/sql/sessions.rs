@@ -380,9 +380,9 @@ impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ident::{ClientId, unbound_number};
     use crate::stores::sql::statement::{Args, Record, Statement};
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use crate::tests::{Attempted, Released, Said, eventually, soon};
 
     /// A simulated server with one client.
     #[derive(Default)]
@@ -481,16 +481,7 @@ mod tests {
     }
 
     fn claim() -> Claim {
-        Claim::new(
-            Kind::Mutex,
-            &Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
-            Owner::new(ClientId::random(), unbound_number()),
-            Duration::from_secs(60),
-        )
-    }
-
-    fn soon() -> Moment {
-        Clock::System.after(Duration::from_secs(30))
+        crate::tests::claim(Kind::Mutex, "a", Duration::from_secs(60))
     }
 
     /// A store, and a claim that has been granted twice.
@@ -526,8 +517,8 @@ mod tests {
         for answer in store.renew(&[claim.clone(), claim.clone()], soon()) {
             assert!(matches!(answer, Err(Failure::Refused(_))), "{answer:?}");
         }
-        assert!(matches!(store.attempt(&claim, 3, soon()), Err(Failure::Refused(_))));
-        assert!(matches!(store.release(&claim, 1, soon()), Err(Failure::Refused(_))));
+        store.attempt(&claim, 3, soon()).refused();
+        store.release(&claim, 1, soon()).refused();
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
@@ -570,13 +561,12 @@ mod tests {
                 server.is_over.store(true, Ordering::SeqCst);
             } else {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
-                assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
+                store.release(&claim, 0, soon()).unknown();
             }
             // The last first: the server cannot be asked, the session holds the lock, the session is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
-                let released = store.release(&claim, 0, soon());
-                assert!(matches!(released, Err(Failure::Unknown(_))), "{released:?}");
+                store.release(&claim, 0, soon()).unknown();
             }
             let released = store.release(&claim, 0, soon());
             assert!(matches!(released, Ok(Release::NotHeld { holder: None })), "{released:?}");
@@ -600,12 +590,11 @@ mod tests {
     fn an_attempt_does_not_touch_other_claims_sessions() {
         let (server, store, first) = held_twice();
         let (second, third) = (claim(), claim());
-        assert!(matches!(store.attempt(&second, 1, soon()), Ok(Attempt::Granted { .. })));
+        store.attempt(&second, 1, soon()).granted();
         *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
-        assert!(matches!(store.release(&second, 0, soon()), Err(Failure::Unknown(_))));
-        assert!(matches!(store.attempt(&third, 1, soon()), Ok(Attempt::Granted { .. })));
-        let freed = store.release(&first, 0, soon());
-        assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
+        store.release(&second, 0, soon()).unknown();
+        store.attempt(&third, 1, soon()).granted();
+        store.release(&first, 0, soon()).freed();
         server.left.lock().push(Ok(true));
         let released = store.release(&second, 0, soon());
         assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
@@ -621,15 +610,12 @@ mod tests {
         let first = server.connect(soon()).unwrap();
         let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));
         let brief = Claim { lease: Duration::from_millis(20), ..claim() };
-        assert!(matches!(store.attempt(&brief, 1, soon()), Ok(Attempt::Granted { .. })));
+        store.attempt(&brief, 1, soon()).granted();
         let over = Clock::System.after(brief.lease);
         let long = Claim { lease: Duration::from_secs(60), ..brief.clone() };
         assert!(matches!(store.renew(std::slice::from_ref(&long), soon()).pop(), Some(Ok(true))));
-        while Clock::System.now() < over {
-            std::thread::yield_now();
-        }
-        assert!(matches!(store.attempt(&claim(), 1, soon()), Ok(Attempt::Granted { .. })));
-        let freed = store.release(&brief, 0, soon());
-        assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
+        eventually(|| Clock::System.now() >= over);
+        store.attempt(&claim(), 1, soon()).granted();
+        store.release(&brief, 0, soon()).freed();
     }
 }

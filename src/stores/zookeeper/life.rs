@@ -173,6 +173,12 @@ mod tests {
         Life::new(1, Vec::new(), SECOND * 32)
     }
 
+    fn connected() -> Life {
+        let life = life();
+        life.connected(at(0), at(0));
+        life
+    }
+
     fn at(seconds: u64) -> Moment {
         Moment::from_nanos(1).plus(SECOND * 100).plus(SECOND * u32::try_from(seconds).unwrap())
     }
@@ -191,15 +197,13 @@ mod tests {
 
     #[test]
     fn a_sessions_window_starts_at_its_connection() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         assert_eq!(life.window().until(), at(0).plus(window(life.timeout)));
     }
 
     #[test]
     fn an_answer_alone_does_not_prove_the_session_alive() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         life.answered(at(20), at(20));
         life.answered(at(21), at(21));
         assert_eq!(counted_from(&life), at(0));
@@ -207,8 +211,7 @@ mod tests {
 
     #[test]
     fn a_request_counts_after_a_ping_and_later_answer() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         beat(&life, 2..13, SECOND / 2);
         // The first was answered at 2.5 s. A request sent nine seconds after that left behind a ping, and
         // shows it answered; only a request sent still later shows that the leader has the reply.
@@ -221,8 +224,7 @@ mod tests {
 
     #[test]
     fn steady_requests_keep_half_a_session_left() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         for second in (2..200).step_by(2) {
             let left = life.window().until().since(at(second).plus(SECOND / 2));
             assert!(left > life.timeout / 2, "{left:?} at {second} s");
@@ -232,8 +234,7 @@ mod tests {
 
     #[test]
     fn requests_in_a_row_prove_no_more_than_one() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         beat(&life, 2..13, SECOND / 4);
         // All of these requests left before the answer that shows the ping.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
@@ -242,8 +243,7 @@ mod tests {
 
     #[test]
     fn a_stalled_holder_relies_on_earlier_signs_of_life() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         beat(&life, 2..41, Duration::ZERO);
         let before = counted_from(&life);
         assert!(before < at(40));
@@ -257,8 +257,7 @@ mod tests {
 
     #[test]
     fn late_answers_of_a_paused_leader_do_not_extend_the_window() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         // The leader answers at 2 s, then stands still until 20 s, and has not pinged since.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
@@ -271,8 +270,7 @@ mod tests {
     /// A later connection proves as much as a session's first, however soon it follows the former connection.
     #[test]
     fn answers_on_one_connection_prove_nothing_on_the_next() {
-        let (life, first) = (life(), life());
-        life.connected(at(0), at(0));
+        let (life, first) = (connected(), life());
         beat(&life, 0..11, Duration::ZERO);
         let again = at(10).plus(SECOND / 4);
         [&life, &first].iter().for_each(|life| life.connected(again, again));
@@ -285,8 +283,7 @@ mod tests {
 
     #[test]
     fn the_record_of_answers_stays_small_under_load() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         (0..100_000).for_each(|millis| {
             let sent = at(0).plus(Duration::from_millis(millis));
             life.answered(sent, sent.plus(Duration::from_millis(3)));
@@ -297,8 +294,7 @@ mod tests {
 
     #[test]
     fn an_expired_window_is_never_extended() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         let window = life.window();
         let (until, late) = (window.until(), at(33));
         assert!(until < late);
@@ -315,8 +311,7 @@ mod tests {
 
     #[test]
     fn a_closed_window_stays_closed() {
-        let life = life();
-        life.connected(at(0), at(0));
+        let life = connected();
         let window = life.window();
         assert!(!life.lapse(at(31)) && life.lapse(life.lapses_at()));
         life.connected(at(33), at(33));

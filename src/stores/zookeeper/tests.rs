@@ -1,10 +1,11 @@
 //! Unanswered requests, with a simulated server.
 
 use super::*;
-use crate::ident::{ClientId, unbound_number};
+use crate::ident::ClientId;
 use crate::seam::Failure;
 use crate::stores::zookeeper::fake::{Reply, Request, Server, text};
 use crate::sync::Mutex;
+use crate::tests::{Attempted, Open, Released, Said, soon};
 
 const SESSION: Duration = Duration::from_secs(3_600);
 const LOCK: &str = "/lock";
@@ -54,27 +55,25 @@ impl Nodes {
     }
 }
 
-fn soon() -> Moment {
-    Clock::System.after(Duration::from_secs(30))
+fn claim() -> Claim {
+    Claim { waits: true, ..crate::tests::claim(Kind::Mutex, LOCK, Duration::from_secs(60)) }
 }
 
-fn claim() -> Claim {
-    let name = Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap());
-    let owner = Owner::new(ClientId::random(), unbound_number());
-    Claim { waits: true, ..Claim::new(Kind::Mutex, &name, owner, Duration::from_secs(60)) }
+fn connect(server: &Server) -> Open<Box<ZooKeeperStore>> {
+    let reporter = Arc::new(Reporter::new(None));
+    Open(Box::new(ZooKeeperStore::connect(&server.options, SESSION, reporter).unwrap()))
 }
 
 /// An owner whose attempt was carried out and not answered, and the server's nodes.
-fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
+fn in_doubt() -> (Open<Box<ZooKeeperStore>>, Claim, Arc<Mutex<Nodes>>) {
     let nodes = Arc::new(Mutex::new(Nodes::default()));
     let server = Server::start(SESSION, {
         let nodes = Arc::clone(&nodes);
         move |request| nodes.lock().reply(request)
     });
-    let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
+    let store = connect(&server);
     let claim = claim();
-    let attempt = store.attempt(&claim, 1, soon());
-    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
+    store.attempt(&claim, 1, soon()).unknown();
     assert_eq!(nodes.lock().names.len(), 1);
     (store, claim, nodes)
 }
@@ -94,7 +93,6 @@ fn a_clean_up_deletes_an_unanswered_creation() {
     nodes.lock().names.push(another.clone());
     assert_eq!(clean_up(&store, &claim), Release::Freed { others: Others::Nobody });
     assert_eq!(nodes.lock().names, [another], "and no other node");
-    store.close();
 }
 
 /// The node comes into being after the first clean-up.
@@ -106,25 +104,22 @@ fn the_next_clean_up_deletes_a_late_node() {
     nodes.lock().names.push(late);
     assert_eq!(clean_up(&store, &claim), Release::Freed { others: Others::Nobody });
     assert!(nodes.lock().names.is_empty());
-    store.close();
 }
 
 /// A thread that waits again under its owner number does this.
 #[test]
 fn an_attempt_after_one_in_doubt_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
-    let attempt = store.attempt(&claim, 1, soon());
-    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
+    store.attempt(&claim, 1, soon()).unknown();
     let names = nodes.lock().names.clone();
     assert_eq!((names.len(), nodes.lock().made), (1, 2), "{names:?}");
-    store.close();
 }
 
 /// A client of a server that keeps its nodes in `nodes` and replies with what `reply` makes of an answer.
 fn on(
     nodes: &Arc<Mutex<Nodes>>,
     reply: impl Fn(&Request, Reply) -> Reply + Send + 'static,
-) -> ZooKeeperStore {
+) -> Open<Box<ZooKeeperStore>> {
     let nodes = Arc::clone(nodes);
     let server = Server::start(SESSION, move |request| {
         let done = match request.operation {
@@ -136,7 +131,7 @@ fn on(
         };
         reply(request, done)
     });
-    ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap()
+    connect(&server)
 }
 
 /// Today's servers repeat the last number.
@@ -145,13 +140,12 @@ fn a_lock_is_refused_when_its_numbers_run_out() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
     let store = on(&nodes, |_, reply| reply);
     let attempt = || store.attempt(&claim(), 1, soon());
-    assert!(matches!(attempt(), Ok(Attempt::Granted { .. })));
+    attempt().granted();
     for _ in 0..2 {
         let Err(Failure::Refused(error)) = attempt() else { panic!("two owners") };
         assert!(error.to_string().contains("2147483647 numbers"), "{error}");
     }
     assert_eq!(nodes.lock().names.len(), 1, "the owner's");
-    store.close();
 }
 
 // ---- locks that are cached until others ask for them
@@ -169,14 +163,13 @@ fn a_cached_locks_grant_sets_a_watch_for_waiters() {
     for caches in [false, true] {
         let claim = Claim { caches, ..claim() };
         let waker = Waker::default();
-        let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
-        assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
+        let _listening = HoldCaching::hear(&*store, &claim, &waker).unwrap();
+        store.attempt(&claim, 1, soon()).granted();
         let set = std::mem::take(&mut *watches.lock());
         assert_eq!(set, vec![(8, LOCK.to_owned()); usize::from(caches)]);
         assert!(!waker.take(), "nobody waits");
-        assert!(matches!(store.release(&claim, 0, soon()), Ok(Release::Freed { .. })));
+        store.release(&claim, 0, soon()).freed();
     }
-    store.close();
 }
 
 #[test]
@@ -186,10 +179,9 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     nodes.lock().names.push(behind);
     let store = on(&nodes, |_, reply| reply);
     let (claim, waker) = (Claim { caches: true, ..claim() }, Waker::default());
-    let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
-    assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
+    let _listening = HoldCaching::hear(&*store, &claim, &waker).unwrap();
+    store.attempt(&claim, 1, soon()).granted();
     assert!(waker.take());
-    store.close();
 }
 
 /// The server reports the end of the client's own node before it answers.
@@ -200,11 +192,10 @@ fn a_clients_own_release_recalls_nothing() {
         (_, reply) => reply,
     });
     let (claim, waker) = (Claim { caches: true, ..claim() }, Waker::default());
-    let _listening = HoldCaching::hear(&store, &claim, &waker).unwrap();
+    let _listening = HoldCaching::hear(&*store, &claim, &waker).unwrap();
     for _ in 0..2 {
-        assert!(matches!(store.attempt(&claim, 1, soon()), Ok(Attempt::Granted { .. })));
-        assert!(matches!(store.release(&claim, 0, soon()), Ok(Release::Freed { .. })));
+        store.attempt(&claim, 1, soon()).granted();
+        store.release(&claim, 0, soon()).freed();
         assert!(!waker.take());
     }
-    store.close();
 }

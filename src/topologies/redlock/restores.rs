@@ -186,7 +186,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::ident::{ClientId, unbound_number};
     use crate::seam::Kind;
     use crate::time::Clock;
 
@@ -199,9 +198,7 @@ mod tests {
     }
 
     fn claim() -> Claim {
-        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-        let owner = Owner::new(ClientId::random(), unbound_number());
-        Claim::new(Kind::Mutex, &name, owner, Duration::from_secs(60))
+        crate::tests::claim(Kind::Mutex, "a", Duration::from_secs(60))
     }
 
     #[test]
@@ -236,8 +233,7 @@ mod tests {
     #[test]
     fn an_unknown_outcome_affects_only_its_own_hold() {
         let (restores, hold) = (Restores::default(), claim());
-        let name = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-        let other = Claim { name, ..hold.clone() };
+        let other = Claim { name: crate::tests::name("b"), ..hold.clone() };
         restores.doubt(1, &hold);
         restores.doubt(1, &hold);
         assert!(restores.uncounted(&other).is_empty());

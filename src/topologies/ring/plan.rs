@@ -457,12 +457,12 @@ mod tests {
 mod circle_tests {
     use super::*;
 
+    fn numbered(labels: &[String]) -> Vec<(&str, u32, u32)> {
+        labels.iter().zip(0..).map(|(label, number)| (label.as_str(), 1, number)).collect()
+    }
+
     fn circle(labels: &[String], each: u32) -> Circle {
-        let numbers = 0_u32..;
-        Circle::with_points(
-            labels.iter().zip(numbers).map(|(label, number)| (label.as_str(), 1, number)),
-            each,
-        )
+        Circle::with_points(numbered(labels).into_iter(), each)
     }
 
     fn labels(nodes: usize) -> Vec<String> {
@@ -513,9 +513,8 @@ mod circle_tests {
     fn a_node_of_weight_three_has_three_times_the_share() {
         let labels = labels(4);
         let weights = [1, 1, 3, 1];
-        let numbers = 0_u32..;
-        let nodes = labels.iter().zip(weights).zip(numbers);
-        let circle = Circle::new(nodes.map(|((label, weight), number)| (label.as_str(), weight, number)));
+        let nodes = numbered(&labels).into_iter().zip(weights);
+        let circle = Circle::new(nodes.map(|((label, _, number), weight)| (label, weight, number)));
         for (share, weight) in shares(&circle, 4).iter().zip(weights) {
             assert!((share * 6.0 / f64::from(weight) - 1.0).abs() < 0.10, "weight {weight}: {share}");
         }
@@ -541,9 +540,7 @@ mod circle_tests {
     fn the_order_in_which_nodes_are_named_does_not_matter() {
         let labels = labels(5);
         let forth = circle(&labels, 100);
-        let back: Vec<_> =
-            labels.iter().zip(0_u32..).map(|(label, number)| (label.as_str(), 1, number)).collect();
-        let back = Circle::with_points(back.into_iter().rev(), 100);
+        let back = Circle::with_points(numbered(&labels).into_iter().rev(), 100);
         assert!((0..1_000).all(|name| forth.home(&format!("{name}")) == back.home(&format!("{name}"))));
     }
 }

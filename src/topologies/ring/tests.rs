@@ -6,39 +6,27 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 
 use super::*;
-use crate::ident::{ClientId, unbound_number};
 use crate::seam::Failure;
-use crate::topologies::tests::Scripted;
+use crate::tests::scripted::Scripted;
+use crate::tests::{Attempted, Open, Said, soon};
 
 /// Longer than any wait in these tests, but not for ever.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
-fn soon() -> Moment {
-    Clock::System.after(LONG)
-}
-
 /// The nodes `0`, `1` and `2`, and a ring over the first two.
-fn ring_of_two() -> (RingStore, [Arc<Scripted>; 3]) {
+fn ring_of_two() -> (Open<Box<RingStore>>, [Arc<Scripted>; 3]) {
     let nodes: [Arc<Scripted>; 3] = Default::default();
     let theirs = nodes.clone();
     let open = move |url: &str| -> Result<Arc<dyn RingMember>> {
         Ok(Arc::clone(&theirs[url.parse::<usize>().unwrap()]) as _)
     };
-    (RingStore::open(Ring::new(["0", "1"]), LONG, Box::new(open)).unwrap(), nodes)
+    let ring = RingStore::open(Ring::new(["0", "1"]), LONG, Box::new(open)).unwrap();
+    (Open(Box::new(ring)), nodes)
 }
 
 fn claim(name: &str, home: u32, lease: Duration) -> Claim {
-    Claim {
-        waits: true,
-        home,
-        ..Claim::new(
-            Kind::Mutex,
-            &Arc::new(LockName::new(&Arc::from(name), name.to_owned()).unwrap()),
-            Owner::new(ClientId::random(), unbound_number()),
-            lease,
-        )
-    }
+    Claim { waits: true, home, ..crate::tests::claim(Kind::Mutex, name, lease) }
 }
 
 /// A claim names the node where its hold is renewed and released. A grant elsewhere would be lost, and block
@@ -56,11 +44,10 @@ fn a_claim_on_a_former_home_is_refused() {
         other => panic!("not refused but {other:?}"),
     };
     assert!(error.is_retryable(), "{error}");
-    assert!(nodes.iter().all(|node| node.attempted.lock().is_empty()));
+    assert!(nodes.iter().all(|node| node.attempts.count() == 0));
     let new = Claim { home: ring.home(&old.name), ..old.clone() };
-    assert!(matches!(ring.attempt(&new, 1, soon()), Ok(Attempt::Granted { .. })));
-    assert_eq!(nodes[2].attempted.lock().iter().map(|attempt| attempt.0).collect::<Vec<_>>(), [new.owner]);
-    ring.close();
+    ring.attempt(&new, 1, soon()).granted();
+    assert_eq!(nodes[2].attempts.owners(), [new.owner]);
 }
 
 #[test]
@@ -69,8 +56,7 @@ fn a_claim_on_an_unknown_node_is_refused() {
     let unknown = claim("a", 7, LONG);
     let answers = ring.renew(&[unknown.clone(), claim("a", 0, LONG)], soon());
     assert!(matches!(&answers[..], [Err(Failure::Refused(_)), Ok(true)]), "{answers:?}");
-    assert!(matches!(ring.release(&unknown, 0, soon()), Err(Failure::Refused(_))));
-    ring.close();
+    ring.release(&unknown, 0, soon()).refused();
 }
 
 #[test]
@@ -78,7 +64,7 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let (end, ended) = bounded::<()>(0);
     let hangs = move || assert!(ended.recv_timeout(HANGS).is_err(), "nothing is sent");
-    *hanging.renewing.lock() = Some(Box::new(hangs));
+    hanging.renewals.before(hangs);
     // A batch waits a seventh of the lease for slow nodes.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
@@ -90,5 +76,4 @@ fn a_hanging_node_delays_no_other_renewal() {
         assert!(Clock::System.now().since(begun) < HANGS, "the holds of one node only are not renewed");
     }
     drop(end);
-    ring.close();
 }

@@ -389,14 +389,13 @@ mod tests {
     use super::*;
     use crate::engine::acquire::call::WaitLimit;
     use crate::engine::acquire::call::{Backoff, LockConfig};
-    use crate::ident::LockName;
     use crate::seam::PLACE_LASTS;
 
     #[test]
     fn a_slowly_spinning_fair_waiter_keeps_its_place() {
         let hour = Duration::from_secs(3600);
         let engine = crate::LockClient::in_memory().get_fair_lock("a").engine().clone();
-        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
+        let name = crate::tests::name("a");
         let pause = |kind, backoff| {
             let config = LockConfig { backoff: Some(backoff), ..LockConfig::default() };
             let local = engine.registry.local(kind, &name);

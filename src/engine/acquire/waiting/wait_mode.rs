@@ -346,14 +346,9 @@ mod listening_tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::seam::subscription::{Channel, ChannelSource};
+    use crate::seam::subscription::Channel;
+    use crate::seam::subscription::tests::Nobody;
     use crate::sync::Waker;
-
-    struct Nobody;
-
-    impl ChannelSource for Nobody {
-        fn left(&self, _channel: &Arc<Channel>) {}
-    }
 
     fn listens(channel: &Arc<Channel>) -> Subscription {
         Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())

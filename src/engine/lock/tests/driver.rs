@@ -1,7 +1,7 @@
 //! The steps of a client's threads with a lock, as in `acquire/`, `release/`, the timer and the watchdog:
 //! each step locks the mutex once, and leaves requests to be sent.
 
-pub(super) use super::event::{Attempt, Checked, Effect, Event, Said};
+use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
 use super::*;
 use crate::engine::lock::caching::Watched;
@@ -36,29 +36,13 @@ impl<'a> Step<'a> {
     fn on(&mut self, event: Event) {
         match event {
             Event::Want { thread, caches, once } => self.want(thread, caches, once),
-            Event::GoOn { thread } => self.go_on(thread),
-            Event::Look { thread } => self.look(thread),
-            Event::GiveUp { thread } => self.give_up(thread),
-            Event::Answer { thread, number, sent, answer } => self.answered(thread, number, sent, answer),
-            Event::Counted { id, sent, answer } => self.counted(id, sent, answer),
+            Event::GoOn(thread) => self.go_on(thread),
+            Event::Look(thread) => self.look(thread),
+            Event::GiveUp(thread) => self.give_up(thread),
+            Event::Answer(request, answer) => self.read(request, answer),
             Event::End { id, dropped } => self.end(id, dropped),
-            Event::Sent { effect } => self.sent(effect),
-            Event::NotSent { effect } => self.not_sent(effect),
-            Event::HandoffAnswer { from, to, number, waits, sent, answer } => {
-                self.handed_off(from, waits, answer);
-                let attempt = match answer {
-                    Said::Yes => Attempt::Granted { queued: 0 },
-                    Said::No => Attempt::Busy,
-                    Said::Refused => Attempt::Refused,
-                    Said::Unknown => Attempt::Unknown,
-                };
-                self.client.users[to].is_handed = true;
-                self.answered(to, number, sent, attempt);
-                self.client.users[to].settles = Some(waits && answer == Said::Refused);
-            }
-            Event::ReleaseAnswer { id, waits, answer } => self.released(id, waits, answer),
-            Event::RenewAnswer { id, sent, answer } => self.renewed(id, sent, answer),
-            Event::CheckAnswer { id, answer } => self.checked(id, answer),
+            Event::Sent(effect) => self.sent(effect),
+            Event::NotSent(effect) => self.not_sent(effect),
             Event::Message => {
                 let Client { lock, users, .. } = &mut *self.client;
                 for (thread, user) in users.iter_mut().enumerate() {
@@ -67,6 +51,24 @@ impl<'a> Step<'a> {
                 }
             }
             Event::Time => self.time(),
+        }
+    }
+
+    fn read(&mut self, Request { effect, sent }: Request, answer: Answer) {
+        let (said, queued) = answer;
+        match effect {
+            Effect::Ask { thread, number, .. } => self.answered(thread, number, sent, answer),
+            Effect::AskCount { id, .. } => self.counted(id, sent, said),
+            Effect::HandOff { from, to, number, waits } => {
+                self.handed_off(from, waits, said);
+                self.client.users[to].is_handed = true;
+                self.answered(to, number, sent, answer);
+                self.client.users[to].settles = Some(waits && said == Said::Refused);
+            }
+            Effect::Release { id, waits, .. } => self.released(id, waits, said),
+            Effect::Renew { id } => self.renewed(id, sent, said),
+            Effect::Check { id } => self.checked(id, said, queued > 0),
+            Effect::CleanUp { .. } | Effect::LeaveWaitQueue { .. } | Effect::Lost { .. } => {}
         }
     }
 
@@ -318,11 +320,11 @@ impl<'a> Step<'a> {
         self.client.users[thread].begin_work();
     }
 
-    fn answered(&mut self, thread: usize, number: Number, sent: Moment, answer: Attempt) {
+    fn answered(&mut self, thread: usize, number: Number, sent: Moment, (said, queued): Answer) {
         let (at, lease) = (self.at(), self.rules.lease);
         let is_handed = std::mem::take(&mut self.client.users[thread].is_handed);
-        match answer {
-            Attempt::Granted { queued } => {
+        match said {
+            Said::Yes => {
                 let id = Id { serial: self.client.grants + 1, number };
                 let own = HoldState::new(TestHold(id), Some(thread as u64), number, sent, sent.plus(lease));
                 if !self.lock().counts(&own, NOW) {
@@ -363,18 +365,18 @@ impl<'a> Step<'a> {
                 self.begin_leaving(thread);
             }
             // The hand-off failed, since the releaser held nothing: after that the waiter asks again.
-            Attempt::Busy if is_handed => self.client.users[thread].at = At::Going,
-            Attempt::Busy => {
+            Said::No if is_handed => self.client.users[thread].at = At::Going,
+            Said::No => {
                 let waits = !self.client.users[thread].once;
                 self.lock().queued |= waits;
                 let until = NOW.plus(self.rules.poll);
                 self.sleep(thread, until, false);
             }
-            Attempt::Refused => {
+            Said::Refused => {
                 let until = NOW.plus(self.rules.pause);
                 self.sleep(thread, until, false);
             }
-            Attempt::Unknown => {
+            Said::Unknown => {
                 self.mark_in_doubt(thread, number);
                 let until = NOW.plus(self.rules.pause);
                 self.sleep(thread, until, false);
@@ -614,21 +616,19 @@ impl<'a> Step<'a> {
     }
 
     /// As `Core::check_holds`.
-    fn checked(&mut self, id: Id, answer: Checked) {
+    fn checked(&mut self, id: Id, said: Said, is_wanted: bool) {
         let at = self.at();
-        let answer = match answer {
-            Checked::Unwanted => CachedCheck::Stays,
-            Checked::Wanted => CachedCheck::Wanted,
-            Checked::Unknown => return,
-            Checked::NotHeld => {
-                if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) {
-                    self.lose(id, LossReason::Gone);
+        let found = if is_wanted { CachedCheck::Wanted } else { CachedCheck::Stays };
+        match said {
+            Said::Yes => {
+                if let Some((TestHold(id), next)) = self.lock().note_checked(id.serial, found, at) {
+                    self.give_back(id, next);
                 }
-                return;
             }
-        };
-        if let Some((TestHold(id), next)) = self.lock().note_checked(id.serial, answer, at) {
-            self.give_back(id, next);
+            Said::No if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) => {
+                self.lose(id, LossReason::Gone);
+            }
+            Said::No | Said::Refused | Said::Unknown => {}
         }
     }
 }
@@ -636,15 +636,15 @@ impl<'a> Step<'a> {
 /// The thread that sends an event's effects: the keeper for its own events, else the event's thread.
 pub(super) fn actor(event: &Event) -> usize {
     match event {
-        Event::Want { thread, .. }
-        | Event::GoOn { thread }
-        | Event::Look { thread }
-        | Event::GiveUp { thread }
-        | Event::Answer { thread, .. } => *thread,
-        Event::HandoffAnswer { to, .. } => *to,
-        Event::Counted { id, .. } | Event::End { id, .. } | Event::ReleaseAnswer { id, waits: true, .. } => {
-            id.thread()
+        Event::Want { thread, .. } | Event::GoOn(thread) | Event::Look(thread) | Event::GiveUp(thread) => {
+            *thread
         }
+        Event::End { id, .. } => id.thread(),
+        Event::Answer(request, _) => match request.effect {
+            Effect::Ask { thread, .. } | Effect::HandOff { to: thread, .. } => thread,
+            Effect::AskCount { id, .. } | Effect::Release { id, waits: true, .. } => id.thread(),
+            _ => KEEPER,
+        },
         _ => KEEPER,
     }
 }

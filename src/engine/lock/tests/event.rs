@@ -1,93 +1,37 @@
 //! The events of a client in a small world, and the effects that they leave.
 
+use super::world::moment;
 use super::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    /// A thread asks for the lock, and makes one attempt or waits.
-    Want {
-        thread: usize,
-        caches: bool,
-        once: bool,
-    },
-    /// A thread takes its next step: it checks again, falls asleep, leaves, or learns of an outcome.
-    GoOn {
-        thread: usize,
-    },
-    /// A sleeping thread was woken, or its time has come.
-    Look {
-        thread: usize,
-    },
-    /// The time of a waiter is over.
-    GiveUp {
-        thread: usize,
-    },
-    Answer {
-        thread: usize,
-        number: Number,
-        sent: Moment,
-        answer: Attempt,
-    },
-    /// The answer to a re-entry.
-    Counted {
-        id: Id,
-        sent: Moment,
-        answer: Said,
-    },
-    /// A thread ends a level, by `unlock` or by a dropped guard.
-    End {
-        id: Id,
-        dropped: bool,
-    },
-    /// The request is on the wire.
-    Sent {
-        effect: Effect,
-    },
-    /// The request was not sent: the store could not, or the thread panicked.
-    NotSent {
-        effect: Effect,
-    },
-    HandoffAnswer {
-        from: Id,
-        to: usize,
-        number: Number,
-        waits: bool,
-        sent: Moment,
-        answer: Said,
-    },
-    ReleaseAnswer {
-        id: Id,
-        waits: bool,
-        answer: Said,
-    },
-    RenewAnswer {
-        id: Id,
-        sent: Moment,
-        answer: Said,
-    },
-    CheckAnswer {
-        id: Id,
-        answer: Checked,
-    },
-    /// Another process released the lock, or a message said that this client is next.
+    // A thread asks for the lock, and makes one attempt or waits.
+    Want { thread: usize, caches: bool, once: bool },
+    // A thread takes its next step: it checks again, falls asleep, leaves, or learns of an outcome.
+    GoOn(usize),
+    // A sleeping thread was woken, or its time has come.
+    Look(usize),
+    // The time of a waiter is over.
+    GiveUp(usize),
+    // A thread ends a level, by `unlock` or by a dropped guard.
+    End { id: Id, dropped: bool },
+    // The request is on the wire.
+    Sent(Effect),
+    // The request was not sent: the store could not, or the thread panicked.
+    NotSent(Effect),
+    Answer(Request, Answer),
+    // Another process released the lock, or a message said that this client is next.
     Message,
-    /// Something is due, or a recall has come.
+    // Something is due, or a recall has come.
     Time,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Attempt {
-    /// `queued`: the clients that stood in the wait queue of the store.
-    Granted {
-        queued: u32,
-    },
-    Busy,
-    /// The attempt changed nothing, and will not.
-    Refused,
-    Unknown,
-}
+/// An answer, and the number of clients that stand in the wait queue of the store: with this one for a grant; 1
+/// if there are any for a check.
+pub(super) type Answer = (Said, u32);
 
-/// The store's answer about a number: it held the lock; it did not; the request was refused; no answer.
+/// The store's answer about a number: it has the lock; it does not; the request was refused, and changed
+/// nothing; no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,
@@ -96,55 +40,94 @@ pub(super) enum Said {
     Unknown,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Checked {
-    Unwanted,
-    Wanted,
-    NotHeld,
-    Unknown,
-}
-
 /// A step that the driver takes later, without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
-    Ask {
-        thread: usize,
-        number: Number,
-        caches: bool,
-        waits: bool,
-    },
-    /// A re-entry; the store is to have `count` levels.
-    AskCount {
-        id: Id,
-        count: u32,
-    },
-    /// `waits`: the releaser waits for the outcome.
-    HandOff {
-        from: Id,
-        to: usize,
-        number: Number,
-        waits: bool,
-    },
-    Release {
-        id: Id,
-        left: u32,
-        waits: bool,
-    },
-    Renew {
-        id: Id,
-    },
-    Check {
-        id: Id,
-    },
-    /// The watchdog undoes what may arrive under the number.
-    CleanUp {
-        number: Number,
-    },
-    LeaveWaitQueue {
-        thread: usize,
-    },
-    /// Observers, channels and callbacks learn of a loss.
-    Lost {
-        id: Id,
-    },
+    Ask { thread: usize, number: Number, caches: bool, waits: bool },
+    // A re-entry; the store is to have `count` levels.
+    AskCount { id: Id, count: u32 },
+    // `waits`: the releaser waits for the outcome.
+    HandOff { from: Id, to: usize, number: Number, waits: bool },
+    Release { id: Id, left: u32, waits: bool },
+    Renew { id: Id },
+    Check { id: Id },
+    // The watchdog undoes what may arrive under the number.
+    CleanUp { number: Number },
+    LeaveWaitQueue { thread: usize },
+    // Observers, channels and callbacks learn of a loss.
+    Lost { id: Id },
+}
+
+/// An effect on its way to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Request {
+    pub(super) effect: Effect,
+    /// When it was sent, if that decides anything; otherwise zero, so that states do not differ in it.
+    pub(super) sent: Moment,
+}
+
+impl Request {
+    pub(super) fn new(effect: Effect, sent: Moment) -> Request {
+        let may_prolong = matches!(
+            effect,
+            Effect::Ask { .. } | Effect::AskCount { .. } | Effect::HandOff { .. } | Effect::Renew { .. }
+        );
+        Request { effect, sent: if may_prolong { sent } else { moment(0) } }
+    }
+
+    pub(super) fn sent(&mut self) -> Option<&mut Moment> {
+        Some(&mut self.sent).filter(|sent| **sent != moment(0))
+    }
+
+    /// A release whose answer any thread reads.
+    pub(super) fn is_settled_by_others(&self) -> bool {
+        matches!(self.effect, Effect::Release { waits: false, .. })
+    }
+
+    /// Whether the machine distinguishes a refusal from a missing answer.
+    pub(super) fn can_be_refused(&self) -> bool {
+        self.grants().is_some()
+    }
+
+    /// The connection that carries the request: that of callers, or that of the watchdog.
+    pub(super) fn wire(&self) -> usize {
+        usize::from(matches!(
+            self.effect,
+            Effect::Renew { .. } | Effect::Check { .. } | Effect::CleanUp { .. }
+        ))
+    }
+
+    /// The number that owns the lock if the request is carried out.
+    pub(super) fn grants(&self) -> Option<Number> {
+        match self.effect {
+            Effect::Ask { number, .. } | Effect::HandOff { number, .. } => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The number whose hold the request needs, or ends.
+    pub(super) fn concerns(&self) -> Option<Number> {
+        match self.effect {
+            Effect::Ask { .. } | Effect::LeaveWaitQueue { .. } | Effect::Lost { .. } => None,
+            Effect::AskCount { id, .. }
+            | Effect::Release { id, .. }
+            | Effect::HandOff { from: id, .. }
+            | Effect::Renew { id }
+            | Effect::Check { id } => Some(id.number),
+            Effect::CleanUp { number } => Some(number),
+        }
+    }
+
+    /// Whether the request renews an earlier hold under the number of `hold`.
+    pub(super) fn renews_another(&self, hold: Id) -> bool {
+        matches!(self.effect, Effect::Renew { id } if id.number == hold.number && id.serial != hold.serial)
+    }
+
+    pub(super) fn ends(&self, owner: Number) -> bool {
+        match self.effect {
+            Effect::Release { id, left: 0, .. } | Effect::HandOff { from: id, .. } => id.number == owner,
+            Effect::CleanUp { number } => number == owner,
+            _ => false,
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Deliberate mistakes: each breaks one rule of the machine or of its driver, from outside.
 
-use super::driver::{Attempt, Effect, Event, Said};
+use super::event::{Effect, Event, Request, Said};
 use super::world::{Client, NOW, TICK};
 use super::*;
 
@@ -37,9 +37,14 @@ impl Mistake {
     pub(super) fn before(self, client: &mut Client, event: &Event) {
         let lock = &mut client.lock;
         match (self, event) {
-            (Mistake::RetiredCounts, Event::Answer { .. }) => lock.retired = Retired::default(),
+            (Mistake::RetiredCounts, Event::Answer(Request { effect: Effect::Ask { .. }, .. }, _)) => {
+                lock.retired = Retired::default();
+            }
             (Mistake::EndlessHandoffs, _) => lock.local_handoffs.handed = 0,
-            (Mistake::NobodyGivesBack, Event::Time | Event::CheckAnswer { .. }) => {
+            (
+                Mistake::NobodyGivesBack,
+                Event::Time | Event::Answer(Request { effect: Effect::Check { .. }, .. }, _),
+            ) => {
                 for own in &mut lock.holds {
                     if let Stage::Cached(CachedFor::UntilRecall(since)) = &mut own.stage {
                         *since = NOW;
@@ -60,13 +65,13 @@ impl Mistake {
             (Mistake::RenewalForgotten, Event::End { .. }) => {
                 lock.holds.iter_mut().for_each(|own| own.is_under_way = false);
             }
-            (Mistake::SleepsOverWord, Event::GoOn { thread }) => {
+            (Mistake::SleepsOverWord, Event::GoOn(thread)) => {
                 lock.queue.get_mut(TicketId(*thread as u64)).into_iter().for_each(|ticket| {
                     (ticket.word, ticket.waiter.is_woken) = (false, false);
                 });
             }
             // The mistake: the clock is read before the answer.
-            (Mistake::RenewalJudgedEarly, Event::RenewAnswer { id, .. }) => {
+            (Mistake::RenewalJudgedEarly, Event::Answer(Request { effect: Effect::Renew { id }, .. }, _)) => {
                 if let Some(own) = lock.state_of(id.serial).filter(|own| own.until <= NOW) {
                     own.until = NOW.plus(TICK);
                 }
@@ -77,11 +82,8 @@ impl Mistake {
 
     pub(super) fn event(self, event: Event) -> Event {
         match (self, event) {
-            (Mistake::GrantJudgedEarly, Event::Answer { thread, number, answer, .. }) => {
-                Event::Answer { thread, number, answer, sent: NOW }
-            }
-            (Mistake::GrantJudgedEarly, Event::HandoffAnswer { from, to, number, waits, answer, .. }) => {
-                Event::HandoffAnswer { from, to, number, waits, answer, sent: NOW }
+            (Mistake::GrantJudgedEarly, Event::Answer(request, answer)) if request.grants().is_some() => {
+                Event::Answer(Request { sent: NOW, ..request }, answer)
             }
             _ => event,
         }
@@ -97,15 +99,20 @@ impl Mistake {
                     lock.queue.nudge();
                 }
             }
-            (Mistake::NumberUsedAgain, Event::ReleaseAnswer { .. }) => lock.retired = Retired::default(),
+            (Mistake::NumberUsedAgain, Event::Answer(Request { effect: Effect::Release { .. }, .. }, _)) => {
+                lock.retired = Retired::default();
+            }
             (
                 Mistake::ReceiverKeepsNumber,
-                Event::HandoffAnswer { to, number, answer: Said::Unknown, .. },
+                Event::Answer(Request { effect: Effect::HandOff { to, number, .. }, .. }, (Said::Unknown, _)),
             ) => {
                 lock.retired.last.retain(|other| other != number);
                 (client.numbers[*to], client.users[*to].number) = (*number, *number);
             }
-            (Mistake::WordIgnored, Event::Answer { thread, answer: Attempt::Busy, .. }) => {
+            (
+                Mistake::WordIgnored,
+                Event::Answer(Request { effect: Effect::Ask { thread, .. }, .. }, (Said::No, _)),
+            ) => {
                 let user = &mut client.users[*thread];
                 (user.message, user.is_woken) = (false, false);
                 lock.queue
@@ -113,7 +120,7 @@ impl Mistake {
                     .into_iter()
                     .for_each(|ticket| ticket.word = false);
             }
-            (Mistake::LeavesBeforeSent, Event::GoOn { thread })
+            (Mistake::LeavesBeforeSent, Event::GoOn(thread))
                 if effects.iter().any(|effect| matches!(effect, Effect::LeaveWaitQueue { .. })) =>
             {
                 lock.leave(TicketId(*thread as u64));

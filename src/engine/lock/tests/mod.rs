@@ -98,7 +98,6 @@ const RULES: Rules = Rules {
     all_ask: false,
 };
 const BASE: Setup = Setup {
-    name: "",
     threads: &[1],
     cycles: 1,
     faults: 0,
@@ -131,29 +130,16 @@ const fn checked(rules: Rules, after: Duration) -> Rules {
 /// The set-ups that each run of the tests explores; the soak explores [`large`] too.
 fn small() -> Vec<Setup> {
     vec![
-        Setup { name: "2 clients", threads: &[1, 1], cycles: 2, drops: false, ..BASE },
-        Setup {
-            name: "2 clients cache, 2 cycles",
-            threads: &[1, 1],
-            cycles: 2,
-            drops: false,
-            caches: true,
-            ..BASE
-        },
-        Setup {
-            name: "3 clients with time slices",
-            threads: &[1, 1, 1],
-            unlocks: false,
-            rules: SLICES,
-            ..BASE
-        },
-        Setup { name: "2 threads re-enter", threads: &[2], reenters: true, ..BASE },
-        Setup { name: "2 threads give up", threads: &[2], cycles: 2, gives_up: true, unlocks: false, ..BASE },
-        Setup { name: "2 threads cache and try", threads: &[2], tries: true, caches: true, ..BASE },
-        Setup { name: "2 threads, all ask", threads: &[2], rules: ALL_ASK, ..BASE },
-        Setup { name: "1 thread, 2 cycles, 1 fault", cycles: 2, ..FAULTY },
-        Setup { name: "1 thread re-enters, 1 fault", reenters: true, ..FAULTY },
-        Setup { name: "1 thread caches, 2 cycles, 1 fault", cycles: 2, caches: true, drops: false, ..FAULTY },
+        Setup { threads: &[1, 1], cycles: 2, drops: false, ..BASE },
+        Setup { threads: &[1, 1], cycles: 2, drops: false, caches: true, ..BASE },
+        Setup { threads: &[1, 1, 1], unlocks: false, rules: SLICES, ..BASE },
+        Setup { threads: &[2], reenters: true, ..BASE },
+        Setup { threads: &[2], cycles: 2, gives_up: true, unlocks: false, ..BASE },
+        Setup { threads: &[2], tries: true, caches: true, ..BASE },
+        Setup { threads: &[2], rules: ALL_ASK, ..BASE },
+        Setup { cycles: 2, ..FAULTY },
+        Setup { reenters: true, ..FAULTY },
+        Setup { cycles: 2, caches: true, drops: false, ..FAULTY },
     ]
 }
 
@@ -162,49 +148,28 @@ fn large() -> Vec<Setup> {
     let all_ask = Rules { all_ask: true, ..FAULTY_RULES };
     let slices = sliced(FAULTY_RULES, ticks(2));
     vec![
-        Setup { name: "2x1, 2 cycles", threads: &[1, 1], cycles: 2, ..BASE },
-        Setup { name: "3x1", threads: &[1, 1, 1], ..BASE },
-        Setup { name: "3x1 caches", threads: &[1, 1, 1], caches: true, ..BASE },
-        Setup { name: "2x2", threads: &[2, 2], ..BASE },
-        Setup { name: "2x2 gives up", threads: &[2, 2], gives_up: true, tries: true, unlocks: false, ..BASE },
-        Setup { name: "2x2 caches", threads: &[2, 2], caches: true, drops: false, ..BASE },
-        Setup { name: "2x2 slices", threads: &[2, 2], rules: SLICES, unlocks: false, ..BASE },
-        Setup {
-            name: "2x1 slices, caches, 2 cycles",
-            threads: &[1, 1],
-            cycles: 2,
-            rules: SLICES,
-            caches: true,
-            ..BASE
-        },
-        Setup { name: "2x2 all ask", threads: &[2, 2], rules: ALL_ASK, ..BASE },
-        Setup { name: "2x1, 1 fault", threads: &[1, 1], ..FAULTY },
-        Setup { name: "2x1 caches, 1 fault", threads: &[1, 1], caches: true, ..FAULTY },
-        Setup {
-            name: "2x1 slices, 1 fault",
-            threads: &[1, 1],
-            rules: slices,
-            cycles: 2,
-            unlocks: false,
-            ..FAULTY
-        },
-        Setup { name: "2x1 forced", threads: &[1, 1], forces: true, ..FAULTY },
-        Setup { name: "1x2, 1 fault", threads: &[2], ..FAULTY },
-        Setup { name: "1x2 caches, 1 fault", threads: &[2], caches: true, ..FAULTY },
-        Setup { name: "1x2 re-enters, 1 fault", threads: &[2], reenters: true, ..FAULTY },
-        Setup {
-            name: "1x2 gives up, tries, 1 fault",
-            threads: &[2],
-            gives_up: true,
-            tries: true,
-            drops: false,
-            ..FAULTY
-        },
-        Setup { name: "1x2 all ask, 1 fault", threads: &[2], rules: all_ask, ..FAULTY },
-        Setup { name: "1x2 retires, 2 faults", threads: &[2], faults: 2, retires: true, ..FAULTY },
-        Setup { name: "1x1 4 faults", faults: 4, reenters: true, ..FAULTY },
-        Setup { name: "2x1 2 faults", threads: &[1, 1], faults: 2, drops: false, ..FAULTY },
-        Setup { name: "2x2 1 fault", threads: &[2, 2], drops: false, ..FAULTY },
+        Setup { threads: &[1, 1], cycles: 2, ..BASE },
+        Setup { threads: &[1, 1, 1], ..BASE },
+        Setup { threads: &[1, 1, 1], caches: true, ..BASE },
+        Setup { threads: &[2, 2], ..BASE },
+        Setup { threads: &[2, 2], gives_up: true, tries: true, unlocks: false, ..BASE },
+        Setup { threads: &[2, 2], caches: true, drops: false, ..BASE },
+        Setup { threads: &[2, 2], rules: SLICES, unlocks: false, ..BASE },
+        Setup { threads: &[1, 1], cycles: 2, rules: SLICES, caches: true, ..BASE },
+        Setup { threads: &[2, 2], rules: ALL_ASK, ..BASE },
+        Setup { threads: &[1, 1], ..FAULTY },
+        Setup { threads: &[1, 1], caches: true, ..FAULTY },
+        Setup { threads: &[1, 1], rules: slices, cycles: 2, unlocks: false, ..FAULTY },
+        Setup { threads: &[1, 1], forces: true, ..FAULTY },
+        Setup { threads: &[2], ..FAULTY },
+        Setup { threads: &[2], caches: true, ..FAULTY },
+        Setup { threads: &[2], reenters: true, ..FAULTY },
+        Setup { threads: &[2], gives_up: true, tries: true, drops: false, ..FAULTY },
+        Setup { threads: &[2], rules: all_ask, ..FAULTY },
+        Setup { threads: &[2], faults: 2, retires: true, ..FAULTY },
+        Setup { faults: 4, reenters: true, ..FAULTY },
+        Setup { threads: &[1, 1], faults: 2, drops: false, ..FAULTY },
+        Setup { threads: &[2, 2], drops: false, ..FAULTY },
     ]
 }
 
@@ -243,7 +208,6 @@ fn random_world(seed: &mut u64) -> Setup {
     let slice = if coin() { ticks(2) } else { ticks(0) };
     let rules = if faults == 0 { RULES } else { FAULTY_RULES };
     Setup {
-        name: "a random way",
         threads: if coin() { &[3, 2] } else { &[2, 1, 1] },
         cycles: 3,
         faults,
@@ -265,7 +229,7 @@ fn explore_all(worlds: &[Setup], walks: usize) {
     for setup in worlds {
         let explored = explore(setup, MOST);
         let which = if explored.is_whole { "all" } else { "the first" };
-        eprintln!("{}: {which} {} states", setup.name, explored.states);
+        eprintln!("{which} {} states of {setup:?}", explored.states);
         report(setup, explored.violation);
     }
     let mut seed = 0x9e37_79b9_7f4a_7c15;
@@ -283,7 +247,7 @@ fn explore_all(worlds: &[Setup], walks: usize) {
             let has_row = has_row(written, slot, kind);
             assert!(
                 has_row || !came(slot, kind),
-                "`{kind}` came in slot {slot}, and the table says that it never does"
+                "`{kind:?}` came in slot {slot}, and the table says that it never does"
             );
             has_row
         },
@@ -299,7 +263,7 @@ fn handing_off(rules: Rules, local_handoffs: u32) -> Rules {
 fn report(setup: &Setup, violation: Option<Violation>) {
     if let Some(violation) = violation {
         violation.print(setup);
-        panic!("{}: {} after {} steps of {setup:?}", setup.name, violation.what, violation.way.len());
+        panic!("{} after {} steps of {setup:?}", violation.what, violation.way.len());
     }
 }
 

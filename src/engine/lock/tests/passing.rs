@@ -1,7 +1,6 @@
 //! How time passes in a small world.
 
-use super::driver::{Effect, Event};
-use super::store::Request;
+use super::event::{Effect, Request};
 use super::world::{Cleaning, Client, NOW, TICK, World, ticks};
 use super::*;
 use crate::time::Lease;
@@ -51,17 +50,6 @@ impl Client {
         let requests =
             self.wires.iter_mut().flatten().chain(self.answers.iter_mut().map(|(request, _)| request));
         requests.filter_map(Request::sent).for_each(|sent| age(sent, OLDEST));
-        for (_, event) in &mut self.answers {
-            if let Some(
-                Event::Answer { sent, .. }
-                | Event::Counted { sent, .. }
-                | Event::HandoffAnswer { sent, .. }
-                | Event::RenewAnswer { sent, .. },
-            ) = event
-            {
-                age(sent, OLDEST);
-            }
-        }
         for (_, until, state) in &mut self.cleanups {
             age(until, 0);
             if *state == Cleaning::Pauses {

@@ -1,6 +1,6 @@
 //! The properties of each state.
 
-use super::store::Request;
+use super::event::Request;
 use super::world::{At, NOW, Setup, World};
 
 impl World {

@@ -1,7 +1,7 @@
 //! The effect of each action of the explorer in a small world.
 
-use super::driver::{Effect, Event, Said, actor};
-use super::store::Request;
+use super::driver::actor;
+use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{Action, At, Cleaning, Client, NOW, Setup, TICK, User, World};
 use super::*;
 
@@ -11,9 +11,9 @@ impl World {
             Action::Want { client, thread, once } => {
                 self.event(setup, client, Event::Want { thread, caches: setup.caches, once })?;
             }
-            Action::GoOn(c, thread) => self.event(setup, c, Event::GoOn { thread })?,
-            Action::Look(c, thread) => self.event(setup, c, Event::Look { thread })?,
-            Action::GiveUp(c, thread) => self.event(setup, c, Event::GiveUp { thread })?,
+            Action::GoOn(c, thread) => self.event(setup, c, Event::GoOn(thread))?,
+            Action::Look(c, thread) => self.event(setup, c, Event::Look(thread))?,
+            Action::GiveUp(c, thread) => self.event(setup, c, Event::GiveUp(thread))?,
             Action::End { client, thread, dropped, reacquires } => {
                 if let Some(id) = self.clients[client].users[thread].held {
                     self.event_that(setup, client, Event::End { id, dropped }, reacquires)?;
@@ -23,7 +23,7 @@ impl World {
             Action::FailToSend(c, t) => {
                 self.fail();
                 let effect = self.outbox(c, t).remove(0);
-                self.event_of(setup, (c, t), Event::NotSent { effect }, true)?;
+                self.event_of(setup, (c, t), Event::NotSent(effect), true)?;
             }
             Action::Deliver(c, wire) => {
                 let request = self.clients[c].wires[wire].remove(0);
@@ -32,11 +32,11 @@ impl World {
             Action::Reject(c, wire) => {
                 self.fail();
                 let request = self.clients[c].wires[wire].remove(0);
-                self.clients[c].answers.push((request, request.refused()));
+                self.clients[c].answers.push((request, (Said::Refused, 0)));
             }
             Action::Read(c, i) => {
-                let (request, event) = self.clients[c].answers.remove(i);
-                self.read(setup, c, request, event)?;
+                let answered = self.clients[c].answers.remove(i);
+                self.read(setup, c, answered)?;
             }
             Action::Message(c) => {
                 self.clients[c].message = false;
@@ -61,7 +61,7 @@ impl World {
                 let client = &mut self.clients[c];
                 client.cleanups[i].2 = Cleaning::Asked;
                 let number = client.cleanups[i].0;
-                client.wires[1].push(Request::CleanUp { number });
+                client.wires[1].push(Request::new(Effect::CleanUp { number }, NOW));
             }
             Action::Stray(i) => {
                 let (c, request) = self.strays.remove(i);
@@ -153,40 +153,32 @@ impl World {
 
     fn send(&mut self, setup: &Setup, c: usize, t: usize) -> Result<(), String> {
         let effect = self.outbox(c, t).remove(0);
-        let Some(request) = Request::of(effect, NOW) else {
-            return Err(format!("{effect:?} is not to be sent"));
-        };
+        let request = Request::new(effect, NOW);
         self.clients[c].wires[request.wire()].push(request);
         let reports =
             matches!(effect, Effect::HandOff { .. } | Effect::Release { left: 0, waits: false, .. });
-        if reports { self.event_of(setup, (c, t), Event::Sent { effect }, true) } else { Ok(()) }
+        if reports { self.event_of(setup, (c, t), Event::Sent(effect), true) } else { Ok(()) }
     }
 
     fn carry_out(&mut self, setup: &Setup, c: usize, request: Request, is_answered: bool) {
-        let (event, told) = self.store.take(c, request, &setup.rules);
+        let (answer, told) = self.store.take(c, request, &setup.rules);
         if self.store.owner.is_none() {
             self.idle_wait = 0;
         }
         if is_answered {
-            self.clients[c].answers.push((request, event));
+            self.clients[c].answers.push((request, answer));
         }
         self.tell(told);
     }
 
-    fn read(
-        &mut self,
-        setup: &Setup,
-        c: usize,
-        request: Request,
-        event: Option<Event>,
-    ) -> Result<(), String> {
-        match (request, event) {
-            (Request::CleanUp { number }, Some(Event::ReleaseAnswer { answer, .. })) => {
-                self.clients[c].cleaned_up(number, answer);
+    fn read(&mut self, setup: &Setup, c: usize, (request, answer): (Request, Answer)) -> Result<(), String> {
+        match request.effect {
+            Effect::CleanUp { number } => {
+                self.clients[c].cleaned_up(number, answer.0);
                 Ok(())
             }
-            (_, Some(event)) => self.event(setup, c, event),
-            (_, None) => Ok(()),
+            Effect::LeaveWaitQueue { .. } => Ok(()),
+            _ => self.event(setup, c, Event::Answer(request, answer)),
         }
     }
 
@@ -206,9 +198,10 @@ impl World {
         self.strays.sort_by_key(|stray| format!("{stray:?}"));
         let (settled, waited): (Vec<_>, Vec<_>) =
             unanswered.into_iter().partition(Request::is_settled_by_others);
-        self.clients[c].answers.extend(waited.into_iter().map(|request| (request, request.unanswered())));
+        let unanswered = |request| (request, (Said::Unknown, 0));
+        self.clients[c].answers.extend(waited.into_iter().map(unanswered));
         // These answers are settled before another connection exists.
-        settled.into_iter().try_for_each(|request| self.read(setup, c, request, request.unanswered()))
+        settled.into_iter().try_for_each(|request| self.read(setup, c, unanswered(request)))
     }
 
     fn fail(&mut self) {

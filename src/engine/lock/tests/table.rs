@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::driver::{Attempt, Checked, Effect, Event, Said};
+use super::event::{Effect, Event, Request, Said};
 use super::world::{At, Client, NOW, NUMBERS, World};
 use super::*;
 use crate::time::Lease;
@@ -22,7 +22,10 @@ const STAGES: [&str; 9] = [
 ];
 
 /// The events that were seen in each stage.
-type Seen = [Vec<&'static str>; 9];
+type Seen = [Vec<Name>; 9];
+
+/// The name of an event, in two parts.
+type Name = [&'static str; 2];
 
 thread_local! {
     static SEEN: RefCell<Seen> = RefCell::default();
@@ -57,8 +60,8 @@ pub(super) fn note_seen(client: &Client, event: &Event) {
 }
 
 /// Whether the event came in the stage in the explorations of this thread.
-pub(super) fn came(stage: usize, kind: &str) -> bool {
-    SEEN.with_borrow(|seen| seen[stage].contains(&kind))
+pub(super) fn came(stage: usize, kind: &Name) -> bool {
+    SEEN.with_borrow(|seen| seen[stage].contains(kind))
 }
 
 pub(super) fn stage(lock: &Lock) -> usize {
@@ -76,18 +79,18 @@ pub(super) fn stage(lock: &Lock) -> usize {
 }
 
 /// The name of the event in the table.
-fn kind(client: &Client, event: &Event) -> &'static str {
+fn kind(client: &Client, event: &Event) -> Name {
     let lock = &client.lock;
     let here = |id: Id| lock.holds.iter().find(|own| own.hold.0 == id);
     let is_live = |id: Id| here(id).is_some_and(HoldState::is_live);
     let is_late = |sent: Moment| NOW >= sent.plus(RULES.lease);
-    match *event {
+    let name = match *event {
         Event::Want { thread, .. } if lock.holds.iter().any(|own| own.is_of(thread as u64)) => {
             "Want by the same thread"
         }
         Event::Want { once: false, .. } => "Want",
         Event::Want { once: true, .. } => "Want once",
-        Event::GoOn { thread } => match client.users[thread] {
+        Event::GoOn(thread) => match client.users[thread] {
             ref user if user.settles.is_some() => "Received",
             ref user if user.at == At::Going && user.once => "Tries",
             ref user if user.at == At::Going => "Joins",
@@ -95,67 +98,45 @@ fn kind(client: &Client, event: &Event) -> &'static str {
             ref user if user.at == At::EndingLast => "Learns the outcome",
             _ => "Falls asleep",
         },
-        Event::Look { .. } => "Look",
-        Event::GiveUp { .. } => "GiveUp",
-        Event::Answer { answer, sent, .. } => match answer {
-            Attempt::Granted { .. } if is_late(sent) => "Answer: granted, late",
-            Attempt::Granted { .. } => "Answer: granted",
-            Attempt::Busy => "Answer: busy",
-            Attempt::Refused => "Answer: refused",
-            Attempt::Unknown => "Answer: unknown",
-        },
-        Event::Counted { answer, .. } => {
-            said(answer, ["Counted: granted", "Counted: not held", "", "Counted: unknown"])
-        }
+        Event::Look(_) => "Look",
+        Event::GiveUp(_) => "GiveUp",
         Event::End { id, .. } if !is_live(id) => "End of a lost hold",
         Event::End { id, .. } if here(id).is_some_and(|own| own.levels.open.len() > 1) => {
             "End of an inner level"
         }
         Event::End { dropped: true, .. } => "End by a guard",
         Event::End { dropped: false, .. } => "End by unlock",
-        Event::Sent { effect: Effect::HandOff { .. } } => "Sent: hand-off",
-        Event::Sent { .. } => "Sent: release",
-        Event::NotSent { effect: Effect::HandOff { .. } } => "NotSent: hand-off",
-        Event::NotSent { .. } => "NotSent: release",
-        Event::HandoffAnswer { answer: Said::Yes, sent, .. } if is_late(sent) => {
-            "HandoffAnswer: granted, late"
+        Event::Sent(Effect::HandOff { .. }) => "Sent: hand-off",
+        Event::Sent(_) => "Sent: release",
+        Event::NotSent(Effect::HandOff { .. }) => "NotSent: hand-off",
+        Event::NotSent(_) => "NotSent: release",
+        Event::Answer(Request { effect, sent }, answer) => {
+            let (what, yes, no) = match effect {
+                Effect::Ask { .. } => ("Answer", ": granted", ": busy"),
+                Effect::AskCount { .. } => ("Counted", ": granted", ": not held"),
+                Effect::HandOff { .. } => ("HandoffAnswer", ": granted", ": not held"),
+                Effect::Release { .. } => ("ReleaseAnswer", ": freed", ": not held"),
+                Effect::Renew { .. } => ("RenewAnswer", ": held", ": not held"),
+                Effect::Check { .. } => ("CheckAnswer", ": unwanted", ": not held"),
+                Effect::CleanUp { .. } | Effect::LeaveWaitQueue { .. } | Effect::Lost { .. } => ("", "", ""),
+            };
+            let said = match (effect, answer) {
+                (Effect::Renew { id } | Effect::Check { id }, _) if !is_live(id) => " of an ended hold",
+                (Effect::Ask { .. } | Effect::HandOff { .. }, (Said::Yes, _)) if is_late(sent) => {
+                    ": granted, late"
+                }
+                (Effect::Check { .. }, (Said::Yes, 1..)) => ": wanted",
+                (_, (Said::Yes, _)) => yes,
+                (_, (Said::No, _)) => no,
+                (_, (Said::Refused, _)) => ": refused",
+                (_, (Said::Unknown, _)) => ": unknown",
+            };
+            return [what, said];
         }
-        Event::HandoffAnswer { answer, .. } => said(
-            answer,
-            [
-                "HandoffAnswer: granted",
-                "HandoffAnswer: not held",
-                "HandoffAnswer: refused",
-                "HandoffAnswer: unknown",
-            ],
-        ),
-        Event::ReleaseAnswer { answer, .. } => {
-            said(answer, ["ReleaseAnswer: freed", "ReleaseAnswer: not held", "", "ReleaseAnswer: unknown"])
-        }
-        Event::RenewAnswer { id, .. } if !is_live(id) => "RenewAnswer of an ended hold",
-        Event::RenewAnswer { answer, .. } => {
-            said(answer, ["RenewAnswer: held", "RenewAnswer: not held", "", "RenewAnswer: unknown"])
-        }
-        Event::CheckAnswer { id, .. } if !is_live(id) => "CheckAnswer of an ended hold",
-        Event::CheckAnswer { answer, .. } => match answer {
-            Checked::Unwanted => "CheckAnswer: unwanted",
-            Checked::Wanted => "CheckAnswer: wanted",
-            Checked::NotHeld => "CheckAnswer: not held",
-            Checked::Unknown => "CheckAnswer: unknown",
-        },
         Event::Message => "Message",
         Event::Time => "Time",
-    }
-}
-
-/// The name of an answer; of all requests only hand-offs distinguish a refusal.
-fn said(answer: Said, [yes, no, refused, unknown]: [&'static str; 4]) -> &'static str {
-    match answer {
-        Said::Yes => yes,
-        Said::No => no,
-        Said::Refused => refused,
-        Said::Unknown => unknown,
-    }
+    };
+    [name, ""]
 }
 
 /// The hold of the sample, and one that has ended.
@@ -168,39 +149,41 @@ fn events() -> Vec<(Event, At)> {
     let (thread, number, sent) = (WAITER, 2 * NUMBERS, NOW);
     let want = |thread, once| (Event::Want { thread, caches: false, once }, At::Idle);
     let late = NOW.minus(RULES.lease);
-    let asked = |sent, answer| (Event::Answer { thread, number, sent, answer }, At::Asking);
-    let handed = |sent, answer| {
-        (Event::HandoffAnswer { from: HOLD, to: WAITER, number, waits: true, sent, answer }, At::Receiving)
+    let answer = |effect, sent, said| Event::Answer(Request { effect, sent }, (said, 0));
+    let asked = |sent, said| {
+        (answer(Effect::Ask { thread, number, caches: false, waits: true }, sent, said), At::Asking)
     };
+    let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number: 2 * NUMBERS, waits: true };
+    let handed = |sent, said| (answer(hand_off, sent, said), At::Receiving);
     let by_keeper = |event| (event, At::Sleeping);
-    let granted = Attempt::Granted { queued: 0 };
-    let go_on = |at| (Event::GoOn { thread }, at);
+    let go_on = |at| (Event::GoOn(thread), at);
     let mut events = vec![want(0, false), want(2, false), want(2, true)];
     events.extend([go_on(At::Going), go_on(At::FallingAsleep { for_head: false }), go_on(At::Leaving)]);
-    events.push((Event::GoOn { thread }, At::Receiving));
-    events.push((Event::GoOn { thread: 0 }, At::EndingLast));
-    events.extend([(Event::Look { thread }, At::Sleeping), (Event::GiveUp { thread }, At::Sleeping)]);
-    events.extend([asked(sent, granted), asked(late, granted), asked(sent, Attempt::Busy)]);
-    events.extend([Attempt::Refused, Attempt::Unknown].map(|answer| asked(sent, answer)));
-    let said = [Said::Yes, Said::No, Said::Unknown];
-    events.extend(said.map(|answer| (Event::Counted { id: HOLD, sent, answer }, At::Counting)));
+    events.push(go_on(At::Receiving));
+    events.push((Event::GoOn(0), At::EndingLast));
+    events.extend([(Event::Look(thread), At::Sleeping), (Event::GiveUp(thread), At::Sleeping)]);
+    events.extend([asked(sent, Said::Yes), asked(late, Said::Yes)]);
+    events.extend([Said::No, Said::Refused, Said::Unknown].map(|said| asked(sent, said)));
+    let all = [Said::Yes, Said::No, Said::Unknown];
+    let re_entry = Effect::AskCount { id: HOLD, count: 2 };
+    events.extend(all.map(|said| (answer(re_entry, sent, said), At::Counting)));
     // The sample hold has one level; for the first event it has two levels.
     events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
     events.push((Event::End { id: ENDED, dropped: false }, At::Working));
-    let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number, waits: true };
-    let release = Effect::Release { id: HOLD, left: 0, waits: false };
-    for effect in [hand_off, release] {
-        events.extend([Event::Sent { effect }, Event::NotSent { effect }].map(by_keeper));
+    for effect in [hand_off, Effect::Release { id: HOLD, left: 0, waits: false }] {
+        events.extend([Event::Sent(effect), Event::NotSent(effect)].map(by_keeper));
     }
     events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
-    events.extend([Said::No, Said::Refused, Said::Unknown].map(|answer| handed(sent, answer)));
-    events
-        .extend(said.map(|answer| (Event::ReleaseAnswer { id: HOLD, waits: true, answer }, At::EndingLast)));
-    events.extend(said.map(|answer| by_keeper(Event::RenewAnswer { id: HOLD, sent, answer })));
-    events.push(by_keeper(Event::RenewAnswer { id: ENDED, sent, answer: Said::Yes }));
-    let checked = [Checked::Unwanted, Checked::Wanted, Checked::NotHeld, Checked::Unknown];
-    events.extend(checked.map(|answer| by_keeper(Event::CheckAnswer { id: HOLD, answer })));
-    events.push(by_keeper(Event::CheckAnswer { id: ENDED, answer: Checked::NotHeld }));
+    events.extend([Said::No, Said::Refused, Said::Unknown].map(|said| handed(sent, said)));
+    let release = Effect::Release { id: HOLD, left: 0, waits: true };
+    events.extend(all.map(|said| (answer(release, sent, said), At::EndingLast)));
+    events.extend(all.map(|said| by_keeper(answer(Effect::Renew { id: HOLD }, sent, said))));
+    events.push(by_keeper(answer(Effect::Renew { id: ENDED }, sent, Said::Yes)));
+    let check = Effect::Check { id: HOLD };
+    let wanted = Event::Answer(Request { effect: check, sent }, (Said::Yes, 1));
+    events.extend([answer(check, sent, Said::Yes), wanted].map(by_keeper));
+    events.extend([Said::No, Said::Unknown].map(|said| by_keeper(answer(check, sent, said))));
+    events.push(by_keeper(answer(Effect::Check { id: ENDED }, sent, Said::No)));
     events.extend([Event::Message, Event::Time].map(by_keeper));
     events
 }
@@ -217,7 +200,7 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
     for _ in 0..levels {
         own.levels.add(Lease::Renewed);
     }
-    own.is_under_way = matches!(event, Event::RenewAnswer { .. });
+    own.is_under_way = matches!(event, Event::Answer(Request { effect: Effect::Renew { .. }, .. }, _));
     own.stage = match stage {
         3 => Stage::Cached(CachedFor::TimeSlice),
         4 => Stage::Cached(CachedFor::UntilRecall(NOW)),
@@ -253,12 +236,12 @@ fn sample(stage: usize, (event, thread_at): (&Event, At), is_inner: bool) -> Cli
         client.users[0].outcome = Some(Said::Yes);
     }
     client.users[WAITER].settles =
-        (thread_at == At::Receiving && matches!(event, Event::GoOn { .. })).then_some(false);
+        (thread_at == At::Receiving && matches!(event, Event::GoOn(_))).then_some(false);
     client
 }
 
 /// The table. `comes`: whether an event comes in a stage.
-pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
+pub(super) fn table(comes: impl Fn(usize, &Name) -> bool, moves: &BTreeSet<(usize, usize)>) -> String {
     let mut table =
         String::from("stage | event | stage after | what is to be done, and where the thread is then\n");
     for (before, name) in STAGES.iter().enumerate() {
@@ -274,8 +257,8 @@ pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize
                 continue;
             }
             listed.push(kind);
-            if !comes(before, kind) {
-                never.push(kind);
+            if !comes(before, &kind) {
+                never.push(kind.concat());
                 continue;
             }
             let users: Vec<At> = client.users.iter().map(|user| user.at).collect();
@@ -286,7 +269,12 @@ pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize
             done.extend(woken.map(|_| "Wake".to_owned()));
             let moved = client.users.iter().zip(users).filter(|(user, before)| user.at != *before);
             done.extend(moved.map(|(user, _)| first_word(&user.at)));
-            table += &format!("{name} | {kind} | {} | {}\n", STAGES[stage(&client.lock)], done.join(", "));
+            table += &format!(
+                "{name} | {} | {} | {}\n",
+                kind.concat(),
+                STAGES[stage(&client.lock)],
+                done.join(", ")
+            );
         }
         table += &format!("{name} | never came: {}\n", never.join("; "));
         let after = moves.iter().filter(|(from, _)| *from == before).map(|(_, to)| STAGES[*to]);
@@ -296,8 +284,9 @@ pub(super) fn table(comes: impl Fn(usize, &str) -> bool, moves: &BTreeSet<(usize
 }
 
 /// Whether a table has a row for the event.
-pub(super) fn has_row(table: &str, stage: usize, kind: &str) -> bool {
-    table.lines().any(|line| line.starts_with(&format!("{} | {kind} |", STAGES[stage])))
+pub(super) fn has_row(table: &str, stage: usize, kind: &Name) -> bool {
+    let row = format!("{} | {} |", STAGES[stage], kind.concat());
+    table.lines().any(|line| line.starts_with(&row))
 }
 
 fn first_word(what: &impl std::fmt::Debug) -> String {

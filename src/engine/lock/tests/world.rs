@@ -4,9 +4,9 @@
 //! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: when time passes, all
 //! moments come closer, so that states which differ only in their date are one.
 
-use super::driver::{Effect, Event, Said};
+use super::event::{Answer, Effect, Request, Said};
 use super::mistakes::Mistake;
-use super::store::{Request, Store};
+use super::store::Store;
 use super::*;
 
 pub(super) const NOW: Moment = moment(64);
@@ -24,7 +24,6 @@ pub(super) const fn ticks(count: u64) -> Duration {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
-    pub(super) name: &'static str,
     /// The threads of each client.
     pub(super) threads: &'static [usize],
     pub(super) cycles: u8,
@@ -59,8 +58,9 @@ pub(super) struct Rules {
     pub(super) all_ask: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) enum At {
+    #[default]
     Idle,
     /// The thread goes on once its request is sent.
     Going,
@@ -78,7 +78,7 @@ pub(super) enum At {
     Done,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct User {
     pub(super) at: At,
     pub(super) cycles: u8,
@@ -118,7 +118,7 @@ pub(super) enum Cleaning {
     Pauses,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Client {
     pub(super) lock: Lock,
     /// The present owner number of each thread, and the last number of a single wait.
@@ -134,7 +134,7 @@ pub(super) struct Client {
     pub(super) outbox: Vec<Effect>,
     /// The connection of callers, and that of the watchdog.
     pub(super) wires: [Vec<Request>; 2],
-    pub(super) answers: Vec<(Request, Option<Event>)>,
+    pub(super) answers: Vec<(Request, Answer)>,
     pub(super) cleanups: Vec<(Number, Moment, Cleaning)>,
     pub(super) message: bool,
     /// Whether a recall is on its way, and how many came.
@@ -143,7 +143,7 @@ pub(super) struct Client {
     pub(super) is_keeper_woken: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct World {
     pub(super) store: Store,
     pub(super) clients: Vec<Client>,
@@ -206,55 +206,18 @@ pub(super) const NUMBERS: u64 = 16;
 
 impl World {
     pub(super) fn new(setup: &Setup) -> World {
-        let user = User {
-            at: At::Idle,
-            cycles: setup.cycles,
-            levels: 0,
-            held: None,
-            is_woken: false,
-            message: false,
-            wake_at: Moment::NEVER,
-            poll_at: Moment::NEVER,
-            pause_until: None,
-            caches: false,
-            once: false,
-            is_calm: false,
-            unbound: None,
-            number: 0,
-            heard: None,
-            is_handed: false,
-            settles: None,
-            outcome: None,
-            saw_end: false,
-            outbox: Vec::new(),
-        };
+        let (wake_at, poll_at) = (Moment::NEVER, Moment::NEVER);
+        let user = User { cycles: setup.cycles, wake_at, poll_at, ..User::default() };
         let numbers = |threads: usize| (1..=threads as u64).map(|thread| thread * NUMBERS);
         let client = |threads: &usize| Client {
-            lock: Lock::default(),
             numbers: numbers(*threads).collect(),
             unbound: numbers(*threads).map(|number| number + NUMBERS / 2).collect(),
-            grants: 0,
-            renewals: Vec::new(),
             watch_at: Moment::NEVER,
             users: vec![user.clone(); *threads],
-            outbox: Vec::new(),
-            wires: [Vec::new(), Vec::new()],
-            answers: Vec::new(),
-            cleanups: Vec::new(),
-            message: false,
-            recall: false,
-            recalls: 0,
-            is_keeper_woken: false,
+            ..Client::default()
         };
-        World {
-            store: Store::default(),
-            clients: setup.threads.iter().map(client).collect(),
-            strays: Vec::new(),
-            faults: setup.faults,
-            had_fault: false,
-            was_forced: false,
-            idle_wait: 0,
-        }
+        let clients = setup.threads.iter().map(client).collect();
+        World { clients, faults: setup.faults, ..World::default() }
     }
 
     pub(super) fn actions(&self, setup: &Setup) -> Vec<Action> {
@@ -296,8 +259,8 @@ impl World {
             (0..2).filter(|wire| !client.wires[*wire].is_empty()).map(|wire| Action::Deliver(c, wire)),
         );
         for (i, (request, _)) in client.answers.iter().enumerate() {
-            let is_read = match request {
-                Request::HandOff { to, .. } => client.users[*to].at == At::Receiving,
+            let is_read = match request.effect {
+                Effect::HandOff { to, .. } => client.users[to].at == At::Receiving,
                 _ => true,
             };
             // Releases that no thread waits for are settled before later answers are read.
@@ -369,7 +332,7 @@ impl World {
             }
             for wire in 0..2 {
                 let first = client.wires[wire].first();
-                if first.is_some_and(|request| request.refused().is_some()) {
+                if first.is_some_and(Request::can_be_refused) {
                     out.push(Action::Reject(c, wire));
                 }
                 if first.is_some() || client.answers.iter().any(|(request, _)| request.wire() == wire) {

@@ -274,6 +274,16 @@ mod tests {
         }
     }
 
+    /// The next reply, however often nothing has arrived.
+    fn next(replies: &mut Replies, from: &mut impl Read) -> redis::RedisResult<Value> {
+        loop {
+            match replies.next(&mut *from) {
+                Err(error) if error.is_timeout() => {}
+                other => return other,
+            }
+        }
+    }
+
     #[test]
     fn replies_match_the_redis_crates() {
         let all: String = ALL.concat();
@@ -281,21 +291,10 @@ mod tests {
             let mut from = Drip(all.as_bytes(), step, false);
             let mut replies = Replies::default();
             for text in ALL {
-                let reply = loop {
-                    match replies.next(&mut from) {
-                        Err(error) if error.is_timeout() => {}
-                        other => break other,
-                    }
-                };
+                let reply = next(&mut replies, &mut from);
                 assert_eq!(reply.unwrap(), parse_redis_value(text.as_bytes()).unwrap(), "{text:?} by {step}");
             }
-            let end = loop {
-                match replies.next(&mut from) {
-                    Err(error) if error.is_timeout() => {}
-                    other => break other,
-                }
-            };
-            assert!(end.unwrap_err().is_connection_dropped());
+            assert!(next(&mut replies, &mut from).unwrap_err().is_connection_dropped());
         }
     }
 

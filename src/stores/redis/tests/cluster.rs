@@ -1,26 +1,15 @@
 //! Members of a cluster that give scripted answers.
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::net::TcpListener;
+use std::net::TcpStream;
 
-use crossbeam_channel::bounded;
 use parking_lot::Mutex;
-use redis::{Parser, Value};
 
-use crate::config::{ClusterPubSub, ServerOptions};
-use crate::copies::ReplicaRule;
-use crate::error::ErrorKind;
+use super::prelude::*;
+use crate::config::ClusterPubSub;
 use crate::hosts::Hosts;
-use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Attempt, Failure, Inspect, Kind, Release, Sink, Store};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;
-use crate::stores::redis::tests::harness::{Said, claim, eventually, soon};
-use crate::time::Clock;
 
 const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$7\r\n\
                         cluster\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
@@ -147,8 +136,7 @@ fn a_redirection_is_followed_once() {
         there.shared.asked.lock().clear();
         let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
-        let attempt = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
-        assert!(matches!(attempt, Ok(Attempt::Granted { .. })), "{attempt:?}");
+        store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).granted();
         assert_eq!(here.asked(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
         assert_eq!(there.asked(), expected);
@@ -157,7 +145,6 @@ fn a_redirection_is_followed_once() {
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
         assert_eq!(there.asked(), expected);
-        store.close();
     }
 }
 
@@ -172,7 +159,6 @@ fn circular_redirections_end_with_nothing_done() {
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.is_retryable());
     assert!((2..10).contains(&here.asked().len()), "{:?}", here.asked());
-    store.close();
 }
 
 /// The next owner, which reads this error, goes on waiting.
@@ -185,7 +171,6 @@ fn a_hand_off_redirected_to_a_dead_member_is_refused() {
     let error = store.hand_off(&from, &to, soon()).unwrap().wait().refused();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.is_retryable());
-    store.close();
 }
 
 fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
@@ -214,7 +199,6 @@ fn an_interrupted_script_is_harmless_only_if_it_reads() {
     for error in [looked, store.describe(&reader.name, soon()).refused()] {
         assert!(!error.outcome_unknown() && error.is_retryable(), "{error:?}");
     }
-    store.close();
 }
 
 /// If requests did not follow the release, an attempt of the same owner could find its old field at the new
@@ -239,9 +223,8 @@ fn requests_wait_behind_an_unanswered_release() {
     // The connection has ended, so the release of unknown outcome can no longer arrive, and the lock is asked
     // for at its new member.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
-    assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
+    store.attempt(&me, 1, soon()).granted();
     assert_eq!(there.asked(), ["other", "lk"]);
-    store.close();
 }
 
 #[test]
@@ -258,7 +241,6 @@ fn a_later_reply_reader_follows_a_releases_redirect() {
         let answer = outcome.recv().unwrap();
         assert!(matches!(answer, Ok(Release::Freed { .. })), "{redirect}: {answer:?}");
         assert_eq!(there.asked().last().map(String::as_str), Some("lk"));
-        store.close();
     }
 }
 
@@ -276,7 +258,6 @@ fn a_hanging_member_delays_no_other_renewal() {
     assert!(matches!(answers[0], Err(Failure::Unknown(_))), "{answers:?}");
     assert!(matches!(answers[1], Ok(true)), "{answers:?}");
     assert!(Clock::System.now().since(begun) < Duration::from_secs(4));
-    store.close();
 }
 
 #[test]
@@ -293,7 +274,6 @@ fn several_members_are_asked_for_slots() {
         let deadline = Clock::System.after(Duration::from_millis(50));
         matches!(store.attempt(&me, 1, deadline), Ok(Attempt::Granted { .. }))
     });
-    store.close();
 }
 
 #[test]
@@ -330,7 +310,6 @@ fn a_hanging_look_up_respects_the_deadline() {
         assert!(error.is_retryable(), "{error}");
         // Bounded by the deadline: the redirects alone would never end.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
-        store.close();
     }
 }
 
@@ -357,7 +336,6 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {
         let here = RingMember::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
         let store = here.store_with(Hosts::allowing(vec![allowed.to_owned()]));
-        assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
-        store.close();
+        store.attempt(&me, 1, soon()).granted();
     }
 }

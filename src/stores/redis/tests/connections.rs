@@ -1,30 +1,15 @@
 //! Clients' knowledge and actions when a connection, a server or a whole pool fails.
 
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::io::Read;
+use std::sync::LazyLock;
 
-use crossbeam_channel::bounded;
-
-use crate::config::ServerOptions;
-use crate::error::{Error, ErrorKind};
-use crate::observe::reporter::Reporter;
-use crate::seam::Inspect;
-use crate::seam::capabilities::{Batches, ConnectionWatch};
-use crate::seam::{Answer, Attempt, Claim, Failure, Handoff, Kind, Release, Sink, Store};
-use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
-use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
-use crate::sync::Mutex;
-use crate::time::Clock;
+use super::prelude::*;
+use crate::error::Error;
+use crate::seam::capabilities::ConnectionWatch;
 
 /// Longer than the command time-out of a fake server's clients, with a margin for a busy machine; shorter
 /// than [`soon`].
 const MOST: Duration = Duration::from_secs(5);
-
-fn refused(options: &ServerOptions) -> Error {
-    RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
-}
 
 fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
     match answer {
@@ -37,8 +22,8 @@ fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
 }
 
 /// Runs one attempt, within the command time-out, on a server that answers with `act`.
-fn attempt_on(act: fn() -> Act) -> (Answer<Attempt>, Fake) {
-    let fake = Fake::start(move |_| act());
+fn attempt_on(act: Act) -> (Answer<Attempt>, Fake) {
+    let fake = Fake::start(move |_| act);
     let store = open(&fake.options());
     let before = (Clock::System.now(), fake.commands());
     let answer = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
@@ -50,43 +35,25 @@ fn attempt_on(act: fn() -> Act) -> (Answer<Attempt>, Fake) {
 
 #[test]
 fn an_unanswered_request_is_not_repeated() {
-    assert_eq!(unknown(attempt_on(|| Act::Nothing).0).kind(), ErrorKind::TimedOut);
-    assert_eq!(unknown(attempt_on(|| Act::HangUp).0).kind(), ErrorKind::Unreachable);
-    assert_eq!(
-        unknown(attempt_on(|| Act::Say("HTTP/1.1 400 Bad Request\r\n\r\n")).0).kind(),
-        ErrorKind::Protocol
-    );
-    assert_eq!(unknown(attempt_on(|| Act::Say("+OK\r\n")).0).kind(), ErrorKind::Protocol);
-    assert_eq!(unknown(attempt_on(|| Act::Say("*1\r\n$4\r\nwhat\r\n")).0).kind(), ErrorKind::Protocol);
-    assert_eq!(
-        unknown(attempt_on(|| Act::Say("*2\r\n$4\r\nbusy\r\n$1\r\nx\r\n")).0).kind(),
-        ErrorKind::Protocol
-    );
-}
-
-#[test]
-fn a_dripping_reply_does_not_extend_the_timeout() {
-    let reply = || Act::Drip("*1\r\n$7\r\ngranted\r\n");
-    assert_eq!(unknown(attempt_on(reply).0).kind(), ErrorKind::TimedOut);
-}
-
-#[test]
-fn a_servers_claimed_lengths_are_not_trusted() {
-    for reply in [
-        || Act::Say("$536870912\r\nx"),
-        || Act::Say("*1000000000\r\n"),
-        || Act::Say("*9223372036854775807\r\n"),
-        || Act::Say("$9223372036854775807\r\nx"),
-    ] {
-        unknown(attempt_on(reply).0);
+    static LONG: LazyLock<String> = LazyLock::new(|| format!("${}\r\n{}\r\n", 3 << 20, "x".repeat(3 << 20)));
+    assert_eq!(unknown(attempt_on(Act::Nothing).0).kind(), ErrorKind::TimedOut);
+    assert_eq!(unknown(attempt_on(Act::HangUp).0).kind(), ErrorKind::Unreachable);
+    let unreadable = [
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+        "+OK\r\n",
+        "*1\r\n$4\r\nwhat\r\n",
+        "*2\r\n$4\r\nbusy\r\n$1\r\nx\r\n",
+        &LONG,
+    ];
+    for reply in unreadable {
+        assert_eq!(unknown(attempt_on(Act::Say(reply)).0).kind(), ErrorKind::Protocol);
     }
-}
-
-#[test]
-fn a_reply_of_more_than_a_megabyte_is_not_read() {
-    static LONG: std::sync::LazyLock<String> =
-        std::sync::LazyLock::new(|| format!("${}\r\n{}\r\n", 3 << 20, "x".repeat(3 << 20)));
-    assert_eq!(unknown(attempt_on(|| Act::Say(&LONG)).0).kind(), ErrorKind::Protocol);
+    // Lengths that are only claimed.
+    for reply in
+        ["$536870912\r\nx", "*1000000000\r\n", "*9223372036854775807\r\n", "$9223372036854775807\r\nx"]
+    {
+        unknown(attempt_on(Act::Say(reply)).0);
+    }
 }
 
 #[test]
@@ -96,7 +63,6 @@ fn an_unanswered_query_has_no_unknown_outcome() {
     let me = claim(Kind::Mutex, "lk", 30_000);
     let error = store.inspect(Kind::Mutex, &me.name, me.owner, soon()).refused();
     assert!(!error.outcome_unknown(), "{error}");
-    store.close();
 }
 
 #[test]
@@ -111,7 +77,6 @@ fn an_attempt_ends_by_its_deadline() {
     let late = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, Clock::System.now()).refused();
     assert_eq!(late.kind(), ErrorKind::TimedOut);
     assert_eq!(fake.commands(), commands);
-    store.close();
 }
 
 #[test]
@@ -126,39 +91,12 @@ fn answered_requests_of_a_broken_batch_have_known_outcomes() {
     assert!(answers.next().unwrap().done() && answers.next().unwrap().done());
     assert_eq!(answers.by_ref().map(unknown).filter(|e| e.kind() == ErrorKind::TimedOut).count(), 2);
     assert!(store.renew(&claims[..1], soon()).remove(0).done(), "on a new connection");
-    store.close();
-}
-
-#[test]
-fn renewals_go_through_while_all_other_connections_hang() {
-    // The last word of a renewal is its lease, that of an attempt its queue mode.
-    let fake = Fake::start(|command| {
-        if command.ends_with(" 30000") { Act::Say("*1\r\n$7\r\nrenewed\r\n") } else { Act::Nothing }
-    });
-    let options =
-        ServerOptions { pool_size: 1, command_timeout: Duration::from_millis(400), ..fake.options() };
-    let store = open(&options);
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    std::thread::scope(|scope| {
-        let commands = fake.commands();
-        let hanging = || store.attempt(&me, 1, soon());
-        let hanging = std::thread::Builder::new().spawn_scoped(scope, hanging).unwrap();
-        crate::stores::redis::tests::harness::eventually(|| fake.commands() > commands);
-        let deadline = Clock::System.after(Duration::from_millis(50));
-        let error = unknown(store.attempt(&me, 1, deadline));
-        assert_eq!(error.kind(), ErrorKind::TimedOut, "the shared connection hangs");
-        assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
-        unknown(hanging.join().unwrap());
-    });
-    store.close();
 }
 
 #[test]
 fn an_absent_server_is_not_flooded_with_connects() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let (server, store) = served();
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     let server = server.restart(|| {
         let before = Clock::System.now();
         // The first attempt may only find out that its old connection has ended.
@@ -168,8 +106,8 @@ fn an_absent_server_is_not_flooded_with_connects() {
         assert!(error.to_string().contains("no server listens at"), "{error}");
         assert!(Clock::System.now().since(before) < MOST);
     });
-    crate::stores::redis::tests::harness::eventually(|| store.attempt(&me, 1, soon()).is_ok());
-    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    eventually(|| store.attempt(&me, 1, soon()).is_ok());
+    store.release(&me, 0, soon()).freed();
     drop(server);
 
     let fake = Fake::start_raw({
@@ -200,55 +138,48 @@ fn an_absent_server_is_not_flooded_with_connects() {
     // At most ten in each tenth of a second.
     let most = 10 * spent().as_millis().div_ceil(100);
     assert!(u128::from(fake.connects() as u64) < most, "{attempts} attempts, {} connects", fake.connects());
-    store.close();
 }
 
 #[test]
 fn a_connection_closed_while_idle_fails_no_request() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     for _ in 0..3 {
-        granted(store.attempt(&me, 1, soon()));
+        store.attempt(&me, 1, soon()).granted();
         assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
         assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]), 2);
-        let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
-        assert!(nothing.recv_timeout(Duration::from_millis(150)).is_err());
+        let_pass(Duration::from_millis(150));
         assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
-        assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+        store.release(&me, 0, soon()).freed();
     }
-    store.close();
 }
 
 #[test]
 fn scripts_that_the_server_forgot_are_sent_again() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let claims: Vec<_> = (0..3).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     let token = claim(Kind::Token, "token", 30_000);
     let flush = || server.run(&["SCRIPT", "FLUSH"]);
-    granted(store.attempt(&token, 1, soon()));
+    store.attempt(&token, 1, soon()).granted();
     for claim in &claims {
         flush();
-        granted(store.attempt(claim, 1, soon()));
+        store.attempt(claim, 1, soon()).granted();
     }
     flush();
     let mixed: Vec<_> = claims.iter().chain([&token]).cloned().collect();
     assert!(store.renew(&mixed, soon()).into_iter().all(Said::done));
     for claim in &claims {
         flush();
-        assert!(matches!(store.release(claim, 0, soon()).done(), Release::Freed { .. }));
+        store.release(claim, 0, soon()).freed();
     }
     flush();
-    assert!(matches!(store.release(&token, 0, soon()).done(), Release::Freed { .. }));
+    store.release(&token, 0, soon()).freed();
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 #[test]
 fn a_later_reply_reader_resends_forgotten_scripts() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
     for forgets in [false, true] {
         let flush = || {
@@ -257,7 +188,7 @@ fn a_later_reply_reader_resends_forgotten_scripts() {
             }
         };
         flush();
-        granted(store.begin_attempt(&me, 1, soon()).wait());
+        store.begin_attempt(&me, 1, soon()).wait().granted();
         flush();
         let handed = store.hand_off(&me, &you, soon()).unwrap().wait().done();
         assert!(matches!(handed, Handoff::Granted { .. }));
@@ -265,13 +196,11 @@ fn a_later_reply_reader_resends_forgotten_scripts() {
         assert!(matches!(store.begin_release(&you, 0, soon()).wait().done(), Release::Freed { .. }));
     }
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 #[test]
 fn an_unawaited_release_carries_an_unknown_script() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let is_freed = || {
         let (tell, told) = bounded(1);
@@ -280,24 +209,23 @@ fn an_unawaited_release_carries_an_unknown_script() {
         matches!(told.recv().unwrap(), Ok(Release::Freed { .. }))
     };
     for _ in 0..2 {
-        granted(store.attempt(&me, 1, soon()));
+        store.attempt(&me, 1, soon()).granted();
         assert!(is_freed());
     }
     // A renewal gets NOSCRIPT on its own connection. The next release, on another one, must then send its
     // body too.
-    granted(store.attempt(&me, 1, soon()));
+    store.attempt(&me, 1, soon()).granted();
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());
     server.run(&["SCRIPT", "FLUSH"]);
     assert!(renewed());
     assert!(is_freed());
     // A new connection may lead to another server, or to the same one after a restart.
-    granted(store.attempt(&me, 1, soon()));
+    store.attempt(&me, 1, soon()).granted();
     server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     server.run(&["SCRIPT", "FLUSH"]);
     eventually(|| store.hung_up() == Some(true));
     assert!(is_freed());
-    store.close();
 }
 
 /// The server ran nothing; the second connection logs in again.
@@ -320,7 +248,6 @@ fn a_request_refused_for_an_expired_login_is_resent() {
         let server = Fake::start(move |_| answers.lock().next().map_or(Act::HangUp, Act::Say));
         let store = open(&server.options());
         assert!(ask(&store, &claim(Kind::Mutex, "lk", 30_000)), "{answer}");
-        store.close();
     }
 }
 
@@ -335,13 +262,11 @@ fn a_forgotten_script_goes_over_another_connection() {
     let answers = Mutex::new(answers.into_iter());
     let server = Fake::start(move |_| answers.lock().next().unwrap_or(Act::HangUp));
     let store = open(&server.options());
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     let pending = store.begin_attempt(&me, 1, soon());
     eventually(|| !store.poll_completions());
     eventually(|| store.hung_up() == Some(true));
-    granted(pending.wait());
-    store.close();
+    pending.wait().granted();
 }
 
 #[test]
@@ -360,30 +285,6 @@ fn a_refused_script_counts_as_unknown() {
     }
     // EVALSHA would be refused too, and the script must not count as known.
     assert_eq!(*sent.lock(), ["eval", "eval"]);
-    store.close();
-}
-
-#[test]
-fn many_threads_share_a_small_pool() {
-    let server = Server::start(&[]);
-    let store = open(&ServerOptions { pool_size: 3, ..server.options() });
-    std::thread::scope(|scope| {
-        for n in 0..16 {
-            let store = &store;
-            let work = move || {
-                let me = claim(Kind::Mutex, &format!("lk{n}"), 30_000);
-                for _ in 0..20 {
-                    granted(store.attempt(&me, 1, soon()));
-                    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
-                }
-            };
-            std::thread::Builder::new().spawn_scoped(scope, work).unwrap();
-        }
-    });
-    let clients = server.text(&["CLIENT", "LIST"]).unwrap();
-    assert!(clients.lines().count() <= 4, "{clients}");
-    store.close();
-    assert_eq!(server.text(&["CLIENT", "LIST"]).unwrap().lines().count(), 1, "closed");
 }
 
 #[test]
@@ -402,7 +303,6 @@ fn renewals_continue_while_calls_use_all_connections() {
         })
     });
     assert!(matches!(renewed, Ok(Ok(true))), "{renewed:?}");
-    store.close();
 }
 
 #[test]
@@ -418,10 +318,8 @@ fn a_large_pool_is_allocated_on_demand() {
 
 #[test]
 fn after_closing_nothing_is_sent() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let (server, store) = served();
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     store.close();
     assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), ErrorKind::ShutDown);
     assert_eq!(store.release(&me, 0, soon()).refused().kind(), ErrorKind::ShutDown);
@@ -435,7 +333,7 @@ fn after_closing_nothing_is_sent() {
 #[test]
 fn connect_errors_name_their_cause_at_once() {
     // No Redis server listens on this port.
-    let error = refused(&ServerOptions {
+    let error = no_store(&ServerOptions {
         url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
         ..ServerOptions::default()
     });
@@ -447,7 +345,7 @@ fn connect_errors_name_their_cause_at_once() {
     let with =
         |password: Option<&str>| ServerOptions { password: password.map(str::to_owned), ..server.options() };
     for password in [None, Some("N0T-S3CR3T")] {
-        let error = refused(&with(password));
+        let error = no_store(&with(password));
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
         assert!(!format!("{error} {error:?}").contains("S3CR3T"));
     }
@@ -455,16 +353,16 @@ fn connect_errors_name_their_cause_at_once() {
 
     let server = Server::start(&[]);
     let options = server.options();
-    let error = refused(&ServerOptions { password: Some("S3CR3T".to_owned()), ..options.clone() });
+    let error = no_store(&ServerOptions { password: Some("S3CR3T".to_owned()), ..options.clone() });
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
-    let error = refused(&ServerOptions { database: Some(99), ..options.clone() });
+    let error = no_store(&ServerOptions { database: Some(99), ..options.clone() });
     assert!(error.to_string().contains("DB index"), "{error}");
     server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "+@all", "-eval", "~*", "&*"]);
-    let error = refused(&ServerOptions { username: Some("lk".to_owned()), ..options });
+    let error = no_store(&ServerOptions { username: Some("lk".to_owned()), ..options });
     assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
     assert!(error.to_string().contains("run scripts"));
     server.run(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(refused(&server.options()).kind(), ErrorKind::ReadOnly);
+    assert_eq!(no_store(&server.options()).kind(), ErrorKind::ReadOnly);
 }
 
 #[test]
@@ -481,13 +379,13 @@ fn a_full_server_is_busy() {
             (!reply[..read].starts_with(b"-ERR max")).then_some(only)
         };
         let mut is_in = None;
-        crate::stores::redis::tests::harness::eventually(|| {
+        eventually(|| {
             is_in = only();
             is_in.is_some()
         });
         let password = Some("S3CR3T".to_owned()).filter(|_| settings.len() > 2);
-        crate::stores::redis::tests::harness::eventually(|| {
-            let error = refused(&ServerOptions { password: password.clone(), ..server.options() });
+        eventually(|| {
+            let error = no_store(&ServerOptions { password: password.clone(), ..server.options() });
             assert!(error.is_retryable(), "{error:?}");
             error.kind() == ErrorKind::Busy
         });
@@ -499,17 +397,15 @@ fn database_and_client_name_are_set_on_every_connection() {
     let server = Server::start(&[]);
     let client_name = Some("till-3".to_owned());
     let store = open(&ServerOptions { database: Some(5), client_name, ..server.options() });
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
     let waker = crate::sync::Waker::default();
     let listening = store.listen(&me, &waker).unwrap();
-    crate::stores::redis::tests::harness::eventually(|| listening.is_up());
+    eventually(|| listening.is_up());
     let clients = server.text(&["CLIENT", "LIST"]).unwrap();
     let ours = clients.lines().filter(|line| line.contains("name=till-3") && line.contains("db=5"));
     assert_eq!(ours.count(), 3, "{clients}");
     assert_eq!(server.number(&["EXISTS", "lk"]), 0);
-    store.close();
 }
 
 #[test]
@@ -519,11 +415,10 @@ fn tcp_works_as_a_unix_socket_does() {
     let me = claim(Kind::Mutex, "lk", 30_000);
     let waker = crate::sync::Waker::default();
     let listening = store.listen(&me, &waker).unwrap();
-    crate::stores::redis::tests::harness::eventually(|| listening.is_up() && waker.take());
-    granted(store.attempt(&me, 1, soon()));
-    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    eventually(|| listening.is_up() && waker.take());
+    store.attempt(&me, 1, soon()).granted();
+    store.release(&me, 0, soon()).freed();
     assert!(waker.sleep(Some(Duration::from_secs(5))));
-    store.close();
 }
 
 /// Behind a service for a master and its replicas, each connection may lead to another server.
@@ -541,7 +436,7 @@ fn a_connection_to_a_replica_closes_no_other() {
     open(&fake.options()).close();
     assert_eq!(fake.connects(), 3);
     let fake = Fake::start_raw(|_| REPLICA);
-    assert_eq!(refused(&fake.options()).kind(), ErrorKind::ReadOnly);
+    assert_eq!(no_store(&fake.options()).kind(), ErrorKind::ReadOnly);
     assert!(fake.connects() <= 8, "{}", fake.connects());
 }
 
@@ -566,7 +461,7 @@ fn a_proxys_unknown_command_error_implies_no_old_version() {
                 _ => Act::Say("+OK\r\n"),
             });
             let client_name = Some("till-3".to_owned());
-            let error = refused(&ServerOptions { client_name, ..fake.options() });
+            let error = no_store(&ServerOptions { client_name, ..fake.options() });
             assert_eq!(error.kind(), kind, "{lacking}: {error}");
             assert_eq!(error.to_string().contains("proxy"), kind == ErrorKind::Unsupported, "{error}");
         }

@@ -10,6 +10,7 @@ use redis::{Parser, Value};
 
 use crate::config::ServerOptions;
 
+#[derive(Clone, Copy)]
 pub(super) enum Act {
     Say(&'static str),
     /// One byte at a time, slowly.

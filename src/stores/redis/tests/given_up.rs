@@ -2,25 +2,11 @@
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
-use crate::config::ServerOptions;
+use super::prelude::*;
+use crate::OwnedGuard;
 use crate::hosts::Lifetime;
-use crate::observe::Observer;
-use crate::observe::event::Event;
-use crate::seam::{Attempt, Kind, Release, Store};
-use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::kinds;
 use crate::stores::redis::script::Command;
-use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
-use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
-use crate::sync::Waker;
-use crate::time::Clock;
-use crate::{LockClient, OwnedGuard};
 
 /// A path that leads first to one server and then to another, as a proxy or a name may.
 struct Place(tempfile::TempDir);
@@ -71,7 +57,7 @@ fn every_connection_leaves_a_demoted_server() {
     let place = Place::leading_to(&old);
     let store = open(&place.options());
     let (held, heard) = (claim(Kind::Mutex, "held", 60_000), claim(Kind::Mutex, "heard", 60_000));
-    granted(store.attempt(&held, 1, soon()));
+    store.attempt(&held, 1, soon()).granted();
     assert!(store.renew(std::slice::from_ref(&held), soon()).remove(0).done());
     let _subscription = store.listen(&heard, &Waker::default()).unwrap();
     let channels = kinds::channels(&heard);
@@ -92,7 +78,6 @@ fn every_connection_leaves_a_demoted_server() {
         "the renewal went to the old server"
     );
     eventually(|| listeners(&new) > 0);
-    store.close();
 }
 
 #[test]
@@ -140,14 +125,11 @@ fn old_connections_are_replaced_without_a_lost_answer() {
 
 #[test]
 fn a_full_server_costs_no_hold() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let me = claim(Kind::Mutex, "lk", 60_000);
-    granted(store.attempt(&me, 1, soon()));
+    let (server, store) = served();
+    let me = take(&store, claim(Kind::Mutex, "lk", 60_000));
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
     assert!(matches!(store.clean_up(&[me], soon()).remove(0).done(), Release::Freed { .. }));
-    store.close();
 }
 
 /// A proxy at its limit, or a policy that drops new connections.
@@ -188,8 +170,7 @@ fn a_connection_that_breaks_amid_releases_leaves_no_lock() {
     let commands = calls(&server, "evalsha") + calls(&server, "eval");
     assert!(commands < 200, "{commands} commands for {HOLDS} releases in doubt");
     let quiet = calls(&server, "evalsha");
-    let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
-    assert!(nothing.recv_timeout(Duration::from_secs(4)).is_err());
+    let_pass(Duration::from_secs(4));
     let later = calls(&server, "evalsha") - quiet;
     assert!(later < 50, "{later} commands of a client that does nothing");
     client.shutdown().unwrap();
@@ -204,24 +185,13 @@ fn after_a_connection_ends_a_sample_is_renewed_first() {
     server.run(&["CONFIG", "RESETSTAT"]);
     server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     eventually(|| calls(&server, "evalsha") >= 32);
-    let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
-    assert!(nothing.recv_timeout(Duration::from_millis(500)).is_err());
+    let_pass(Duration::from_millis(500));
     let renewed = calls(&server, "evalsha");
     assert!(renewed < 100, "{renewed} renewals for a connection that ended");
     server.run(&["FLUSHALL"]);
     server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     eventually(|| guards.iter().all(|guard| guard.check().is_err()));
     client.shutdown().unwrap();
-}
-
-struct Failures(Sender<String>);
-
-impl Observer for Failures {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::ReleaseFailed { name, .. } = event {
-            self.0.send((*name).to_owned()).unwrap();
-        }
-    }
 }
 
 #[test]
@@ -243,7 +213,12 @@ fn connections_killed_during_a_job_do_not_fail_it() {
 fn a_jobs_unreleased_lock_expires_after_the_minimum_time() {
     let server = Server::start(&[]);
     let (failed, failures) = crossbeam_channel::unbounded();
-    let client = LockClient::builder().url(server.url()).observer(Failures(failed)).build().unwrap();
+    let observer = move |event: &Event<'_>| {
+        if let Event::ReleaseFailed { name, .. } = event {
+            failed.send((*name).to_owned()).unwrap();
+        }
+    };
+    let client = LockClient::builder().url(server.url()).observer(observer).build().unwrap();
     let at_least = Duration::from_millis(700);
     let begun = Clock::System.now();
     let result = client.run_once("job", at_least, LONG, |_guard| {

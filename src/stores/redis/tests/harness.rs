@@ -8,17 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, bounded};
 use redis::{Parser, Value};
 
 use crate::config::ServerOptions;
-use crate::ident::{ClientId, FencingToken, LockName, Owner, unbound_number};
-use crate::observe::Observer;
+use crate::ident::{ClientId, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind};
+use crate::seam::{Claim, Kind, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::about::format_key;
+use crate::tests::Open;
+pub(super) use crate::tests::{Attempted, Released, Said, eventually, name};
 use crate::time::{Clock, Moment};
 
 /// A server on a Unix socket in its own folder; stopped on drop.
@@ -80,8 +81,16 @@ impl Server {
         ServerOptions { url: self.url(), ..ServerOptions::default() }
     }
 
-    pub(super) fn store(&self) -> RedisStore {
+    pub(super) fn store(&self) -> Opened {
         open(&self.options())
+    }
+
+    /// Sets up a user with these rights only.
+    pub(super) fn user(&self, rules: &str) -> ServerOptions {
+        let setuser = format!("ACL SETUSER lk reset on >S3CR3T resetchannels {rules}");
+        assert_eq!(self.run(&setuser.split(' ').collect::<Vec<_>>()), Value::Okay);
+        let [username, password] = ["lk", "S3CR3T"].map(|text| Some(text.to_owned()));
+        ServerOptions { username, password, ..self.options() }
     }
 
     /// Runs a command as the default user; an error reply comes back as its text.
@@ -131,26 +140,37 @@ impl Drop for Server {
     }
 }
 
-pub(super) fn open(options: &ServerOptions) -> RedisStore {
-    RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap()
+/// A client's store, closed on drop.
+pub(super) type Opened = Open<Box<RedisStore>>;
+
+pub(super) fn open(options: &ServerOptions) -> Opened {
+    reporting(options, Arc::new(Reporter::new(None)))
 }
 
-/// Waits for something that the server does in its own time, which is long on a busy machine.
-pub(super) fn eventually(mut happened: impl FnMut() -> bool) {
+pub(super) fn reporting(options: &ServerOptions, reporter: Arc<Reporter>) -> Opened {
+    Open(Box::new(RedisStore::connect(options, reporter).unwrap()))
+}
+
+/// The error of a connect.
+pub(super) fn no_store(options: &ServerOptions) -> crate::Error {
+    RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
+}
+
+/// A server, and the store of a client.
+pub(super) fn served() -> (Server, Opened) {
+    let server = Server::start(&[]);
+    let store = server.store();
+    (server, store)
+}
+
+/// Nothing is to happen for so long.
+pub(super) fn let_pass(time: Duration) {
     let (_never, nothing) = bounded::<()>(0);
-    let deadline = Clock::System.after(Duration::from_secs(60));
-    while !happened() {
-        assert!(Clock::System.now() < deadline, "it did not happen");
-        assert!(nothing.recv_timeout(Duration::from_millis(2)).is_err());
-    }
+    assert!(nothing.recv_timeout(time).is_err());
 }
 
 pub(super) fn soon() -> Moment {
     Clock::System.after(Duration::from_secs(10))
-}
-
-pub(super) fn name(key: &str) -> Arc<LockName> {
-    Arc::new(LockName::new(&Arc::from(key), key.to_owned()).unwrap())
 }
 
 pub(super) fn owner() -> Owner {
@@ -158,54 +178,23 @@ pub(super) fn owner() -> Owner {
 }
 
 pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
-    let lease = Duration::from_millis(lease_ms);
-    Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
+    let claim = crate::tests::claim(kind, key, Duration::from_millis(lease_ms));
+    Claim { waits: true, wants_fence: kind == Kind::Fenced, ..claim }
 }
 
-/// Unwraps the result that a test expects of an answer.
-pub(super) trait Said<T> {
-    fn done(self) -> T;
-    fn refused(self) -> crate::Error;
+/// A claim that is granted.
+pub(super) fn take(store: &RedisStore, claim: Claim) -> Claim {
+    store.attempt(&claim, 1, soon()).granted();
+    claim
 }
 
-impl<T: std::fmt::Debug> Said<T> for Answer<T> {
-    fn done(self) -> T {
-        match self {
-            Ok(value) => value,
-            other => panic!("not done but {other:?}"),
-        }
-    }
-
-    fn refused(self) -> crate::Error {
-        match self {
-            Err(Failure::Refused(error)) => error,
-            other => panic!("not refused but {other:?}"),
-        }
-    }
-}
-
-/// Expects a grant; returns its fencing token.
-pub(super) fn granted(answer: Answer<Attempt>) -> Option<FencingToken> {
-    match answer.done() {
-        Attempt::Granted { fence, .. } => fence,
-        other => panic!("not granted but {other:?}"),
-    }
-}
-
-/// An observer that passes on whether notifications are up.
-pub(super) struct Wakeups(Sender<bool>);
-
-impl Wakeups {
-    pub(super) fn reporter() -> (Arc<Reporter>, Receiver<bool>) {
-        let (sender, told) = crossbeam_channel::unbounded();
-        (Arc::new(Reporter::new(Some(Arc::new(Wakeups(sender))))), told)
-    }
-}
-
-impl Observer for Wakeups {
-    fn event(&self, event: &Event<'_>) {
+/// A reporter that passes on whether notifications are up.
+pub(super) fn wakeups() -> (Arc<Reporter>, Receiver<bool>) {
+    let (sender, told) = crossbeam_channel::unbounded();
+    let observer = move |event: &Event<'_>| {
         if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
-            self.0.send(matches!(event, Event::WakeupsUp)).unwrap();
+            sender.send(matches!(event, Event::WakeupsUp)).unwrap();
         }
-    }
+    };
+    (Arc::new(Reporter::new(Some(Arc::new(observer)))), told)
 }

@@ -1,10 +1,7 @@
 //! Holds that listen for other clients: their marks, and which clients send a recall or are seen.
 
-use crate::seam::capabilities::{CachedCheck, HoldCaching};
-use crate::seam::{Claim, Inspect, Kind, QueueMode, Release, Store};
+use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, soon};
-use crate::stores::redis::tests::kinds::Messages;
 
 /// The first answer of a check while no client waits, by the kinds of the hold and of a waiter.
 const CALM: [(Kind, Kind, CachedCheck); 4] = [
@@ -25,11 +22,10 @@ fn check(store: &RedisStore, holder: &Claim) -> CachedCheck {
 #[test]
 fn waiters_of_each_kind_notify_a_listening_holder() {
     for (held, wanted, first) in CALM {
-        let server = Server::start(&[]);
-        let store = server.store();
+        let (server, store) = served();
         let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
         let (holder, channels) = (holder(held), "leasehold_wake:{k}:");
-        granted(store.attempt(&holder, 1, soon()));
+        store.attempt(&holder, 1, soon()).granted();
         let tries = Claim { waits: false, ..claim(wanted, "k", 30_000) };
         let waits = Claim { waits: true, queue_mode: QueueMode::Waits, ..claim(wanted, "k", 30_000) };
         let asks = |claim: &Claim| _ = store.attempt(claim, 1, soon()).done();
@@ -48,35 +44,30 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
             assert_eq!(messages.take(), [recall], "{held:?}: once");
             assert_eq!(check(&store, &holder), CachedCheck::Wanted, "{held:?}");
         }
-        store.close();
     }
 }
 
 /// A waiter outside the queue, for example one that spins, has taken the mark.
 #[test]
 fn a_mark_removed_by_a_recall_is_set_again() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut listening = Messages::of(&server, "leasehold_wake:{k}:");
-    let holder = holder(Kind::Mutex);
-    granted(store.attempt(&holder, 1, soon()));
+    let holder = take(&store, holder(Kind::Mutex));
     let spins = Claim { waits: true, ..claim(Kind::Mutex, "k", 30_000) };
     for _ in 0..2 {
         assert_eq!(check(&store, &holder), CachedCheck::Unmarked);
         _ = store.attempt(&spins, 1, soon()).done();
         assert_eq!(listening.payloads(), ["recall"]);
     }
-    store.close();
 }
 
 /// The check arrives after the release, or after the next grant.
 #[test]
 fn a_check_after_the_release_marks_no_later_hold() {
     for (held, _, _) in CALM {
-        let server = Server::start(&[]);
-        let store = server.store();
+        let (server, store) = served();
         let (holder, next) = (holder(held), claim(held, "k", 30_000));
-        granted(store.attempt(&holder, 1, soon()));
+        store.attempt(&holder, 1, soon()).granted();
         check(&store, &holder);
         let ttl_ms = server.number(&["PTTL", "leasehold_rwlock_hearers:{k}"]);
         assert_eq!(ttl_ms > 0, matches!(held, Kind::Read | Kind::Write), "{held:?}: it ends by itself");
@@ -84,19 +75,16 @@ fn a_check_after_the_release_marks_no_later_hold() {
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}");
         assert_eq!(check(&store, &holder), CachedCheck::Lost);
         assert_eq!(server.number(&["EXISTS", "k"]), 0, "{held:?}: free");
-        granted(store.attempt(&next, 1, soon()));
+        store.attempt(&next, 1, soon()).granted();
         assert_eq!(check(&store, &holder), CachedCheck::Lost);
         assert_eq!(server.number(&["HEXISTS", "k", "leasehold:cached"]), 0, "{held:?}: another's");
-        store.close();
     }
 }
 
 #[test]
 fn a_check_sees_only_live_queued_waiters() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let holder = holder(Kind::Mutex);
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let holder = take(&store, holder(Kind::Mutex));
     check(&store, &holder);
     let (now_s, other) =
         (server.number(&["EVAL", "return redis.call('time')[1]", "0"]), claim(Kind::Mutex, "k", 1));
@@ -111,14 +99,12 @@ fn a_check_sees_only_live_queued_waiters() {
     assert_eq!(check(&store, &holder), CachedCheck::Stays, "its own client");
     stands(other.owner.client().to_string(), 0);
     assert_eq!(check(&store, &holder), CachedCheck::Wanted);
-    store.close();
 }
 
 /// Redisson, and people, ask for the holder's name.
 #[test]
 fn the_holder_is_found_among_note_fields() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fair] {
         let (holder, other) = (holder(kind), claim(kind, "k", 30_000));
         server.run(&[
@@ -134,9 +120,8 @@ fn the_holder_is_found_among_note_fields() {
         server.run(&["PEXPIRE", "k", "30000"]);
         let released = store.release(&other, 0, soon()).done();
         assert_eq!(released, Release::NotHeld { holder: Some(holder.owner.to_string()) });
-        let seen = Inspect::inspect(&store, kind, &other.name, other.owner, soon()).done();
+        let seen = Inspect::inspect(&*store, kind, &other.name, other.owner, soon()).done();
         assert_eq!(seen.unwrap().holder, holder.owner.to_string());
         server.run(&["DEL", "k"]);
     }
-    store.close();
 }

@@ -1,16 +1,9 @@
 //! How the scripts of the other kinds change keys: fair and read-write locks, permits, latches, conditions.
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
-use redis::Parser;
-
-use crate::error::ErrorKind;
-use crate::ident::Owner;
-use crate::seam::{Attempt, Claim, Counting, Failure, Kind, Release, Store};
-use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
+use super::prelude::*;
+use crate::stores::redis::tests::harness::name;
 
 pub(super) const QUEUE: &str = "redisson_lock_queue:{k}";
 pub(super) const TIMEOUTS: &str = "redisson_lock_timeout:{k}";
@@ -34,14 +27,11 @@ pub(super) fn again(claim: &Claim) -> Claim {
 }
 
 pub(super) fn busy(store: &RedisStore, claim: &Claim) -> Option<Duration> {
-    match store.attempt(claim, 1, soon()).done() {
-        Attempt::Busy { retry_after } => retry_after,
-        other => panic!("not busy but {other:?}"),
-    }
+    store.attempt(claim, 1, soon()).busy()
 }
 
 pub(super) fn freed(store: &RedisStore, claim: &Claim) {
-    assert!(matches!(store.release(claim, 0, soon()).done(), Release::Freed { .. }));
+    store.release(claim, 0, soon()).freed();
 }
 
 pub(super) fn cleaned_up(store: &RedisStore, claim: &Claim) -> Release {
@@ -125,10 +115,9 @@ impl Messages {
 
 #[test]
 fn a_fair_lock_notifies_its_next_waiter() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (holder, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
-    granted(store.attempt(&once(&holder), 1, soon()));
+    store.attempt(&once(&holder), 1, soon()).granted();
     assert!(server.number(&["PTTL", "k"]) > 29_000);
     assert_eq!(server.keys(), ["k"]);
     for _ in 0..2 {
@@ -161,17 +150,15 @@ fn a_fair_lock_notifies_its_next_waiter() {
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]), texts(&[&second]));
     }
-    granted(store.attempt(&second, 1, soon()));
+    store.attempt(&second, 1, soon()).granted();
     assert_eq!(server.keys(), ["k"], "nothing of the queue is left");
-    store.close();
 }
 
 #[test]
 fn a_fair_locks_dead_waiters_are_skipped() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (holder, dead, first, second) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
-    granted(store.attempt(&once(&holder), 1, soon()));
+    store.attempt(&once(&holder), 1, soon()).granted();
     for waiter in [&dead, &first, &second] {
         busy(&store, waiter);
     }
@@ -197,19 +184,17 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     server.run(&["ZADD", TIMEOUTS, "9999999999999", "java:1"]);
     assert!(busy(&store, &once(&third)).is_some());
     server.run(&["ZADD", TIMEOUTS, "1", "java:1"]);
-    granted(store.attempt(&third, 1, soon()));
+    store.attempt(&third, 1, soon()).granted();
     assert_eq!(server.keys(), ["k"]);
-    store.close();
 }
 
 /// Regression: waiters' times went hours ahead, or back before now, as other waiters came, gave up and were
 /// served.
 #[test]
 fn the_times_of_fair_waiters_do_not_drift() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let holder = of(Kind::Fair);
-    granted(store.attempt(&once(&holder), 1, soon()));
+    store.attempt(&once(&holder), 1, soon()).granted();
     let staying: Vec<Claim> = (0..3).map(|_| of(Kind::Fair)).collect();
     for waiter in &staying {
         busy(&store, waiter);
@@ -233,7 +218,6 @@ fn the_times_of_fair_waiters_do_not_drift() {
         }
     }
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&staying.iter().collect::<Vec<_>>()));
-    store.close();
 }
 
 /// Adds a Redisson waiter with this wait, as Redisson does: behind the last waiter.
@@ -259,11 +243,10 @@ fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
 
 #[test]
 fn our_fair_place_outlasts_redisson_waiters_ahead() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for wait_ms in [5_000, 300_000, 600_000] {
         let holder = of(Kind::Fair);
-        granted(store.attempt(&once(&holder), 1, soon()));
+        store.attempt(&once(&holder), 1, soon()).granted();
         let ours: Vec<Claim> = (0..5).map(|_| of(Kind::Fair)).collect();
         busy(&store, &ours[0]);
         redisson_comes(&server, "java:1", wait_ms);
@@ -290,24 +273,22 @@ fn our_fair_place_outlasts_redisson_waiters_ahead() {
         redisson_goes(&server, "java:1", wait_ms);
         for waiter in &ours[1..3] {
             assert!((4_000..=19_000).contains(&left(waiter, 0)), "{wait_ms}: {}", left(waiter, 0));
-            granted(store.attempt(waiter, 1, soon()));
+            store.attempt(waiter, 1, soon()).granted();
             freed(&store, waiter);
         }
         redisson_goes(&server, "java:2", wait_ms);
         assert!((4_000..=19_000).contains(&left(&ours[3], 0)), "{wait_ms}: {}", left(&ours[3], 0));
-        granted(store.attempt(&ours[3], 1, soon()));
+        store.attempt(&ours[3], 1, soon()).granted();
         freed(&store, &ours[3]);
         assert_eq!(server.keys(), [""; 0]);
     }
-    store.close();
 }
 
 #[test]
 fn a_waiter_redisson_skipped_returns_first() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (holder, first, dead, last) = (of(Kind::Fair), of(Kind::Fair), of(Kind::Fair), of(Kind::Fair));
-    granted(store.attempt(&once(&holder), 1, soon()));
+    store.attempt(&once(&holder), 1, soon()).granted();
     for waiter in [&first, &dead, &last] {
         busy(&store, waiter);
     }
@@ -333,7 +314,7 @@ fn a_waiter_redisson_skipped_returns_first() {
     in_order(&[&first, &dead, &last], 3);
     // The lock is free, so the first waiter is granted it although Redisson took it out of the queue.
     is_passed_over(&first);
-    granted(store.attempt(&first, 1, soon()));
+    store.attempt(&first, 1, soon()).granted();
     in_order(&[&dead, &last], 2);
     for key in [TIMEOUTS, HEARTBEATS] {
         assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
@@ -343,24 +324,22 @@ fn a_waiter_redisson_skipped_returns_first() {
     dies(&server, &dead);
     busy(&store, &dead);
     in_order(&[&last, &dead], 1);
-    store.close();
 }
 
 #[test]
 fn a_fair_lock_can_be_reentered_renewed_and_forced() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (holder, waiter) = (of(Kind::Fair), of(Kind::Fair));
     assert_eq!(store.attempt(&holder, 2, soon()).done(), Attempt::Lost);
-    granted(store.attempt(&holder, 1, soon()));
-    granted(store.attempt(&for_ms(&holder, 5), 2, soon()));
+    store.attempt(&holder, 1, soon()).granted();
+    store.attempt(&for_ms(&holder, 5), 2, soon()).granted();
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
     // The holder may also be in the queue, if it asked again after a lost answer.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
     server.run(&["ZADD", HEARTBEATS, "9999999999999", &own]);
-    granted(store.attempt(&holder, 2, soon()));
+    store.attempt(&holder, 2, soon()).granted();
     assert_eq!(server.keys(), ["k"]);
     assert_eq!(store.release(&holder, 1, soon()).done(), Release::StillHeld);
     busy(&store, &waiter);
@@ -368,7 +347,6 @@ fn a_fair_lock_can_be_reentered_renewed_and_forced() {
     assert!(store.force(Kind::Fair, &name("k"), soon()).done());
     assert_eq!(messages.take().len(), 1);
     assert!(!store.force(Kind::Fair, &name("k"), soon()).done());
-    store.close();
 }
 
 // ---- read-write locks
@@ -379,19 +357,18 @@ fn marker(claim: &Claim, level: u32) -> String {
 
 #[test]
 fn read_markers_are_prolonged_but_never_shortened() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (reader, other, writer) = (of(Kind::Read), for_ms(&of(Kind::Read), 60_000), of(Kind::Write));
     for kind in [Kind::Read, Kind::Write] {
         assert_eq!(store.attempt(&of(kind), 2, soon()).done(), Attempt::Lost);
     }
-    granted(store.attempt(&reader, 1, soon()));
-    granted(store.attempt(&for_ms(&reader, 5_000), 2, soon()));
-    granted(store.attempt(&for_ms(&reader, 5_000), 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
+    store.attempt(&for_ms(&reader, 5_000), 2, soon()).granted();
+    store.attempt(&for_ms(&reader, 5_000), 1, soon()).granted();
     let ttl = |key: &str| server.number(&["PTTL", key]);
     assert!(ttl(&marker(&reader, 1)) > 29_000, "asking again cuts nothing");
-    granted(store.attempt(&reader, 2, soon()));
-    granted(store.attempt(&other, 1, soon()));
+    store.attempt(&reader, 2, soon()).granted();
+    store.attempt(&other, 1, soon()).granted();
     assert!(ttl("k") > 59_000);
     assert!(renewed(&store, &reader));
     assert!(ttl("k") > 59_000, "a renewal cuts nothing of the others");
@@ -413,28 +390,26 @@ fn read_markers_are_prolonged_but_never_shortened() {
     assert_eq!(messages.payloads(), ["0"]);
     assert_eq!(server.keys(), [""; 0], "no marker is left");
 
-    granted(store.attempt(&writer, 1, soon()));
+    store.attempt(&writer, 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.payloads(), ["1", "0"], "a writer wakes all of Redisson's readers");
     assert_eq!(server.keys(), [""; 0]);
-    granted(store.attempt(&reader, 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
     assert!(store.force(Kind::Read, &name("k"), soon()).done());
     assert_eq!(messages.payloads(), ["1", "0"]);
-    store.close();
 }
 
 /// Redisson's nested read keeps the writer's longer time, too; but Redisson's watchdog cuts a longer time to its
 /// own lease.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let writer = for_ms(&of(Kind::Write), 60_000);
     let reader = Claim { owner: writer.owner, ..for_ms(&of(Kind::Read), 5_000) };
     let ttl = || server.number(&["PTTL", "k"]);
-    granted(store.attempt(&writer, 1, soon()));
+    store.attempt(&writer, 1, soon()).granted();
     for count in [1, 2] {
-        granted(store.attempt(&reader, count, soon()));
+        store.attempt(&reader, count, soon()).granted();
     }
     assert_eq!(store.release(&reader, 1, soon()).done(), Release::StillHeld);
     freed(&store, &reader);
@@ -442,20 +417,18 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     assert!(renewed(&store, &for_ms(&writer, 30_000)));
     assert!(ttl() > 59_000, "{}", ttl());
     // A re-entry must not add up the two leases.
-    granted(store.attempt(&writer, 2, soon()));
+    store.attempt(&writer, 2, soon()).granted();
     assert!(ttl() <= 60_000, "{}", ttl());
-    store.close();
 }
 
 const WRITERS: &str = "leasehold_rwlock_waiting:{k}";
 
 #[test]
 fn a_waiting_writer_blocks_writers_first_readers() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let first = |kind| Claim { writers_first: true, ..of(kind) };
     let (reader, late, writer) = (first(Kind::Read), first(Kind::Read), first(Kind::Write));
-    granted(store.attempt(&reader, 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
     busy(&store, &once(&writer));
     busy(&store, &of(Kind::Write));
     assert_eq!(server.keys().len(), 2, "who does not wait, or not first, announces nothing");
@@ -467,14 +440,13 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     assert!(left > Duration::from_secs(4) && left <= Duration::from_secs(6), "{left:?}");
     assert_eq!(server.number(&["HLEN", "k"]), 2, "it got nothing");
     for count in [1, 2] {
-        granted(store.attempt(&reader, count, soon()));
+        store.attempt(&reader, count, soon()).granted();
     }
-    let heedless = of(Kind::Read);
-    granted(store.attempt(&heedless, 1, soon()));
+    let heedless = take(&store, of(Kind::Read));
     freed(&store, &heedless);
     // A waiting writer that has died no longer counts.
     server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
-    granted(store.attempt(&late, 1, soon()));
+    store.attempt(&late, 1, soon()).granted();
     freed(&store, &late);
     busy(&store, &again(&writer));
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
@@ -485,12 +457,11 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
     let other = first(Kind::Write);
-    granted(store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()));
+    store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
     // The writer itself may read before waiting writers; other readers may not.
     busy(&store, &other);
-    let own = Claim { owner: writer.owner, ..first(Kind::Read) };
-    granted(store.attempt(&own, 1, soon()));
+    let own = take(&store, Claim { owner: writer.owner, ..first(Kind::Read) });
     busy(&store, &late);
     // When the last waiting writer gives up, readers are notified.
     let third = first(Kind::Write);
@@ -503,39 +474,32 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     busy(&store, &late);
     assert!(matches!(cleaned_up(&store, &third), Release::NotHeld { .. }));
     assert_eq!(messages.payloads(), ["1"]);
-    granted(store.attempt(&late, 1, soon()));
+    store.attempt(&late, 1, soon()).granted();
     freed(&store, &late);
     freed(&store, &own);
     server.run(&["DEL", "redisson_lock_token:{k}"]);
     assert_eq!(server.keys(), [""; 0]);
 
     // A waiter still waits if the server is out of memory.
-    granted(store.attempt(&reader, 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
     assert!(matches!(cleaned_up(&store, &writer), Release::NotHeld { .. }));
     freed(&store, &reader);
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 // ---- without memory
 
 #[test]
 fn a_store_without_memory_refuses_only_acquires() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     set_up(&store, Kind::Semaphore, 3);
-    let permit = of(Kind::Semaphore);
-    granted(store.attempt(&permit, 1, soon()));
-    let held = |kind: Kind, key: &str| {
-        let held = claim(kind, key, 30_000);
-        granted(store.attempt(&held, 1, soon()));
-        held
-    };
+    let permit = take(&store, of(Kind::Semaphore));
+    let held = |kind: Kind, key: &str| take(&store, claim(kind, key, 30_000));
     let (fair, write, read) = (held(Kind::Fair, "f"), held(Kind::Write, "w"), held(Kind::Read, "r"));
     for twice in [&read, &write] {
-        granted(store.attempt(twice, 2, soon()));
+        store.attempt(twice, 2, soon()).granted();
     }
     server.run(&["SET", "p", "2"]);
     let leased = held(Kind::Permits, "p");
@@ -562,15 +526,13 @@ fn a_store_without_memory_refuses_only_acquires() {
     }
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("3"));
     assert_eq!(server.text(&["GET", "p"]).as_deref(), Some("2"));
-    store.close();
 }
 
 // ---- counters and latches
 
 #[test]
 fn counters_publish_the_same_messages_as_redisson() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut messages = Messages::of(&server, "redisson_");
     let mut told = |channel: &str, payload: &str| {
         assert_eq!(messages.take(), [(channel.to_owned(), payload.to_owned())]);
@@ -595,14 +557,13 @@ fn counters_publish_the_same_messages_as_redisson() {
     assert_eq!(count(&store, &of(Kind::Latch), &Counting::Delete), Some(1));
     told("redisson_countdownlatch__channel__{k}", "0");
     server.run(&["SET", "k", "0"]);
-    granted(store.attempt(&of(Kind::Latch), 1, soon()));
+    store.attempt(&of(Kind::Latch), 1, soon()).granted();
     // Redisson leaves a latch's key at 0; this crate deletes the key.
     set_up(&store, Kind::Latch, 1);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
     server.run(&["DEL", "k"]);
     set_up(&store, Kind::Latch, 0);
     assert_eq!(server.number(&["EXISTS", "k"]), 0);
-    store.close();
 }
 
 // ---- conditions
@@ -613,8 +574,7 @@ const NOTIFIED: &str = "leasehold_condition_notified:{k}";
 
 #[test]
 fn an_unnoticed_notification_goes_to_the_next() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let waiters: Vec<Claim> = (0..4).map(|_| of(Kind::Signal)).collect();
     for waiter in waiters.iter().chain(&waiters) {
         count(&store, waiter, &Counting::Enlist);
@@ -642,7 +602,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
     for key in [WAITING, ALIVE, NOTIFIED] {
         assert!(server.number(&["PTTL", key]) > 0, "{key}");
     }
-    granted(store.attempt(&waiters[3], 1, soon()));
+    store.attempt(&waiters[3], 1, soon()).granted();
     busy(&store, &last);
     // An attempt renews a place, and leaving removes it. An attempt without a place makes none.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
@@ -650,15 +610,13 @@ fn an_unnoticed_notification_goes_to_the_next() {
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);
     cleaned_up(&store, &last);
     assert_eq!(server.keys(), [""; 0]);
-    granted(store.attempt(&last, 1, soon()));
+    store.attempt(&last, 1, soon()).granted();
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: true }), Some(0));
-    store.close();
 }
 
 #[test]
 fn passed_on_notifications_expire() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let waiters: Vec<Claim> = (0..3).map(|_| of(Kind::Signal)).collect();
     for waiter in &waiters {
         count(&store, waiter, &Counting::Enlist);
@@ -669,16 +627,14 @@ fn passed_on_notifications_expire() {
     // Both waiters were notified, and one died: once the other has noticed, the key has only the dead one.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
-    granted(store.attempt(&waiters[1], 1, soon()));
+    store.attempt(&waiters[1], 1, soon()).granted();
     assert!(server.number(&["PTTL", NOTIFIED]) > 0);
-    granted(store.attempt(&waiters[2], 1, soon()));
-    store.close();
+    store.attempt(&waiters[2], 1, soon()).granted();
 }
 
 #[test]
 fn foreign_keys_are_refused_before_any_write() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = of(Kind::Signal);
     let all = [Counting::Enlist, Counting::Notify { all: false }, Counting::Notify { all: true }];
     for foreign in [WAITING, ALIVE, NOTIFIED] {
@@ -705,15 +661,13 @@ fn foreign_keys_are_refused_before_any_write() {
     server.run(&["ZADD", OUT, "1", "over"]);
     assert!(matches!(store.attempt(&of(Kind::Permits), 1, soon()), Err(Failure::Refused(_))));
     assert_eq!(server.number(&["ZCARD", OUT]), 1);
-    store.close();
 }
 
 /// Redisson gives these keys no expiry. A waiter that is killed, and is the last ever, would leave them for
 /// good.
 #[test]
 fn a_fair_queue_with_our_waiters_expires() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     redisson_comes(&server, "java:1", 300_000);
     let (holder, waits) = (of(Kind::Fair), of(Kind::Fair));
     server.run(&["HSET", "k", &holder.owner.to_string(), "1"]);
@@ -726,20 +680,17 @@ fn a_fair_queue_with_our_waiters_expires() {
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);
     assert!(server.number(&["PTTL", QUEUE]) > 900_000_000);
-    store.close();
 }
 
 // ---- changing the end of a lease
 
 #[test]
 fn only_the_owner_can_change_the_lease() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (me, you) = (of(Kind::Mutex), of(Kind::Mutex));
-    granted(store.attempt(&me, 1, soon()));
+    store.attempt(&me, 1, soon()).granted();
     assert!(!store.expire_in(&you, Duration::from_secs(1), soon()).done());
     assert!(server.number(&["PTTL", "k"]) > 29_000);
     assert!(store.expire_in(&me, Duration::from_secs(9), soon()).done());
     assert!((1..=9_000).contains(&server.number(&["PTTL", "k"])));
-    store.close();
 }

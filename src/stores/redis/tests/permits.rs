@@ -1,24 +1,21 @@
 //! How the scripts change permits, with and without leases.
 
-use std::time::Duration;
-
-use crate::error::ErrorKind;
-use crate::seam::{Claim, Counting, Failure, Kind, Release, Sink, Store};
-use crate::stores::redis::tests::harness::{Said, Server, eventually, granted, owner, soon};
-use crate::stores::redis::tests::kinds::{
-    Messages, OUT, again, are_over, busy, cleaned_up, count, for_ms, freed, now_ms, of, renewed, set_up,
-};
+use super::prelude::*;
+use crate::stores::redis::tests::kinds::OUT;
+use crate::stores::redis::tests::kinds::are_over;
+use crate::stores::redis::tests::kinds::cleaned_up;
+use crate::stores::redis::tests::kinds::for_ms;
+use crate::stores::redis::tests::kinds::renewed;
 
 #[test]
 fn permits_are_taken_and_returned_once_per_request() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     set_up(&store, Kind::Semaphore, 3);
     let permits = || server.number(&["GET", "k"]);
     let command = |claim: &Claim| format!("leasehold_request:{{k}}:{}", claim.owner);
     let me = Claim { units: 2, ..of(Kind::Semaphore) };
     for _ in 0..2 {
-        granted(store.attempt(&me, 1, soon()));
+        store.attempt(&me, 1, soon()).granted();
         assert_eq!(permits(), 1);
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
@@ -39,8 +36,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     assert_eq!(permits(), 3);
     assert!(server.number(&["PTTL", &command(&never)]) > 590_000);
     // The watchdog may repeat a release long after the record of the grant was deleted.
-    let you = Claim { is_granted: true, ..of(Kind::Semaphore) };
-    granted(store.attempt(&you, 1, soon()));
+    let you = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["DEL", &command(&you)]);
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &you), Release::Freed { .. }));
@@ -51,16 +47,14 @@ fn permits_are_taken_and_returned_once_per_request() {
     let debt = of(Kind::Semaphore);
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "once for each request");
-    granted(store.attempt(&Claim { owner: me.owner, ..of(Kind::Latch) }, 1, soon()));
+    store.attempt(&Claim { owner: me.owner, ..of(Kind::Latch) }, 1, soon()).granted();
     assert!(matches!(cleaned_up(&store, &Claim { owner: owner(), ..you }), Release::Freed { .. }));
     assert_eq!((permits(), messages.payloads()), (-5, vec![]));
-    store.close();
 }
 
 #[test]
 fn permits_beyond_what_a_script_counts_exactly_are_refused() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let most = (1_i64 << 53) - 1;
     for (there, more) in [(most - 1, 2), (most, 1), (i64::MAX, -1), (-most, -1), (0, i64::MAX)] {
         server.run(&["SET", "k", &there.to_string()]);
@@ -71,13 +65,11 @@ fn permits_beyond_what_a_script_counts_exactly_are_refused() {
     }
     server.run(&["SET", "k", &(most - 1).to_string()]);
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(most));
-    store.close();
 }
 
 #[test]
 fn records_of_requests_expire() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (setting_up, adding, kept) =
         (of(Kind::Semaphore), of(Kind::Semaphore), Claim { is_granted: true, ..of(Kind::Semaphore) });
     let commands = || -> Vec<String> {
@@ -85,9 +77,8 @@ fn records_of_requests_expire() {
     };
     count(&store, &setting_up, &Counting::SetUp { to: 3, lease: None });
     count(&store, &adding, &Counting::Add(1));
-    granted(store.attempt(&kept, 1, soon()));
-    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
-    granted(store.attempt(&permit, 1, soon()));
+    store.attempt(&kept, 1, soon()).granted();
+    let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     freed(&store, &permit);
     // An answered release is never repeated, so its record is deleted. Other changes may be repeated until
     // their owner confirms them.
@@ -98,13 +89,11 @@ fn records_of_requests_expire() {
     }
     eventually(|| commands().is_empty());
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("3"));
-    store.close();
 }
 
 #[test]
 fn a_half_failed_change_is_not_recorded() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     // 2.5 passes the script's comparison, but DECRBY refuses it.
     server.run(&["SET", "k", "2.5"]);
     let me = of(Kind::Semaphore);
@@ -115,20 +104,17 @@ fn a_half_failed_change_is_not_recorded() {
     assert_eq!(store.attempt(&leased, 1, soon()).refused().kind(), ErrorKind::WrongType);
     assert_eq!(server.keys(), ["k"]);
     server.run(&["SET", "k", "1"]);
-    let held = Claim { is_granted: true, ..me };
-    granted(store.attempt(&held, 1, soon()));
+    let held = take(&store, Claim { is_granted: true, ..me });
     server.run(&["SET", "k", "0.5"]);
     assert_eq!(store.release(&held, 0, soon()).refused().kind(), ErrorKind::WrongType);
     server.run(&["SET", "k", "0"]);
     freed(&store, &held);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
-    store.close();
 }
 
 #[test]
 fn a_foreign_string_is_refused_as_a_counter() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     server.run(&["SET", "k", "a token"]);
     for kind in [Kind::Semaphore, Kind::Permits, Kind::Latch] {
         for what in [Counting::SetUp { to: 1, lease: None }, Counting::Delete, Counting::Drain, Counting::Ask]
@@ -141,20 +127,18 @@ fn a_foreign_string_is_refused_as_a_counter() {
         }
     }
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("a token"));
-    store.close();
 }
 
 // ---- permits with leases
 
 #[test]
 fn leased_permits_are_taken_and_returned_once_per_request() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     set_up(&store, Kind::Permits, 3);
     let permits = || server.number(&["GET", "k"]);
     let (me, you) = (Claim { units: 2, ..of(Kind::Permits) }, of(Kind::Permits));
     for lease_ms in [30_000, 5_000] {
-        granted(store.attempt(&for_ms(&me, lease_ms), 1, soon()));
+        store.attempt(&for_ms(&me, lease_ms), 1, soon()).granted();
         assert_eq!((permits(), server.number(&["ZCARD", OUT])), (1, 2));
     }
     assert!(renewed(&store, &for_ms(&me, 5_000)));
@@ -168,94 +152,85 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
 
     // The permit has expired, but no request has noticed: it can be neither renewed nor released, and is
     // available.
-    granted(store.attempt(&for_ms(&you, 20), 1, soon()));
+    store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
     assert!(matches!(store.release(&you, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
     messages.payloads();
-    granted(store.attempt(&for_ms(&you, 1), 1, soon()));
-    granted(store.attempt(&for_ms(&me, 1), 1, soon()));
+    store.attempt(&for_ms(&you, 1), 1, soon()).granted();
+    store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| count(&store, &of(Kind::Permits), &Counting::Ask) == Some(3));
     assert!(messages.payloads().contains(&"3".to_owned()));
     // An attempt notices the expiry too.
-    granted(store.attempt(&for_ms(&you, 1), 1, soon()));
+    store.attempt(&for_ms(&you, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
     // An owner that asks again for its expired permit gets it back, and the permit is counted once.
     let me = Claim { units: 1, ..me };
-    granted(store.attempt(&for_ms(&me, 1), 1, soon()));
+    store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
-    granted(store.attempt(&me, 1, soon()));
+    store.attempt(&me, 1, soon()).granted();
     assert_eq!((permits(), server.number(&["ZCARD", OUT])), (2, 1));
     // The records of permits expire with the semaphore's key.
     server.run(&["PEXPIRE", "k", "60000"]);
-    granted(store.attempt(&you, 1, soon()));
+    store.attempt(&you, 1, soon()).granted();
     assert!((1..=60_000).contains(&server.number(&["PTTL", OUT])));
-    store.close();
 }
 
 #[test]
 fn old_permits_do_not_enter_a_new_semaphore() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     set_up(&store, Kind::Permits, 1);
-    granted(store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()));
+    store.attempt(&for_ms(&of(Kind::Permits), 50), 1, soon()).granted();
     assert_eq!(count(&store, &of(Kind::Permits), &Counting::Delete), Some(1));
     assert_eq!(server.number(&["EXISTS", OUT]), 0);
     set_up(&store, Kind::Permits, 1);
-    let next = for_ms(&of(Kind::Permits), 60);
-    granted(store.attempt(&next, 1, soon()));
+    take(&store, for_ms(&of(Kind::Permits), 60));
     eventually(|| are_over(&server));
     assert_eq!(count(&store, &of(Kind::Permits), &Counting::Ask), Some(1));
-    store.close();
 }
 
 #[test]
 fn releases_do_not_revive_a_semaphore() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     // Redisson or an operator deletes the semaphore's key while permits are out.
     set_up(&store, Kind::Permits, 3);
     let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
-    granted(store.attempt(&unlocked, 1, soon()));
-    granted(store.attempt(&for_ms(&over, 20), 1, soon()));
+    store.attempt(&unlocked, 1, soon()).granted();
+    store.attempt(&for_ms(&over, 20), 1, soon()).granted();
     server.run(&["DEL", "k"]);
     freed(&store, &unlocked);
     eventually(|| are_over(&server));
     assert_eq!(store.attempt(&of(Kind::Permits), 1, soon()).unwrap_err().error().kind(), ErrorKind::NotSetUp);
     granted_nothing(&server);
     set_up(&store, Kind::Permits, 3);
-    granted(store.attempt(&for_ms(&again(&over), 1), 1, soon()));
+    store.attempt(&for_ms(&again(&over), 1), 1, soon()).granted();
     server.run(&["DEL", "k"]);
     eventually(|| are_over(&server));
     assert_eq!(count(&store, &of(Kind::Permits), &Counting::Ask), None);
     granted_nothing(&server);
 
     set_up(&store, Kind::Semaphore, 3);
-    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
-    granted(store.attempt(&permit, 1, soon()));
+    let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["DEL", "k"]);
     for _ in 0..2 {
         freed(&store, &permit);
         granted_nothing(&server);
     }
-    store.close();
 }
 
 #[test]
 fn permits_are_queried_and_released_by_id() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let ask = |what: &Counting| count(&store, &of(Kind::Permits), what);
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::AskOut)), (None, Some(0)));
     let to = of(Kind::Permits);
     for _ in 0..2 {
         assert_eq!(count(&store, &to, &Counting::SetTo(3)), Some(3));
     }
-    let me = Claim { units: 2, ..of(Kind::Permits) };
-    granted(store.attempt(&me, 1, soon()));
+    let me = take(&store, Claim { units: 2, ..of(Kind::Permits) });
     let ids = [me.owner.permit(0), me.owner.permit(1)];
     // A permit without a lease, as Redisson writes it.
     let endless = *b"0123456789abcdef";
@@ -302,7 +277,6 @@ fn permits_are_queried_and_released_by_id() {
         store.count(&of(Kind::Permits), &what, soon()).refused();
         assert_eq!(server.number(&["ZCARD", OUT]), 1);
     }
-    store.close();
 }
 
 #[track_caller]
@@ -312,20 +286,17 @@ fn granted_nothing(server: &Server) {
 
 #[test]
 fn an_answered_permit_release_leaves_no_record() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     server.run(&["SET", "k", "3"]);
     let commands = || server.keys().into_iter().filter(|key| key.starts_with("leasehold_request:")).count();
     let drop_one = || {
-        let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
-        granted(store.attempt(&permit, 1, soon()));
+        let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
         store.release_later(&permit, soon(), Sink::new(|answer| assert!(answer.is_ok())));
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
     // The release is refused, so the record of the grant must stay until the release is repeated.
-    let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
-    granted(store.attempt(&permit, 1, soon()));
+    let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["SET", "k", "no number"]);
     store.release_later(
         &permit,
@@ -341,13 +312,11 @@ fn an_answered_permit_release_leaves_no_record() {
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));
-    store.close();
 }
 
 #[test]
 fn permits_are_added_once_per_request() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::AddIfSetUp(2)), Some(0));
     assert_eq!(server.number(&["EXISTS", "k"]), 0);
     server.run(&["SET", "k", "1", "PX", "60000"]);
@@ -360,7 +329,6 @@ fn permits_are_added_once_per_request() {
         (Some("3"), vec!["3".to_owned()])
     );
     assert!(server.number(&["PTTL", "k"]) > 0, "it ends as before");
-    granted(store.attempt(&of(Kind::Permits), 1, soon()));
+    store.attempt(&of(Kind::Permits), 1, soon()).granted();
     assert!(server.number(&["PTTL", OUT]) > 0, "and so do leases of its permits");
-    store.close();
 }

@@ -1,25 +1,12 @@
 //! Grants that wait for replicas, on a server that gives scripted answers.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::Receiver;
+use crossbeam_channel::unbounded;
 
-use crate::config::ServerOptions;
-use crate::copies::{ReplicaRule, Replicas};
-use crate::error::ErrorKind;
-use crate::observe::Observer;
-use crate::observe::event::Event;
-use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::Batches;
-use crate::seam::{Failure, Kind, Store};
-use crate::stores::redis::RedisStore;
+use super::prelude::*;
 use crate::stores::redis::acks::Acks;
-use crate::stores::redis::kinds;
-use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{Said, claim, granted, open, soon};
-use crate::sync::Mutex;
 
 const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
 const FREED: &str = "*1\r\n$5\r\nfreed\r\n";
@@ -28,7 +15,7 @@ const FREED: &str = "*1\r\n$5\r\nfreed\r\n";
 type Script = Arc<Mutex<VecDeque<(&'static str, &'static str)>>>;
 
 /// A fake server that hangs up at any other command.
-fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Script) {
+fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) {
     let script: Script = Arc::new(Mutex::new(answers.iter().copied().collect()));
     let to_come = Arc::clone(&script);
     let fake = Fake::start(move |command| {
@@ -67,7 +54,6 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         assert!(script.lock().is_empty());
-        store.close();
     }
 }
 
@@ -84,7 +70,6 @@ fn a_group_grant_missing_one_lock_is_in_doubt() {
     let answer = store.begin_attempts(&claims, true, soon()).wait();
     assert!(matches!(answer, Err(Failure::Unknown(_))), "not in doubt but {answer:?}");
     assert!(script.lock().is_empty());
-    store.close();
 }
 
 /// Causes: a failover during WAIT, or a slot that moves between the grant and its round.
@@ -105,7 +90,6 @@ fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
         let Err(Failure::Unknown(error)) = answer else { panic!("{held}: not in doubt but {answer:?}") };
         assert!(error.is_retryable(), "{error}");
         assert!(script.lock().is_empty());
-        store.close();
     }
 }
 
@@ -123,12 +107,11 @@ fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).refused();
         assert!(error.to_string().contains("no longer had the grant"), "{error}");
         assert!(script.lock().is_empty());
-        store.close();
     }
 }
 
 /// A server that answers WAIT when the test says so.
-fn waiting() -> (Fake, RedisStore, Receiver<()>, Sender<&'static str>) {
+fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
     let ((came, waits), (answer, answers)) = (unbounded(), unbounded());
     let fake = Fake::start(move |command| match command.split(' ').next() {
         Some("eval" | "evalsha") if is_grant(command) => Act::Say(GRANTED),
@@ -146,63 +129,42 @@ fn waiting() -> (Fake, RedisStore, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn await_gathered(acks: &Acks, grants: usize) {
-    super::harness::eventually(|| acks.gathered() == grants);
+/// Runs `round` while one thread's grant is confirmed and those of other threads have gathered for the next WAIT;
+/// returns whether theirs count.
+fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
+    let (_fake, store, waits, answer) = waiting();
+    let acks = store.server.acks.clone().unwrap();
+    let attempt =
+        |number: usize| store.attempt(&claim(Kind::Mutex, &format!("lk{number}"), 30_000), 1, soon());
+    let attempt = &attempt;
+    let counted = std::thread::scope(|scope| {
+        let first = scope.spawn(move || attempt(0));
+        waits.recv_timeout(LONG).unwrap();
+        let others: Vec<_> = (1..=others).map(|number| scope.spawn(move || attempt(number))).collect();
+        eventually(|| acks.gathered() == others.len());
+        answer.send(":1\r\n").unwrap();
+        first.join().unwrap().granted();
+        round(&|said| {
+            waits.recv_timeout(LONG).unwrap();
+            answer.send(said).unwrap();
+        });
+        others.into_iter().map(|other| other.join().unwrap().is_ok()).collect()
+    });
+    assert!(waits.is_empty());
+    counted
 }
 
 #[test]
 fn one_wait_command_covers_all_earlier_grants() {
-    let (_fake, store, waits, answer) = waiting();
-    let acks = store.server.acks.clone().unwrap();
-    let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| attempt("first"));
-        waits.recv_timeout(LONG).unwrap();
-        // Other threads' grants go on meanwhile, and gather for the next WAIT.
-        let others: Vec<_> =
-            ["a", "b", "c", "d"].map(|key| scope.spawn(move || attempt(key))).into_iter().collect();
-        await_gathered(&acks, 4);
-        answer.send(":1\r\n").unwrap();
-        granted(first.join().unwrap());
-        waits.recv_timeout(LONG).unwrap();
-        answer.send(":1\r\n").unwrap();
-        others.into_iter().for_each(|other| _ = granted(other.join().unwrap()));
-    });
-    assert!(waits.is_empty());
-    store.close();
+    let counted = while_others_gather(4, |wait| wait(":1\r\n"));
+    assert_eq!(counted, [true; 4]);
 }
 
 #[test]
 fn a_grant_outlasts_another_callers_expired_round() {
-    let (_fake, store, waits, answer) = waiting();
-    let acks = store.server.acks.clone().unwrap();
-    let attempt = |key: &str| store.attempt(&claim(Kind::Mutex, key, 30_000), 1, soon());
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| attempt("first"));
-        waits.recv_timeout(LONG).unwrap();
-        let others = ["a", "b"].map(|key| scope.spawn(move || attempt(key)));
-        await_gathered(&acks, 2);
-        answer.send(":1\r\n").unwrap();
-        granted(first.join().unwrap());
-        // One thread sends a WAIT for both, which is not acknowledged; then the other sends its own.
-        waits.recv_timeout(LONG).unwrap();
-        answer.send(":0\r\n").unwrap();
-        waits.recv_timeout(LONG).unwrap();
-        answer.send(":1\r\n").unwrap();
-        let counted = others.map(|other| other.join().unwrap().is_ok()).into_iter().filter(|is| *is).count();
-        assert_eq!(counted, 1);
-    });
-    store.close();
-}
-
-struct ReplicaEvents(Sender<bool>);
-
-impl Observer for ReplicaEvents {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
-            self.0.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
-        }
-    }
+    // One thread sends a WAIT for both, which is not acknowledged; then the other sends its own.
+    let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
+    assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);
 }
 
 /// Replies to ROLE: no replica; a replica that has acknowledged nothing yet; one that has.
@@ -224,8 +186,13 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
         _ => Act::Say(":1\r\n"),
     });
     let (sender, told) = bounded(10);
-    let reporter = Arc::new(Reporter::new(Some(Arc::new(ReplicaEvents(sender)))));
-    let store = RedisStore::connect(&fake.options(), Arc::clone(&reporter)).unwrap();
+    let observer = move |event: &Event<'_>| {
+        if let Event::NoReplica { .. } | Event::ReplicaBack { .. } = event {
+            sender.send(matches!(event, Event::ReplicaBack { .. })).unwrap();
+        }
+    };
+    let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+    let store = reporting(&fake.options(), Arc::clone(&reporter));
     let wanted = ServerOptions::default().copies(true).unwrap();
     let connections = &store.server.connections;
     let acks = Acks::new(connections, wanted, &reporter, "here");
@@ -251,5 +218,4 @@ fn without_a_connected_replica_grants_count_and_are_reported_once() {
     confirm().unwrap_err();
     assert_eq!(*waits.lock(), 5);
     assert!(told.is_empty());
-    store.close();
 }

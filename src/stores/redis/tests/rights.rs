@@ -1,112 +1,63 @@
 //! Refusals of the server: missing rights, no memory, a replica. No script may be left half executed.
 
-use redis::Value;
-
-use crate::config::ServerOptions;
-use crate::error::ErrorKind;
-use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, QueueMode, Release, Store};
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
+use super::prelude::*;
 
 /// The rights that the page on permissions lists for plain and fenced locks.
-const MUTEX: &[&str] = &[
-    "~app:*",
-    "resetchannels",
-    "~redisson_*:{app:*",
-    "&redisson_*:{app:*",
-    "+eval",
-    "+evalsha",
-    "+exists",
-    "+hexists",
-    "+hget",
-    "+hset",
-    "+hdel",
-    "+pexpire",
-    "+pttl",
-    "+get",
-    "+set",
-    "+del",
-    "+publish",
-    "+subscribe",
-    "+unsubscribe",
-];
+const MUTEX: &str = "~app:* ~redisson_*:{app:* &redisson_*:{app:* +eval +evalsha +exists +hexists +hget \
+    +hset +hdel +pexpire +pttl +get +set +del +publish +subscribe +unsubscribe";
 
-fn user(server: &Server, rules: &[&str]) -> ServerOptions {
-    let setuser = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T"];
-    assert_eq!(server.run(&[&setuser, MUTEX, rules].concat()), Value::Okay);
-    ServerOptions {
-        username: Some("lk".to_owned()),
-        password: Some("S3CR3T".to_owned()),
-        client_name: Some("leasehold".to_owned()),
-        ..server.options()
-    }
+/// The store of a user with those rights, changed by these rules.
+fn user(server: &Server, rules: &str) -> Opened {
+    let client_name = Some("leasehold".to_owned());
+    open(&ServerOptions { client_name, ..server.user(&format!("{MUTEX} {rules}")) })
+}
+
+/// The store of a user with every right but this one, if any.
+fn without(server: &Server, right: &str) -> Opened {
+    let refused = if right.is_empty() { String::new() } else { format!(" -{right}") };
+    user(server, &format!("~* &* +@all{refused}"))
 }
 
 #[test]
 fn a_missing_right_leaves_no_endless_key() {
     let server = Server::start(&[]);
-    let rights = ["hexists", "hget", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish"];
-    let mut missing: Vec<Vec<String>> = rights.iter().map(|right| vec![format!("-{right}")]).collect();
-    missing.push(["-pexpire", "-del", "-hdel", "-set"].map(str::to_owned).to_vec());
-    for missing in missing {
+    let rights = "-hexists,-hget,-hset,-hdel,-pexpire,-pttl,-get,-set,-del,-publish,-pexpire -del -hdel -set";
+    for missing in rights.split(',') {
         server.run(&["FLUSHALL"]);
-        let rules: Vec<&str> =
-            ["+incr", "+time"].into_iter().chain(missing.iter().map(String::as_str)).collect();
-        let store = open(&user(&server, &rules));
+        let store = user(&server, &format!("+incr +time {missing}"));
         let me = claim(Kind::Fenced, "app:a", 30_000);
         let ends = || server.number(&["EXISTS", "app:a"]) == 0 || server.number(&["PTTL", "app:a"]) > 29_000;
         let right = |answer: Answer<Attempt>| match answer {
             Ok(done) => done == Attempt::Lost || matches!(done, Attempt::Granted { .. }),
             Err(Failure::Refused(error)) => {
-                assert_eq!(error.kind(), ErrorKind::NoPermission, "{missing:?}: {error}");
+                assert_eq!(error.kind(), ErrorKind::NoPermission, "{missing}: {error}");
                 false
             }
-            Err(Failure::Unknown(error)) => panic!("{missing:?}: {error}"),
+            Err(Failure::Unknown(error)) => panic!("{missing}: {error}"),
         };
         let taken = right(store.attempt(&me, 1, soon()));
-        assert_eq!(taken, server.number(&["EXISTS", "app:a"]) == 1, "{missing:?}");
-        assert!(ends(), "{missing:?}");
+        assert_eq!(taken, server.number(&["EXISTS", "app:a"]) == 1, "{missing}");
+        assert!(ends(), "{missing}");
         right(store.attempt(&me, 2, soon()));
-        assert!(ends(), "{missing:?}");
+        assert!(ends(), "{missing}");
         for left in [1, 0] {
             let before = server.run(&["HGETALL", "app:a"]);
             if let Err(Failure::Refused(_)) = store.release(&me, left, soon()) {
-                assert_eq!(server.run(&["HGETALL", "app:a"]), before, "{missing:?}");
+                assert_eq!(server.run(&["HGETALL", "app:a"]), before, "{missing}");
             }
-            assert!(ends(), "{missing:?}");
+            assert!(ends(), "{missing}");
         }
-        store.close();
     }
 }
 
 /// The writes before a script's refusal stay, so they must expire or be undone. Then the waiter is killed.
 #[test]
 fn a_missing_right_leaves_no_endless_waiter() {
-    let rights = [
-        "pexpire",
-        "zadd",
-        "zrem",
-        "zscore",
-        "zrange",
-        "zrangebyscore",
-        "zremrangebyscore",
-        "rpush",
-        "lpop",
-        "lrem",
-        "lpos",
-        "llen",
-        "lindex",
-        "hexists",
-        "hdel",
-        "time",
-        "publish",
-        "",
-    ];
+    let rights = "pexpire zadd zrem zscore zrange zrangebyscore zremrangebyscore rpush lpop lrem lpos llen lindex \
+        hexists hdel time publish ";
     let server = Server::start(&[]);
-    for right in rights {
-        let no_right = format!("-{right}");
-        let rules: Vec<&str> =
-            ["~*", "&*", "+@all"].into_iter().chain((!right.is_empty()).then_some(&*no_right)).collect();
-        let store = open(&user(&server, &rules));
+    for right in rights.split(' ') {
+        let store = without(&server, right);
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
             server.run(&["FLUSHALL"]);
             // Another client holds the lock; for the fair lock that is Redisson, as a user with other rights.
@@ -124,37 +75,17 @@ fn a_missing_right_leaves_no_endless_waiter() {
                 assert!(server.number(&["PTTL", &key]) > 0, "{kind:?} without {right}: {key}");
             }
         }
-        store.close();
     }
 }
 
 /// When the semaphore expires, so do its acquired permits; their number and its count always agree.
 #[test]
 fn a_missing_right_loses_no_permit() {
-    let rights = [
-        "get",
-        "pttl",
-        "pexpire",
-        "time",
-        "zscore",
-        "zrange",
-        "zrangebyscore",
-        "zremrangebyscore",
-        "zcount",
-        "zcard",
-        "zrem",
-        "zadd",
-        "incrby",
-        "decrby",
-        "publish",
-        "",
-    ];
+    let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \
+        decrby publish ";
     let server = Server::start(&[]);
-    for right in rights {
-        let no_right = format!("-{right}");
-        let rules: Vec<&str> =
-            ["~*", "&*", "+@all"].into_iter().chain((!right.is_empty()).then_some(&*no_right)).collect();
-        let store = open(&user(&server, &rules));
+    for right in rights.split(' ') {
+        let store = without(&server, right);
         let me = Claim { units: 2, ..claim(Kind::Permits, "app:a", 30_000) };
         server.run(&["FLUSHALL"]);
         server.run(&["SET", "app:a", "5", "PX", "60000"]);
@@ -187,7 +118,6 @@ fn a_missing_right_loses_no_permit() {
             agree("released");
             assert!(!right.is_empty() || granted.is_ok() && released.is_ok());
         }
-        store.close();
     }
 }
 
@@ -196,39 +126,35 @@ fn a_missing_right_loses_no_permit() {
 #[test]
 fn a_fair_grant_survives_a_failed_clean_up() {
     let server = Server::start(&[]);
-    for right in ["-zrem", "-lpop"] {
+    for right in ["zrem", "lpop"] {
         server.run(&["FLUSHALL"]);
-        let store = open(&user(&server, &["~*", "&*", "+@all", right]));
+        let store = without(&server, right);
         let me = claim(Kind::Fair, "app:a", 30_000);
         server.run(&["HSET", "app:a", "another", "1"]);
         assert!(matches!(store.attempt(&me, 1, soon()).done(), Attempt::Busy { .. }));
         server.run(&["DEL", "app:a"]);
-        granted(store.attempt(&me, 1, soon()));
-        store.close();
+        store.attempt(&me, 1, soon()).granted();
     }
 }
 
 #[test]
 fn a_release_needs_no_right_to_publish() {
     let server = Server::start(&[]);
-    let store = open(&user(&server, &["-publish", "+hkeys"]));
-    let me = claim(Kind::Mutex, "app:a", 30_000);
-    granted(store.attempt(&me, 1, soon()));
-    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
-    granted(store.attempt(&me, 1, soon()));
+    let store = user(&server, "-publish +hkeys");
+    let me = take(&store, claim(Kind::Mutex, "app:a", 30_000));
+    store.release(&me, 0, soon()).freed();
+    store.attempt(&me, 1, soon()).granted();
     assert!(store.force(Kind::Mutex, &me.name, soon()).done());
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 #[test]
 fn a_store_out_of_memory_refuses_only_new_holds() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (held, new) = (claim(Kind::Mutex, "held", 30_000), claim(Kind::Fenced, "new", 30_000));
     let token = claim(Kind::Token, "token", 30_000);
-    granted(store.attempt(&held, 1, soon()));
-    granted(store.attempt(&token, 1, soon()));
+    store.attempt(&held, 1, soon()).granted();
+    store.attempt(&token, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     for wants_fence in [false, true] {
         let error = store.attempt(&Claim { wants_fence, ..new.clone() }, 1, soon()).refused();
@@ -237,21 +163,19 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
     }
     let error = store.attempt(&claim(Kind::Token, "new", 30_000), 1, soon()).refused();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-    granted(store.attempt(&held, 2, soon()));
+    store.attempt(&held, 2, soon()).granted();
     assert!(store.renew(&[held.clone(), token.clone()], soon()).into_iter().all(Said::done));
     assert_eq!(store.release(&held, 1, soon()).done(), Release::StillHeld);
     assert_eq!(server.text(&["HGET", "held", &held.owner.to_string()]).as_deref(), Some("1"));
-    assert!(matches!(store.release(&held, 0, soon()).done(), Release::Freed { .. }));
-    assert!(matches!(store.release(&token, 0, soon()).done(), Release::Freed { .. }));
+    store.release(&held, 0, soon()).freed();
+    store.release(&token, 0, soon()).freed();
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 /// A lagging replica says that the owner holds nothing; the client must not believe this.
 #[test]
 fn a_replica_refuses_without_reporting_a_loss() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let claims = |key: &str| [claim(Kind::Mutex, key, 30_000), claim(Kind::Token, key, 30_000)];
     let warm: Vec<Claim> = [claim(Kind::Mutex, "a", 30_000), claim(Kind::Token, "b", 30_000)].to_vec();
     store.renew(&warm, soon());
@@ -268,5 +192,4 @@ fn a_replica_refuses_without_reporting_a_loss() {
     }
     let me = claim(Kind::Mutex, "lk", 30_000);
     assert_eq!(store.attempt(&me, 2, soon()).refused().kind(), ErrorKind::ReadOnly);
-    store.close();
 }

@@ -1,16 +1,13 @@
 //! A node of a ring, and the mark that it stores.
 
-use std::time::Duration;
-
-use crate::ident::FencingToken;
-use crate::seam::ring_member::{Marked, Probe, RingMember};
-use crate::seam::{Attempt, Kind, Release, Store};
-use crate::stores::redis::tests::harness::{Said, Server, claim, soon};
+use super::prelude::*;
+use crate::seam::ring_member::Marked;
+use crate::seam::ring_member::Probe;
+use crate::seam::ring_member::RingMember;
 
 #[test]
 fn a_new_mark_replaces_only_the_expected_mark() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mark = |expected: &str, new: &str| store.set_mark(expected, new, soon()).done();
     assert_eq!(mark("", "1"), Marked::Under(()));
     assert_eq!(mark("1", "2"), Marked::Under(()));
@@ -23,30 +20,26 @@ fn a_new_mark_replaces_only_the_expected_mark() {
         assert_eq!(attempt("1"), Marked::Other("2".to_owned()), "{kind:?}");
         assert_eq!(server.number(&["EXISTS", "lk"]), 0, "{kind:?}");
         assert!(matches!(attempt("2"), Marked::Under(Attempt::Granted { .. })), "{kind:?}");
-        assert!(matches!(store.release(&claim, 0, soon()).done(), Release::Freed { .. }), "{kind:?}");
+        store.release(&claim, 0, soon()).freed();
     }
     let looked = store.probe_under("1", &claim(Kind::Mutex, "lk", 1), soon()).done();
     assert_eq!(looked, Marked::Other("2".to_owned()));
-    store.close();
 }
 
 #[test]
 fn a_nodes_token_lock_is_granted_to_its_token() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (_server, store) = served();
     store.set_mark("", "1", soon()).done();
     let (me, you) = (claim(Kind::Token, "lk", 30_000), claim(Kind::Token, "lk", 30_000));
     let attempt = |claim| store.attempt_under("1", claim, 0, soon()).done();
     assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })));
     assert!(matches!(attempt(&you), Marked::Under(Attempt::Busy { .. })));
     assert!(matches!(attempt(&me), Marked::Under(Attempt::Granted { .. })), "repeated");
-    store.close();
 }
 
 #[test]
 fn a_moved_names_fencing_tokens_keep_rising() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     store.set_mark("", "1", soon()).done();
     let fenced = claim(Kind::Fenced, "lk", 30_000);
     let look = || store.probe_under("1", &fenced, soon()).done();
@@ -63,7 +56,6 @@ fn a_moved_names_fencing_tokens_keep_rising() {
     assert!(left > Duration::from_secs(25));
     server.run(&["PERSIST", "lk"]);
     assert_eq!(look(), Marked::Under(Probe::Busy { retry_after: None }), "held without an end");
-    assert!(matches!(store.release(&fenced, 0, soon()).done(), Release::Freed { .. }));
+    store.release(&fenced, 0, soon()).freed();
     assert_eq!(look(), Marked::Under(Probe::Free { fence: earlier + 1 }));
-    store.close();
 }

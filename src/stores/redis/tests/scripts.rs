@@ -1,18 +1,7 @@
 //! How the mutex's scripts change keys.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::error::ErrorKind;
-use crate::seam::Inspect;
-use crate::seam::capabilities::Batches;
-use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, QueueMode, Release, Snapshot, Store};
-use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::conn::connections::{Connections, maintenance};
-use crate::stores::redis::kinds;
+use super::prelude::*;
 use crate::stores::redis::script::Prefix;
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
 
 /// The fields of the key, and its time to live.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
@@ -26,11 +15,10 @@ fn held(claim: &Claim, count: u32) -> Vec<String> {
 
 #[test]
 fn a_lock_is_acquired_reentered_and_released() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (me, you) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "lk", 30_000));
 
-    assert_eq!(granted(store.attempt(&me, 1, soon())), None);
+    assert_eq!(store.attempt(&me, 1, soon()).granted(), None);
     let (fields, ttl) = hash(&server, "lk");
     assert_eq!(fields, held(&me, 1));
     assert!((29_000..=30_000).contains(&ttl), "{ttl}");
@@ -40,66 +28,60 @@ fn a_lock_is_acquired_reentered_and_released() {
         other => panic!("{other:?}"),
     }
     assert_eq!(store.attempt(&you, 2, soon()).done(), Attempt::Lost);
-    granted(store.attempt(&me, 2, soon()));
+    store.attempt(&me, 2, soon()).granted();
     assert_eq!(hash(&server, "lk").0, held(&me, 2));
 
     let holder = Some(me.owner.to_string());
     assert_eq!(store.release(&you, 0, soon()).done(), Release::NotHeld { holder });
     assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
     assert_eq!(hash(&server, "lk").0, held(&me, 1));
-    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    store.release(&me, 0, soon()).freed();
     assert_eq!(server.keys(), [""; 0]);
     assert_eq!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: None });
     assert_eq!(store.attempt(&me, 2, soon()).done(), Attempt::Lost);
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 #[test]
 fn repeating_a_request_changes_nothing() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     for count in [1, 1, 2, 2, 2] {
-        granted(store.attempt(&me, count, soon()));
+        store.attempt(&me, count, soon()).granted();
         assert_eq!(hash(&server, "lk").0, held(&me, count));
     }
     for _ in 0..3 {
         assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
         assert_eq!(hash(&server, "lk").0, held(&me, 1));
     }
-    assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+    store.release(&me, 0, soon()).freed();
     assert_eq!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: None });
-    store.close();
 }
 
 #[test]
 fn a_lease_is_raised_and_never_shortened() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let with_lease = |lease_ms| Claim { lease: Duration::from_millis(lease_ms), ..me.clone() };
-    granted(store.attempt(&me, 1, soon()));
-    granted(store.attempt(&with_lease(5_000), 2, soon()));
+    store.attempt(&me, 1, soon()).granted();
+    store.attempt(&with_lease(5_000), 2, soon()).granted();
     assert!(hash(&server, "lk").1 > 25_000);
     assert!(store.renew(&[with_lease(5_000)], soon()).remove(0).done());
     assert!(hash(&server, "lk").1 > 25_000);
     assert_eq!(store.release(&with_lease(5_000), 1, soon()).done(), Release::StillHeld);
     assert!((25_000..=30_000).contains(&hash(&server, "lk").1));
-    granted(store.attempt(&with_lease(60_000), 2, soon()));
+    store.attempt(&with_lease(60_000), 2, soon()).granted();
     assert!(hash(&server, "lk").1 > 55_000);
     assert!(store.renew(&[with_lease(90_000)], soon()).remove(0).done());
     assert!(hash(&server, "lk").1 > 85_000);
-    store.close();
 }
 
 #[test]
 fn a_refused_hand_off_leaves_the_old_owner() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
     let counter = "redisson_lock_token:{lk}";
-    granted(store.attempt(&me, 1, soon()));
+    store.attempt(&me, 1, soon()).granted();
     for spoil in [["SET", counter, "no number"].as_slice(), &["SET", counter, "9223372036854775807"]] {
         server.run(spoil);
         assert!(store.hand_off(&me, &you, soon()).unwrap().wait().is_err());
@@ -113,16 +95,14 @@ fn a_refused_hand_off_leaves_the_old_owner() {
     let (fields, ttl) = hash(&server, "lk");
     assert_eq!(fields, held(&you, 1));
     assert!((1..=1_000).contains(&ttl), "the new lease is shorter: {ttl}");
-    store.close();
 }
 
 #[test]
 fn a_handed_lock_has_its_own_lease_and_fence() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
-        let mut fence = granted(store.attempt(&from, 1, soon()));
+        let mut fence = store.attempt(&from, 1, soon()).granted();
         for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
             // The token counter is lost, but its numbers must still grow.
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
@@ -142,40 +122,35 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
             assert_eq!(hash(&server, "lk").0, held(&to, 1));
             (from, fence) = (to, next);
         }
-        assert!(matches!(store.release(&from, 0, soon()).done(), Release::Freed { .. }));
+        store.release(&from, 0, soon()).freed();
         assert_eq!(
             store.hand_off(&from, &claim(kind, "lk", 1), soon()).unwrap().wait().done(),
             Handoff::Lost
         );
     }
-    store.close();
 }
 
 #[test]
 fn a_lease_of_a_hundred_years_is_accepted() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 100 * 365 * 24 * 3600 * 1000);
-    granted(store.attempt(&Claim { wants_fence: true, ..me.clone() }, 1, soon()));
-    granted(store.attempt(&me, 2, soon()));
+    store.attempt(&Claim { wants_fence: true, ..me.clone() }, 1, soon()).granted();
+    store.attempt(&me, 2, soon()).granted();
     let expected = i64::try_from(me.lease.as_millis()).unwrap();
     assert!((expected - 10_000..=expected).contains(&hash(&server, "lk").1));
-    store.close();
 }
 
 #[test]
 fn a_persisted_key_gets_an_expiry_again() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let (server, store) = served();
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     let persist = || assert_eq!(server.number(&["PERSIST", "lk"]), 1);
     let ends = || (29_000..=30_000).contains(&hash(&server, "lk").1);
 
     persist();
     let you = claim(Kind::Mutex, "lk", 30_000);
     assert_eq!(store.attempt(&you, 1, soon()).done(), Attempt::Busy { retry_after: None });
-    granted(store.attempt(&me, 2, soon()));
+    store.attempt(&me, 2, soon()).granted();
     assert!(ends());
     persist();
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
@@ -183,16 +158,14 @@ fn a_persisted_key_gets_an_expiry_again() {
     persist();
     assert_eq!(store.release(&me, 1, soon()).done(), Release::StillHeld);
     assert!(ends());
-    store.close();
 }
 
 #[test]
 fn fences_grow_whatever_happens_to_the_counter() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let counter = "redisson_lock_token:{lk}";
     let me = claim(Kind::Fenced, "lk", 30_000);
-    let next = || granted(store.attempt(&me, 1, soon())).unwrap().get();
+    let next = || store.attempt(&me, 1, soon()).granted().unwrap().get();
 
     let first = next();
     let time: (u64, u64) = redis::from_redis_value(server.run(&["TIME"])).unwrap();
@@ -217,14 +190,12 @@ fn fences_grow_whatever_happens_to_the_counter() {
     server.run(&["INCR", counter]);
     assert_eq!(next(), (1 << 62) + 7 + 4);
     let again = Claim { wants_fence: false, ..me.clone() };
-    assert_eq!(granted(store.attempt(&again, 2, soon())), None);
-    store.close();
+    assert_eq!(store.attempt(&again, 2, soon()).granted(), None);
 }
 
 #[test]
 fn an_unusable_counter_refuses_before_the_write() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Fenced, "lk", 30_000);
     for (command, kind) in [
         (["SET", "redisson_lock_token:{lk}", "abc"], ErrorKind::WrongType),
@@ -236,13 +207,11 @@ fn an_unusable_counter_refuses_before_the_write() {
         assert_eq!(store.attempt(&me, 1, soon()).refused().kind(), kind, "{command:?}");
         assert_eq!(server.keys(), ["redisson_lock_token:{lk}"]);
     }
-    store.close();
 }
 
 #[test]
 fn a_foreign_hash_is_busy_and_unchanged() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let me = claim(Kind::Mutex, "lk", 30_000);
     server.run(&["HSET", "lk", "mode", "read", "other:1", "abc"]);
     assert_eq!(store.attempt(&me, 1, soon()).done(), Attempt::Busy { retry_after: None });
@@ -250,68 +219,72 @@ fn a_foreign_hash_is_busy_and_unchanged() {
     assert!(!store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { holder: Some(_) }));
     assert_eq!(hash(&server, "lk"), (["mode", "read", "other:1", "abc"].map(str::to_owned).to_vec(), -1));
-    store.close();
 }
 
 #[test]
 fn a_key_of_another_type_is_reported_and_kept() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    server.run(&["SET", "lk", "token"]);
-    let me = claim(Kind::Fenced, "lk", 30_000);
-    let errors = [
-        store.attempt(&me, 1, soon()).refused(),
-        store.attempt(&me, 2, soon()).refused(),
-        store.release(&me, 0, soon()).refused(),
-        store.release(&me, 1, soon()).refused(),
-        store.renew(std::slice::from_ref(&me), soon()).remove(0).refused(),
-        store.inspect(Kind::Mutex, &me.name, me.owner, soon()).refused(),
-        store.force(Kind::Mutex, &me.name, soon()).refused(),
-    ];
-    for error in errors {
-        assert_eq!(error.kind(), ErrorKind::WrongType);
-        assert!(error.to_string().contains("a token lock, a plain SET lock, or other data"), "{error}");
-        assert_eq!(error.lock_name(), Some("lk"));
+    for (kind, foreign, says) in [
+        (Kind::Fenced, ["SET", "lk", "token"].as_slice(), "a token lock, a plain SET lock, or other data"),
+        (Kind::Token, &["HSET", "lk", "other:1", "1"], "a RedisLock's hash"),
+    ] {
+        let (server, store) = served();
+        server.run(foreign);
+        let (before, me) = (server.run(&["DUMP", "lk"]), claim(kind, "lk", 30_000));
+        let mut errors = vec![
+            store.attempt(&me, 1, soon()).refused(),
+            store.release(&me, 0, soon()).refused(),
+            store.renew(std::slice::from_ref(&me), soon()).remove(0).refused(),
+            store.inspect(kind, &me.name, me.owner, soon()).refused(),
+            store.force(kind, &me.name, soon()).refused(),
+        ];
+        if kind == Kind::Fenced {
+            errors.push(store.attempt(&me, 2, soon()).refused());
+            errors.push(store.release(&me, 1, soon()).refused());
+        }
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::WrongType);
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.lock_name(), Some("lk"));
+        }
+        assert_eq!((server.keys(), server.run(&["DUMP", "lk"])), (vec!["lk".to_owned()], before));
     }
-    assert_eq!(server.keys(), ["lk"]);
-    assert_eq!(server.text(&["GET", "lk"]).as_deref(), Some("token"));
-    store.close();
 }
 
 #[test]
 fn a_lock_is_inspected_and_forced() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (me, other) = (claim(Kind::Mutex, "lk", 30_000), owner());
-    let inspect = |who| store.inspect(Kind::Mutex, &name("lk"), who, soon()).done();
-    assert_eq!(inspect(me.owner), None);
-    granted(store.attempt(&me, 1, soon()));
-    granted(store.attempt(&me, 2, soon()));
-    let Some(Snapshot { holder, count: 2, remaining: Some(remaining) }) = inspect(me.owner) else { panic!() };
-    assert_eq!(holder, me.owner.to_string());
-    assert!(remaining > Duration::from_secs(29));
-    let Some(Snapshot { holder, count: 0, .. }) = inspect(other) else { panic!() };
-    assert_eq!(holder, me.owner.to_string());
-    server.run(&["PERSIST", "lk"]);
-    assert_eq!(inspect(me.owner).unwrap().remaining, None);
-    server.run(&["HSET", "lk", &me.owner.to_string(), "many"]);
-    let error = store.inspect(Kind::Mutex, &name("lk"), me.owner, soon()).refused();
-    assert_eq!(error.kind(), ErrorKind::WrongType);
-
-    assert!(store.force(Kind::Mutex, &name("lk"), soon()).done());
-    assert!(!store.force(Kind::Mutex, &name("lk"), soon()).done());
-    assert_eq!(server.keys(), [""; 0]);
-    store.close();
+    for (kind, levels) in [(Kind::Mutex, 2), (Kind::Token, 1)] {
+        let (server, store) = served();
+        let me = claim(kind, "lk", 30_000);
+        let inspect = |who| store.inspect(kind, &me.name, who, soon()).done();
+        assert_eq!(inspect(me.owner), None);
+        for count in 1..=levels {
+            store.attempt(&me, count, soon()).granted();
+        }
+        for (who, count) in [(me.owner, levels), (owner(), 0)] {
+            let seen = inspect(who).unwrap();
+            assert_eq!((seen.holder, seen.count), (me.owner.to_string(), count));
+            assert!(seen.remaining.unwrap() > Duration::from_secs(29));
+        }
+        server.run(&["PERSIST", "lk"]);
+        assert_eq!(inspect(me.owner).unwrap().remaining, None);
+        if kind == Kind::Mutex {
+            server.run(&["HSET", "lk", &me.owner.to_string(), "many"]);
+            let error = store.inspect(kind, &me.name, me.owner, soon()).refused();
+            assert_eq!(error.kind(), ErrorKind::WrongType);
+        }
+        assert!(store.force(kind, &me.name, soon()).done());
+        assert!(!store.force(kind, &me.name, soon()).done());
+        assert_eq!(server.keys(), [""; 0]);
+    }
 }
 
 #[test]
 fn a_bad_key_does_not_fail_its_neighbours_renewals() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     // More claims than one write to the socket carries.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     for claim in &claims {
-        granted(store.attempt(claim, 1, soon()));
+        store.attempt(claim, 1, soon()).granted();
     }
     server.run(&["SET", "lk7", "x"]);
     server.run(&["DEL", "lk8"]);
@@ -324,13 +297,11 @@ fn a_bad_key_does_not_fail_its_neighbours_renewals() {
         }
     }
     assert!(server.number(&["PTTL", "lk9"]) > 25_000);
-    store.close();
 }
 
 #[test]
 fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (_server, store) = served();
     let latch = || claim(Kind::Latch, "latch", 30_000);
     let count = |what| store.count(&latch(), &what, soon()).done();
     let give_up = |is_granted| {
@@ -342,8 +313,7 @@ fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
     assert_eq!(count(Counting::Ask), Some(1));
     assert_eq!(count(Counting::CountDown), Some(0));
     [true, false].into_iter().for_each(give_up);
-    granted(store.attempt(&latch(), 1, soon()));
-    store.close();
+    store.attempt(&latch(), 1, soon()).granted();
 }
 
 /// The server commands that acquiring a lock runs, and those that releasing runs.
@@ -393,12 +363,11 @@ fn each_publish_mode_uses_its_own_commands() {
 /// The release was on its way while the lock was lost, and then granted to another owner.
 #[test]
 fn a_former_holders_late_release_changes_nothing() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let kept = || Claim { caches: true, ..claim(kind, "lk", 30_000) };
         let (former, next) = (kept(), kept());
-        granted(store.attempt(&next, 1, soon()));
+        store.attempt(&next, 1, soon()).granted();
         server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
         let before = hash(&server, "lk").0;
         assert_eq!(before.len(), 6, "the owner, and what is said of it");
@@ -408,24 +377,22 @@ fn a_former_holders_late_release_changes_nothing() {
         store.clean_up(&[former.clone(), kept()], soon());
         assert!(!store.renew(std::slice::from_ref(&former), soon()).remove(0).done());
         assert_eq!(hash(&server, "lk").0, before);
-        assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
+        store.release(&next, 0, soon()).freed();
         assert_eq!(server.number(&["EXISTS", "lk"]), 0);
     }
-    store.close();
 }
 
 /// Two claims of unknown outcome have one owner number. The notes of either go with the owner, whichever is
 /// cleaned up first; a hash with notes alone, left from before, blocks no client.
 #[test]
 fn no_lock_is_left_without_an_owner() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for kind in [Kind::Mutex, Kind::Fenced] {
         let hold = Claim { caches: true, ..claim(kind, "lk", 30_000) };
         let plain = Claim { caches: false, ..hold.clone() };
         let other = claim(kind, "other", 30_000);
         for together in [false, true] {
-            granted(store.attempt(&hold, 1, soon()));
+            store.attempt(&hold, 1, soon()).granted();
             server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
             let claims = [plain.clone(), other.clone()];
             store.clean_up(if together { &claims } else { &claims[..1] }, soon());
@@ -433,10 +400,9 @@ fn no_lock_is_left_without_an_owner() {
         }
         for queue_mode in [QueueMode::Barges, QueueMode::Yields, QueueMode::Waits] {
             server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:cached", ""]);
-            let next = Claim { queue_mode, ..claim(kind, "lk", 30_000) };
-            granted(store.attempt(&next, 1, soon()));
+            let next = take(&store, Claim { queue_mode, ..claim(kind, "lk", 30_000) });
             assert_eq!(hash(&server, "lk").0.len(), 2, "the owner alone");
-            assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
+            store.release(&next, 0, soon()).freed();
         }
         server.run(&["HSET", "lk", "leasehold:cached", ""]);
         server.run(&["HSET", "lk", "leasehold:cached", ""]);
@@ -447,5 +413,4 @@ fn no_lock_is_left_without_an_owner() {
         assert!(store.force(kind, &plain.name, soon()).done());
         assert_eq!(server.number(&["EXISTS", "lk"]), 0);
     }
-    store.close();
 }

@@ -1,17 +1,6 @@
 //! Several locks in one request.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::config::ServerOptions;
-use crate::copies::{ReplicaRule, Replicas};
-use crate::error::ErrorKind;
-use crate::ident::FencingToken;
-use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Store};
-use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
-use crate::stores::redis::tests::kinds::Messages;
+use super::prelude::*;
 
 /// Plain locks, and fenced ones for names that begin with `f`.
 fn wishes(keys: &[&str]) -> Vec<Claim> {
@@ -32,10 +21,8 @@ fn locks(server: &Server) -> Vec<String> {
 
 #[test]
 fn a_group_takes_locks_up_to_the_first_busy_one() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let held = claim(Kind::Mutex, "c", 30_000);
-    granted(store.attempt(&held, 1, soon()));
+    let (server, store) = served();
+    take(&store, claim(Kind::Mutex, "c", 30_000));
     assert_eq!(ask(&store, &wishes(&["a", "f", "c", "d"]), true).done(), []);
     assert_eq!(locks(&server), ["c"]);
     let some = wishes(&["a", "f", "c", "d"]);
@@ -57,22 +44,19 @@ fn a_group_takes_locks_up_to_the_first_busy_one() {
     let fences = [fences[1], ask(&store, &again, true).done()[0]];
     store.begin_releases(&again, soon()).wait().done();
     let alone = claim(Kind::Fenced, "f", 30_000);
-    let alone = granted(store.attempt(&alone, 1, soon()));
+    let alone = store.attempt(&alone, 1, soon()).granted();
     assert!(fences[0] < fences[1] && fences[1] < alone, "{fences:?} {alone:?}");
     assert_eq!(server.number(&["PTTL", "redisson_lock_token:{f}"]), -1);
-    store.close();
 }
 
 #[test]
 fn a_group_release_says_which_were_held() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let held = wishes(&["a", "b", "c", "d"]);
     assert_eq!(ask(&store, &held, true).done().len(), 4);
     server.run(&["DEL", "b"]);
     server.run(&["SET", "c", "something"]);
-    let other = claim(Kind::Mutex, "b", 30_000);
-    granted(store.attempt(&other, 1, soon()));
+    take(&store, claim(Kind::Mutex, "b", 30_000));
     let released = store.begin_releases(&held, soon()).wait().done();
     let (freed, not_held) = (Release::Freed { others: Others::Nobody }, Release::NotHeld { holder: None });
     assert_eq!(released, [freed.clone(), not_held.clone(), not_held, freed]);
@@ -81,13 +65,11 @@ fn a_group_release_says_which_were_held() {
     let released = store.begin_releases(&held[..2], soon()).wait().done();
     assert!(released.iter().all(|release| matches!(release, Release::NotHeld { .. })));
     assert_eq!(server.keys(), ["b", "c"]);
-    store.close();
 }
 
 #[test]
 fn one_refused_lock_refuses_the_group_and_leaves_nothing() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for (command, kind) in [
         (["SET", "b", "something"], ErrorKind::WrongType),
         (["SET", "redisson_lock_token:{f}", "abc"], ErrorKind::WrongType),
@@ -106,24 +88,14 @@ fn one_refused_lock_refuses_the_group_and_leaves_nothing() {
         }
     }
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
-    store.close();
 }
 
 #[test]
 fn a_missing_right_leaves_no_endless_group_key() {
     let server = Server::start(&[]);
-    let rights =
-        ["hexists", "hset", "hdel", "pexpire", "pttl", "get", "set", "del", "publish", "incr", "time"];
-    for right in rights {
+    for right in "hexists hset hdel pexpire pttl get set del publish incr time".split(' ') {
         server.run(&["FLUSHALL"]);
-        let rules = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T", "~*", "&*", "+@all"];
-        let missing = format!("-{right}");
-        server.run(&[rules.as_slice(), &[missing.as_str()]].concat());
-        let store = open(&ServerOptions {
-            username: Some("lk".to_owned()),
-            password: Some("S3CR3T".to_owned()),
-            ..server.options()
-        });
+        let store = open(&server.user(&format!("~* &* +@all -{right}")));
         let all = wishes(&["a", "f", "b", "f2"]);
         let taken = match ask(&store, &all, true) {
             Ok(fences) => fences.len(),
@@ -143,14 +115,12 @@ fn a_missing_right_leaves_no_endless_group_key() {
             let is_done = answer.is_ok();
             assert_eq!(locks(&server).is_empty(), is_done, "{right}: {answer:?}");
         }
-        store.close();
     }
 }
 
 #[test]
 fn only_plain_and_fenced_locks_are_grouped() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (_server, store) = served();
     let name = Arc::clone(&claim(Kind::Mutex, "a", 1).name);
     for kind in [Kind::Mutex, Kind::Fenced] {
         assert!(store.group(kind, &name).is_some());
@@ -158,7 +128,6 @@ fn only_plain_and_fenced_locks_are_grouped() {
     for kind in [Kind::Fair, Kind::Read, Kind::Write, Kind::Token] {
         assert_eq!(store.group(kind, &name), None, "{kind:?}");
     }
-    store.close();
 }
 
 #[test]
@@ -175,18 +144,14 @@ fn every_grant_waits_for_required_replicas() {
     let several = wishes(&["a", "fenced", "b"]);
     assert_eq!(ask(&store, &several, true).map(drop).refused().kind(), ErrorKind::Busy);
     assert_eq!(locks(&server), [""; 0], "they are undone");
-    granted(careless.attempt(&me, 1, soon()));
+    careless.attempt(&me, 1, soon()).granted();
     let handed = store.hand_off(&me, &you, soon()).unwrap().wait();
     assert!(matches!(handed, Err(Failure::Unknown(_))), "a hand-off is a grant: {handed:?}");
-    for store in [store, careless] {
-        store.close();
-    }
 }
 
 #[test]
 fn group_fences_grow_despite_lost_counters() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut last = vec![None; 2];
     let mut messages = Messages::of(&server, "redisson_lock__channel:");
     for round in 0..4 {
@@ -206,23 +171,20 @@ fn group_fences_grow_despite_lost_counters() {
     // A lock without an end is held.
     server.run(&["HSET", "a", "somebody", "1"]);
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
-    store.close();
 }
 
 /// The field beside the owner would remain as a lock without a holder.
 #[test]
 fn clean_ups_remove_several_cached_locks() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let kept = |key| Claim { caches: true, ..claim(Kind::Mutex, key, 30_000) };
     let all = [kept("a"), kept("b"), claim(Kind::Mutex, "c", 30_000), claim(Kind::Mutex, "d", 30_000)];
     for claim in &all {
-        granted(store.attempt(claim, 1, soon()));
+        store.attempt(claim, 1, soon()).granted();
     }
     assert_eq!(locks(&server), ["a", "b", "c", "d"]);
     for answer in store.clean_up(&all, soon()) {
         assert_eq!(answer.done(), Release::Freed { others: Others::Nobody });
     }
     assert_eq!(locks(&server), [""; 0]);
-    store.close();
 }

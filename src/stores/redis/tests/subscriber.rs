@@ -1,21 +1,12 @@
 //! Notifications.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use crate::LockClient;
-use crate::config::ServerOptions;
-use crate::observe::reporter::Reporter;
+use super::prelude::*;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Kind, Release, Store};
-use crate::stores::redis::RedisStore;
-use crate::stores::redis::address::RedisAddress;
+use crate::stores::redis::pubsub::PLAIN;
 use crate::stores::redis::pubsub::Subscriber;
-use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{Said, Server, Wakeups, claim, eventually, granted, open, soon};
-use crate::sync::Waker;
-use crate::time::Clock;
+use crate::stores::redis::tests::harness::wakeups;
 
 const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
@@ -40,43 +31,46 @@ fn stands(listening: &Subscription, woken: &Waker) {
     eventually(|| woken.take());
 }
 
+/// A subscription that stands.
+fn listens(store: &RedisStore) -> (Subscription, Waker) {
+    let (waker, woken) = waker();
+    let listening = listen(store, &waker);
+    stands(&listening, &woken);
+    (listening, woken)
+}
+
 fn is_woken(woken: &Waker) -> bool {
     woken.sleep(Some(Duration::from_secs(5)))
 }
 
-fn with_linger(server: &Server, linger: Duration) -> RedisStore {
+fn with_linger(server: &Server, linger: Duration) -> Opened {
     open(&ServerOptions { unsubscribe_delay: linger, ..server.options() })
 }
 
 #[test]
 fn a_release_wakes_all_listeners() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (_server, store) = served();
     assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (listening, woken) = listens(&store);
     let me = claim(Kind::Mutex, "lk", 30_000);
     for force in [false, true] {
         let message_count = store.message_count(&claim(Kind::Mutex, "lk", 30_000)).unwrap();
         assert_eq!(message_count, listening.message_count());
-        granted(store.attempt(&me, 1, soon()));
+        store.attempt(&me, 1, soon()).granted();
         if force {
             assert!(store.force(Kind::Mutex, &me.name, soon()).done());
         } else {
-            assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
+            store.release(&me, 0, soon()).freed();
         }
         assert!(is_woken(&woken));
         assert_eq!(listening.message_count(), message_count + 1);
     }
     drop(listening);
-    store.close();
 }
 
 #[test]
 fn all_listeners_share_one_subscription_on_one_connection() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let wakers: Vec<_> = (0..20).map(|_| waker()).collect();
     let listening: Vec<_> = wakers.iter().map(|(waker, _)| listen(&store, waker)).collect();
     let (other, _woken) = waker();
@@ -90,7 +84,6 @@ fn all_listeners_share_one_subscription_on_one_connection() {
     assert_eq!(server.number(&["PUBLISH", CHANNEL, "anything at all"]), 1);
     assert!(wakers.iter().all(|(_, woken)| is_woken(woken)));
     drop(listening);
-    store.close();
 }
 
 #[test]
@@ -107,7 +100,6 @@ fn a_subscription_lingers_and_then_ends() {
     drop(again);
     eventually(|| subscribers(&server) == 0);
     assert_eq!(store.message_count(&claim(Kind::Mutex, "lk", 30_000)), None);
-    store.close();
 }
 
 #[test]
@@ -129,7 +121,6 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
         eventually(|| listening.is_up());
     }
     eventually(|| subscribers(&server) == 0);
-    store.close();
 }
 
 #[test]
@@ -143,17 +134,14 @@ fn a_new_channel_never_repeats_an_earlier_message_count() {
         eventually(|| listening.is_up());
         assert!(counts.insert(listening.message_count()));
     }
-    store.close();
 }
 
 #[test]
 fn a_reconnect_resubscribes_and_wakes_all_listeners() {
     let server = Server::start(&[]);
-    let (reporter, told) = Wakeups::reporter();
-    let store = RedisStore::connect(&server.options(), reporter).unwrap();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (reporter, told) = wakeups();
+    let store = reporting(&server.options(), reporter);
+    let (listening, woken) = listens(&store);
     for _ in 0..5 {
         let before = listening.message_count();
         assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
@@ -167,17 +155,13 @@ fn a_reconnect_resubscribes_and_wakes_all_listeners() {
         assert_eq!(server.number(&["PUBLISH", CHANNEL, "0"]), 1);
         assert!(is_woken(&woken));
     }
-    store.close();
 }
 
 #[test]
 fn a_refused_subscription_stays_down_and_is_reported_once() {
     let server = Server::start(&[]);
-    let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
-    server.run(&rules);
-    let (reporter, told) = Wakeups::reporter();
-    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
-    let store = RedisStore::connect(&options, reporter).unwrap();
+    let (reporter, told) = wakeups();
+    let store = reporting(&server.user("~* +@all"), reporter);
     let (waker, woken) = waker();
     for round in 0..3 {
         let listening = listen(&store, &waker);
@@ -193,21 +177,17 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);
-        let (_never, nothing) = crossbeam_channel::bounded::<()>(0);
-        assert!(nothing.recv_timeout(Duration::from_millis(5)).is_err());
+        let_pass(Duration::from_millis(5));
         listening.is_up()
     });
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
-    store.close();
 }
 
 /// The user gets the right while a waiter listens; the client subscribes again before long.
 #[test]
 fn a_refused_subscription_is_retried() {
     let server = Server::start(&[]);
-    server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"]);
-    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
-    let store = open(&options);
+    let store = open(&server.user("~* +@all"));
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
@@ -224,7 +204,6 @@ fn a_refused_subscription_is_retried() {
     let _second = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
     eventually(|| listening.is_up());
     assert!(!listening.is_refused());
-    store.close();
 }
 
 /// A member without the channel's slot answers so while slots move.
@@ -237,26 +216,21 @@ fn a_redirected_subscription_does_not_count_as_refused() {
         _ if counted.fetch_add(1, Ordering::SeqCst) < 3 => Act::Say("-MOVED 3999 127.0.0.1:6381\r\n"),
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
-    let subscriber = impatient(&fake, Duration::from_secs(60));
-    let (waker, woken) = waker();
-    let listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let (_subscriber, listening, woken) = impatient(&fake, Duration::from_secs(60));
     assert!(is_woken(&woken), "its waiters look at once");
     eventually(|| {
         assert!(!listening.is_refused());
         listening.is_up()
     });
     assert_eq!((asked.load(Ordering::SeqCst), fake.connects()), (4, 1));
-    subscriber.close();
 }
 
 #[test]
 fn the_loss_and_return_of_a_server_are_reported() {
     let server = Server::start(&[]);
-    let (reporter, told) = Wakeups::reporter();
-    let store = RedisStore::connect(&server.options(), reporter).unwrap();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (reporter, told) = wakeups();
+    let store = reporting(&server.options(), reporter);
+    let (listening, _woken) = listens(&store);
     let server = server.restart(|| {
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
         eventually(|| !listening.is_up());
@@ -264,16 +238,12 @@ fn the_loss_and_return_of_a_server_are_reported() {
     eventually(|| listening.is_up());
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
     assert_eq!(subscribers(&server), 1);
-    store.close();
 }
 
 #[test]
 fn foreign_messages_are_harmless() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (server, store) = served();
+    let (listening, _woken) = listens(&store);
     let big = "x".repeat(1_000_000);
     let before = listening.message_count();
     for payload in ["", "-1", "\r\n*3\r\n", big.as_str()] {
@@ -281,37 +251,29 @@ fn foreign_messages_are_harmless() {
     }
     eventually(|| listening.message_count() == before + 4);
     assert!(listening.is_up());
-    store.close();
 }
 
 /// Only a stranger sends such a message; the client does not buffer it.
 #[test]
 fn an_overlong_message_costs_a_reconnect() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (server, store) = served();
+    let (listening, woken) = listens(&store);
     let before = listening.message_count();
     assert_eq!(server.number(&["PUBLISH", CHANNEL, &"x".repeat(3_000_000)]), 1);
     // A subscription that breaks and returns wakes every waiter twice.
     eventually(|| listening.message_count() >= before + 2 && listening.is_up());
     assert!(is_woken(&woken));
-    store.close();
 }
 
 #[test]
 fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (server, store) = served();
+    let (listening, woken) = listens(&store);
     store.close();
     store.close();
     assert!(!listening.is_up());
     assert!(is_woken(&woken));
-    assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &waker).is_none());
+    assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &woken).is_none());
     drop(listening);
     // The remaining connection is the one that asks.
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
@@ -319,16 +281,26 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
 
 const SHORT: Duration = Duration::from_millis(40);
 
-/// A subscriber on this server, which gives a connection up after `silence`.
-fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
-    let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
-    Subscriber::of(
-        address,
-        Arc::new(Reporter::new(None)),
-        Duration::from_secs(5),
-        silence,
-        &[crate::stores::redis::pubsub::PLAIN],
-    )
+/// Ends the subscriber on drop.
+struct Subscribes(Arc<Subscriber>);
+
+impl Drop for Subscribes {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn subscriber(options: &ServerOptions, linger: Duration, silence: Duration) -> Subscribes {
+    let (address, reporter) = (Arc::new(RedisAddress::new(options).unwrap()), Arc::new(Reporter::new(None)));
+    Subscribes(Subscriber::of(address, reporter, linger, silence, &[PLAIN]))
+}
+
+/// A subscriber on this server, which gives a connection up after `silence`, and its listener.
+fn impatient(fake: &Fake, silence: Duration) -> (Subscribes, Subscription, Waker) {
+    let subscriber = subscriber(&fake.options(), Duration::from_secs(5), silence);
+    let (waker, woken) = waker();
+    let listening = subscriber.0.listen(CHANNEL, &waker).unwrap();
+    (subscriber, listening, woken)
 }
 
 #[test]
@@ -337,11 +309,8 @@ fn a_silent_subscription_connection_is_abandoned() {
         "ping" => Act::Nothing,
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
-    let subscriber = impatient(&fake, SHORT);
-    let (waker, _woken) = waker();
-    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let _subscriber = impatient(&fake, SHORT);
     eventually(|| fake.connects() >= 3);
-    subscriber.close();
 }
 
 /// Bytes that never complete a reply are no sign of life.
@@ -349,11 +318,8 @@ fn a_silent_subscription_connection_is_abandoned() {
 fn a_dripping_server_counts_as_silent() {
     let endless: &str = Box::leak(format!("+{}", "x".repeat(100_000)).into_boxed_str());
     let fake = Fake::start(move |_| Act::Drip(endless));
-    let subscriber = impatient(&fake, SHORT);
-    let (waker, _woken) = waker();
-    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let _subscriber = impatient(&fake, SHORT);
     eventually(|| fake.connects() >= 3);
-    subscriber.close();
 }
 
 #[test]
@@ -362,12 +328,9 @@ fn a_reply_beyond_the_limit_is_not_buffered() {
     const MOST: usize = 3 * 1024 * 1024;
     for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
         let fake = Fake::start(move |_| Act::Flood(begins));
-        let subscriber = impatient(&fake, Duration::from_secs(5));
-        let (waker, _woken) = waker();
-        let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+        let _subscriber = impatient(&fake, Duration::from_secs(5));
         eventually(|| fake.connects() >= 2);
         assert!(fake.flooded() <= MOST * fake.connects(), "{begins:?}: {} bytes", fake.flooded());
-        subscriber.close();
     }
 }
 
@@ -377,22 +340,17 @@ fn a_refused_ping_also_counts_as_a_sign_of_life() {
         "ping" => Act::Say("-NOPERM this user has no permissions to run the 'ping' command\r\n"),
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
-    let subscriber = impatient(&fake, Duration::from_secs(1));
-    let (waker, _woken) = waker();
-    let listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let (_subscriber, listening, _woken) = impatient(&fake, Duration::from_secs(1));
     // The greeting, a subscription, and three refused PINGs.
     eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
-    subscriber.close();
 }
 
 #[test]
 fn a_server_that_always_hangs_up_is_not_flooded() {
     let fake = Fake::start(|_| Act::HangUp);
-    let subscriber = impatient(&fake, SHORT);
-    let (waker, _woken) = waker();
-    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let _subscriber = impatient(&fake, SHORT);
     let begun = Clock::System.now();
     let spent = || Clock::System.now().since(begun);
     eventually(|| fake.connects() >= 2 && spent() >= Duration::from_millis(400));
@@ -401,18 +359,15 @@ fn a_server_that_always_hangs_up_is_not_flooded() {
     let connects = fake.connects();
     let most = 2 + (spent().as_millis() / 20 + 1).ilog2();
     assert!(connects as u32 <= most, "{connects} in {:?}", spent());
-    subscriber.close();
 }
 
 #[test]
 fn closing_does_not_wait_for_a_connect_that_hangs() {
     let fake = Fake::start_raw(|_| Act::Nothing);
-    let subscriber = impatient(&fake, SHORT);
-    let (waker, _woken) = waker();
-    let _listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    let (subscriber, ..) = &impatient(&fake, SHORT);
     eventually(|| fake.commands() == 1);
     let before = Clock::System.now();
-    subscriber.close();
+    subscriber.0.close();
     // Connecting would take three seconds.
     assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
@@ -432,23 +387,18 @@ fn the_subscription_survives_a_short_stop_of_the_process() {
         assert!(ended.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (waker, woken) = waker();
-    let listening = listen(&store, &waker);
-    stands(&listening, &woken);
+    let (_server, store) = served();
+    let (listening, _woken) = listens(&store);
     let seen = listening.message_count();
     let stop = format!("kill -STOP {0}; sleep 0.02; kill -CONT {0}", std::process::id());
     for _ in 0..3 {
         assert!(std::process::Command::new("sh").args(["-c", &stop]).status().unwrap().success());
     }
-    let me = claim(Kind::Mutex, "lk", 30_000);
-    granted(store.attempt(&me, 1, soon()));
+    let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     assert!(store.force(Kind::Mutex, &me.name, soon()).done());
     eventually(|| listening.message_count() > seen);
     assert_eq!(listening.message_count(), seen + 1, "a reconnect would have counted too");
     drop(listening);
-    store.close();
 }
 
 /// If a process handed the lock only among its own threads, the other process would starve.
@@ -487,30 +437,20 @@ fn many_subscriptions_follow_a_full_socket() {
 
 /// Megabytes of subscriptions. The reading thread's own checks come too late to help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
-    let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
-    let subscriber = Subscriber::of(
-        address,
-        Arc::new(Reporter::new(None)),
-        late,
-        late,
-        &[crate::stores::redis::pubsub::PLAIN],
-    );
+    let late = Duration::from_secs(60);
+    let Subscribes(subscriber) = &subscriber(options, late, late);
     let (waker, _woken) = waker();
     let channel = |number| format!("{number}:{}", "x".repeat(60_000));
     let listening: Vec<_> =
         (0..200).map(|number| subscriber.listen(&channel(number), &waker).unwrap()).collect();
     eventually(|| listening.iter().all(Subscription::is_up));
-    subscriber.close();
 }
 
 /// A listener that stays, for recalls, must not stay refused because an earlier connection lacked the right.
 #[test]
 fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     let server = Server::start(&[]);
-    let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
-    server.run(&rules);
-    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
-    let store = RedisStore::connect(&options, Arc::new(Reporter::new(None))).unwrap();
+    let store = open(&server.user("~* +@all"));
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
@@ -518,16 +458,13 @@ fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     server.run(&["CLIENT", "KILL", "USER", "lk"]);
     eventually(|| listening.is_up());
     assert!(!listening.is_refused());
-    store.close();
 }
 
 #[test]
 fn a_new_listener_keeps_an_ending_subscription() {
     let server = Server::start(&[]);
-    let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-    let (linger, reporter) = (Duration::from_secs(3_600), Arc::new(Reporter::new(None)));
-    let modes = &[crate::stores::redis::pubsub::PLAIN];
-    let subscriber = Subscriber::of(address, reporter, linger, Duration::from_secs(60), modes);
+    let linger = Duration::from_secs(3_600);
+    let Subscribes(subscriber) = &subscriber(&server.options(), linger, Duration::from_secs(60));
     let (waker, _woken) = waker();
     let listen = || subscriber.listen(CHANNEL, &waker).unwrap();
     let first = listen();
@@ -537,5 +474,4 @@ fn a_new_listener_keeps_an_ending_subscription() {
     assert!(!subscriber.is_idle(), "somebody came anew");
     subscriber.end_soon(CHANNEL);
     assert!(subscriber.is_idle(), "nobody has since");
-    subscriber.close();
 }

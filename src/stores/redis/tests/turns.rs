@@ -1,15 +1,14 @@
 //! Readers, writers and permits in their wait queues: how scripts change keys, and the messages they send.
 
-use std::time::Duration;
-
-use crate::seam::capabilities::WaitQueues;
-use crate::seam::{Attempt, Claim, Counting, Kind, QueueMode, Release, Store};
+use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
-use crate::stores::redis::tests::harness::{Said, Server, granted, soon};
-use crate::stores::redis::tests::kinds::{Messages, again, busy, count, freed, list, now_ms, of, set_up};
+use crate::stores::redis::tests::kinds::list;
+use crate::stores::redis::tests::wait_queue::LINE;
+use crate::stores::redis::tests::wait_queue::NEXT;
+use crate::stores::redis::tests::wait_queue::by;
+use crate::stores::redis::tests::wait_queue::client;
+use crate::stores::redis::tests::wait_queue::message;
 
-const LINE: &str = "leasehold_lock_queue:{k}";
-const NEXT: &str = "leasehold_lock_next:{k}";
 const READERS: &str = "leasehold_rwlock_readers:{k}";
 /// Longer than readers make a writer wait.
 const LONG_MS: u64 = 100;
@@ -19,24 +18,12 @@ fn waits(kind: Kind, waited_ms: u64) -> Claim {
     Claim { queue_mode: QueueMode::Waits, waited: Duration::from_millis(waited_ms), ..of(kind) }
 }
 
-fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
-    Claim { queue_mode, ..claim.clone() }
-}
-
 /// Whether the client is first in the wait queue.
 fn stands(store: &RedisStore, claim: &Claim) -> bool {
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InWaitQueue { watches, .. } => watches,
         other => panic!("not in line but {other:?}"),
     }
-}
-
-fn client(claim: &Claim) -> String {
-    claim.owner.client().to_string()
-}
-
-fn message(to: &Claim, word: &str) -> (String, String) {
-    (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
 }
 
 /// Extends a writer's reservation, so that it outlasts delays of a busy machine.
@@ -51,22 +38,20 @@ fn expect_for_long(server: &Server) {
 
 #[test]
 fn a_long_waiting_writer_holds_later_readers_back() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (reader, late, writer) = (waits(Kind::Read, 0), waits(Kind::Read, 0), waits(Kind::Write, LONG_MS));
-    granted(store.attempt(&reader, 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
     assert_eq!(server.keys().len(), 2, "nobody waits");
     assert!(stands(&store, &writer));
     assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     assert_eq!(busy(&store, &late), None);
     assert!((1..=6_000).contains(&server.number(&["PTTL", READERS])));
-    granted(store.attempt(&reader, 2, soon()));
-    let beside = Claim { waited: Duration::MAX, ..again(&reader) };
-    granted(store.attempt(&beside, 1, soon()));
+    store.attempt(&reader, 2, soon()).granted();
+    let beside = take(&store, Claim { waited: Duration::MAX, ..again(&reader) });
     freed(&store, &beside);
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
     store.leave_wait_queue(&writer, soon());
-    granted(store.attempt(&late, 1, soon()));
+    store.attempt(&late, 1, soon()).granted();
     assert_eq!(messages.payloads(), ["1"], "readers are told that it waits no more");
 
     // A writer that died or hangs blocks no client once it is silent.
@@ -76,18 +61,16 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     let score = server.number(&["ZSCORE", LINE, &client(&silent)]);
     let ago = (now_ms(&server) / 1_000 - 7).rem_euclid(100);
     server.run(&["ZADD", LINE, &(score - score % 100 + ago).to_string(), &client(&silent)]);
-    granted(store.attempt(&again(&late), 1, soon()));
+    store.attempt(&again(&late), 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", LINE]), 0);
-    store.close();
 }
 
 #[test]
 fn readers_and_writers_take_turns() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
     let readers = [waits(Kind::Read, 0), waits(Kind::Read, 0)];
-    granted(store.attempt(&writer, 1, soon()));
+    store.attempt(&writer, 1, soon()).granted();
     readers.iter().for_each(|reader| assert!(busy(&store, reader).is_some()));
     assert!(stands(&store, &next));
     expect_for_long(&server);
@@ -101,70 +84,62 @@ fn readers_and_writers_take_turns() {
     let phase = server.number(&["ZSCORE", READERS, "phase"]);
     while now_ms(&server) <= phase {}
     let waited = |reader: &Claim| Claim { waited: Duration::from_secs(1), ..reader.clone() };
-    granted(store.attempt(&waited(&readers[0]), 1, soon()));
+    store.attempt(&waited(&readers[0]), 1, soon()).granted();
     assert_eq!(busy(&store, &waits(Kind::Read, 0)), None, "it came later");
     freed(&store, &readers[0]);
     assert_eq!(messages.take(), [], "another reader is awaited still");
-    granted(store.attempt(&waited(&readers[1]), 1, soon()));
+    store.attempt(&waited(&readers[1]), 1, soon()).granted();
     freed(&store, &readers[1]);
     assert_eq!(messages.take(), [message(&next, "next")]);
     assert_eq!(releases.payloads(), ["0", "0"], "Redisson's waiters are told as ever");
     keep_for(&server, &next);
     assert!(busy(&store, &waits(Kind::Read, 0)).is_some(), "it is kept for the writer");
-    granted(store.attempt(&by(&next, QueueMode::IsNext), 1, soon()));
+    store.attempt(&by(&next, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", LINE, NEXT]), 0);
-    store.close();
 }
 
 #[test]
 fn absent_readers_delay_the_next_writer_only_once() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (writer, next) = (waits(Kind::Write, 0), waits(Kind::Write, LONG_MS));
-    granted(store.attempt(&writer, 1, soon()));
+    store.attempt(&writer, 1, soon()).granted();
     assert!(busy(&store, &waits(Kind::Read, 0)).is_some());
     assert!(stands(&store, &next));
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "standby")]);
-    granted(store.attempt(&by(&writer, QueueMode::Barges), 1, soon()));
+    store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
     // Without a reservation the end of the last reader notifies the next waiter.
     server.run(&["DEL", NEXT]);
-    let late = waits(Kind::Read, 0);
-    granted(store.attempt(&late, 1, soon()));
+    let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));
     freed(&store, &late);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    store.close();
 }
 
 #[test]
 fn a_writer_keeps_its_place_after_a_vain_wake_up() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (first, second, reader) =
         (waits(Kind::Write, 200), waits(Kind::Write, LONG_MS), waits(Kind::Read, 0));
-    granted(store.attempt(&reader, 1, soon()));
+    store.attempt(&reader, 1, soon()).granted();
     assert!(stands(&store, &first) && !stands(&store, &second));
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     freed(&store, &reader);
     assert_eq!(messages.take(), [message(&first, "next"), message(&second, "standby")]);
     server.run(&["DEL", NEXT]);
-    granted(store.attempt(&by(&waits(Kind::Write, 0), QueueMode::Barges), 1, soon()));
+    store.attempt(&by(&waits(Kind::Write, 0), QueueMode::Barges), 1, soon()).granted();
     assert!(stands(&store, &by(&first, QueueMode::IsNext)));
     assert_eq!(list(&server, &["ZRANGE", LINE, "0", "-1"]), [client(&first), client(&second)]);
-    store.close();
 }
 
 #[test]
 fn releasing_n_permits_notifies_n_clients() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     set_up(&store, Kind::Semaphore, 2);
-    let holder = Claim { units: 2, is_granted: true, ..waits(Kind::Semaphore, 0) };
-    granted(store.attempt(&holder, 1, soon()));
+    let holder = take(&store, Claim { units: 2, is_granted: true, ..waits(Kind::Semaphore, 0) });
     let [first, second, third] = [300, 200, 100].map(|waited| waits(Kind::Semaphore, waited));
     assert!(stands(&store, &first) && !stands(&store, &second) && !stands(&store, &third));
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
@@ -178,25 +153,22 @@ fn releasing_n_permits_notifies_n_clients() {
     }
     server.run(&["PEXPIRE", NEXT, "60000"]);
     assert!(!stands(&store, &waits(Kind::Semaphore, 0)), "both are kept");
-    granted(store.attempt(&by(&first, QueueMode::IsNext), 1, soon()));
+    store.attempt(&by(&first, QueueMode::IsNext), 1, soon()).granted();
     assert!(stands(&store, &by(&third, QueueMode::InWaitQueue)));
-    granted(store.attempt(&by(&second, QueueMode::IsNext), 1, soon()));
+    store.attempt(&by(&second, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Ask), Some(0));
     assert_eq!(messages.take(), []);
     // Added permits notify waiters like released ones.
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(1));
     assert_eq!(messages.take().first(), Some(&message(&third, "next")));
-    store.close();
 }
 
 #[test]
 fn permits_too_few_for_the_first_go_to_later_waiters() {
     for kind in [Kind::Semaphore, Kind::Permits] {
-        let server = Server::start(&[]);
-        let store = server.store();
+        let (server, store) = served();
         set_up(&store, kind, 1);
-        let holder = Claim { is_granted: true, ..waits(kind, 0) };
-        granted(store.attempt(&holder, 1, soon()));
+        let holder = take(&store, Claim { is_granted: true, ..waits(kind, 0) });
         let greedy = Claim { units: 3, ..waits(kind, 300) };
         let (modest, last) = (waits(kind, 200), waits(kind, 100));
         assert!(stands(&store, &greedy) && !stands(&store, &modest) && !stands(&store, &last));
@@ -214,6 +186,5 @@ fn permits_too_few_for_the_first_go_to_later_waiters() {
         ));
         let told = messages.take();
         assert!(told.contains(&message(&greedy, "next")), "{told:?}");
-        store.close();
     }
 }

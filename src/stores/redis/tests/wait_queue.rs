@@ -1,31 +1,30 @@
 //! The wait queue: how its scripts change keys, and the messages they send.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
-
-use redis::Value;
-
-use crate::ident::{ClientId, Owner, unbound_number};
+use super::prelude::*;
+use crate::ident::ClientId;
+use crate::ident::unbound_number;
 use crate::inspect::Location;
-use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
-use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, QueueMode, Release, Sink, Store};
+use crate::seam::HoldNote;
+use crate::seam::ListensFor;
 use crate::stores::redis::script::ACQUIRE;
 use crate::stores::redis::store::RedisStore;
-use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
-use crate::stores::redis::tests::kinds::{Messages, again, freed};
-use crate::sync::Waker;
-use crate::time::Clock;
 
-const LINE: &str = "leasehold_lock_queue:{k}";
-const NEXT: &str = "leasehold_lock_next:{k}";
+pub(super) const LINE: &str = "leasehold_lock_queue:{k}";
+pub(super) const NEXT: &str = "leasehold_lock_next:{k}";
 
 /// A waiter of a new client.
 fn waiter() -> Claim {
     Claim { queue_mode: QueueMode::Waits, ..claim(Kind::Mutex, "k", 30_000) }
 }
 
-fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
+/// The holder of the lock, and claims of other clients.
+fn held<const N: usize>(store: &RedisStore) -> [Claim; N] {
+    let claims = std::array::from_fn(|_| waiter());
+    store.attempt(&claims[0], 1, soon()).granted();
+    claims
+}
+
+pub(super) fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
     Claim { queue_mode, ..claim.clone() }
 }
 
@@ -69,30 +68,25 @@ fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) 
 }
 
 fn release(store: &RedisStore, claim: &Claim) -> Others {
-    match store.release(claim, 0, soon()).done() {
-        Release::Freed { others } => others,
-        other => panic!("not freed but {other:?}"),
-    }
+    store.release(claim, 0, soon()).freed()
 }
 
 fn line(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.run(&["ZRANGE", LINE, "0", "-1"])).unwrap()
 }
 
-fn client(claim: &Claim) -> String {
+pub(super) fn client(claim: &Claim) -> String {
     claim.owner.client().to_string()
 }
 
-fn message(to: &Claim, word: &str) -> (String, String) {
+pub(super) fn message(to: &Claim, word: &str) -> (String, String) {
     (format!("leasehold_wake:{{k}}:{}", client(to)), word.to_owned())
 }
 
 #[test]
 fn a_release_notifies_and_reserves_for_the_first() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second, stranger) = (waiter(), waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [holder, first, second, stranger] = held(&store);
     assert_eq!(server.keys(), ["k"], "a lock that nobody waits for has no line");
     for claim in [&first, &second, &first] {
         let (after, listens_for) = queued(&store, claim);
@@ -123,14 +117,12 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert!(matches!(kept(&by(&first, QueueMode::IsNext)), Attempt::Granted { .. }));
     assert_eq!(server.text(&["GET", NEXT]), None, "kept no longer");
     assert_eq!(line(&server), [client(&second), client(&stranger)]);
-    store.close();
 }
 
 /// The message and the request of a distant client take longer than 10 ms.
 #[test]
 fn a_reservation_lasts_longer_on_a_slow_link() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let run = |claim: &Claim, queue_mode: &str| {
         let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
         store.server.connections.call(ask, soon()).unwrap()
@@ -138,7 +130,7 @@ fn a_reservation_lasts_longer_on_a_slow_link() {
     // A busy machine reads the reservation's remaining time late, so each round shows a lower bound.
     let left = (0..20).map(|_| {
         let (holder, near, far) = (waiter(), waiter(), waiter());
-        granted(store.attempt(&holder, 1, soon()));
+        store.attempt(&holder, 1, soon()).granted();
         run(&far, "wait3");
         begin_place();
         run(&near, "wait");
@@ -155,51 +147,43 @@ fn a_reservation_lasts_longer_on_a_slow_link() {
     });
     let [far, near] = left.reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])]).unwrap();
     assert!(far > 40 && far <= 80 && near <= 10, "{far} ms for the far one, {near} ms for the near one");
-    store.close();
 }
 
 #[test]
 fn a_try_takes_a_reserved_lock() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
-    granted(store.attempt(&trying, 1, soon()));
+    store.attempt(&trying, 1, soon()).granted();
     // The notified client found the lock taken: its place is before those of clients that came later.
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));
     assert_eq!(line(&server), [client(&next), client(&other)]);
-    store.close();
 }
 
 #[test]
 fn reservations_last_only_briefly() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     // A promoted replica whose clock is behind could hold such a reservation.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
-    granted(store.attempt(&waiter(), 1, soon()));
+    store.attempt(&waiter(), 1, soon()).granted();
     server.run(&["DEL", "k"]);
     server.run(&["SET", NEXT, &client(&waiter())]);
-    granted(store.attempt(&waiter(), 1, soon()));
-    store.close();
+    store.attempt(&waiter(), 1, soon()).granted();
 }
 
 #[test]
 fn every_grant_leaves_the_wait_queue() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second) = (waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, first, second] = held(&store);
     queued(&store, &first);
     queued(&store, &second);
     server.run(&["DEL", "k"]); // as after lost data, or an expired lease
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    granted(store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()));
+    store.attempt(&by(&first, QueueMode::InWaitQueue), 1, soon()).granted();
     assert_eq!(line(&server), [client(&second)]);
     assert_eq!(messages.take(), [message(&second, "standby")], "the new first asks soon, in case");
-    store.close();
 }
 
 /// Gives clients places in the wait queue, as if they had joined and last asked so many seconds ago. One
@@ -221,10 +205,8 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
 /// The clients died just now, so their times do not show it yet.
 #[test]
 fn a_release_skips_a_thousand_deaf_clients() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, alive, behind) = (waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [holder, alive, behind] = held(&store);
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
     stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
     queued(&store, &alive);
@@ -236,16 +218,13 @@ fn a_release_skips_a_thousand_deaf_clients() {
     assert_eq!(messages.take(), [message(&alive, "next")]);
     assert_eq!(standbys.take(), [message(&behind, "standby")]);
     assert_eq!(line(&server).len(), 2);
-    store.close();
 }
 
 /// Whether silent clients listen or not: a host that lost power leaves its subscription.
 #[test]
 fn silent_clients_leave_the_wait_queue() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, long, new) = (waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, long, new] = held(&store);
     queued(&store, &long);
     let dead: Vec<_> = (0..40).map(|_| client(&waiter())).collect();
     let ages = [(0, 7), (3_600, 7), (3_600, 40)].into_iter().cycle();
@@ -268,30 +247,24 @@ fn silent_clients_leave_the_wait_queue() {
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [long_lives, new_lives]);
-    store.close();
 }
 
 /// The clock went back, so the client's last request seems to be five seconds in the future: this is no sign
 /// of death.
 #[test]
 fn a_clock_set_back_removes_no_waiter() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, new) = (waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, new] = held(&store);
     let ahead = client(&waiter());
     stand(&server, &[(&ahead, 3_600, -20)]);
     queued(&store, &new);
     assert_eq!(line(&server), [ahead, client(&new)]);
-    store.close();
 }
 
 #[test]
 fn only_a_poll_extends_the_wait_queue() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second) = (waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, first, second] = held(&store);
     queued(&store, &first);
     server.run(&["PEXPIRE", LINE, "20000"]);
     queued(&store, &second);
@@ -306,7 +279,6 @@ fn only_a_poll_extends_the_wait_queue() {
     server.run(&["PEXPIRE", LINE, "1000"]);
     queued(&store, &waiter());
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
-    store.close();
 }
 
 #[test]
@@ -318,10 +290,8 @@ fn only_the_first_waiter_watches_for_releases() {
             other => panic!("not in line but {other:?}"),
         }
     };
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second) = (waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, first, second] = held(&store);
     assert!(watches(&store, &first));
     assert!(!watches(&store, &second));
     assert!(watches(&store, &by(&first, QueueMode::InWaitQueue)));
@@ -331,41 +301,21 @@ fn only_the_first_waiter_watches_for_releases() {
     server.run(&["DEL", "k"]);
     server.run(&["HSET", "k", &format!("{}:7", uuid::Uuid::new_v4()), "1"]);
     assert!(!watches(&store, &by(&first, QueueMode::InWaitQueue)), "all listen to releases then");
-    store.close();
 }
 
 #[test]
 fn an_elections_queue_has_three_candidate_places() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    granted(store.attempt(&waiter(), 1, soon()));
+    let (server, store) = served();
+    store.attempt(&waiter(), 1, soon()).granted();
     let full = |leads| queued(&store, &Claim { leads, ..waiter() }).1 == ListensFor::Nothing;
     assert_eq!([true, true, true, true, false].map(full), [false, false, false, true, false]);
     assert_eq!(server.number(&["ZCARD", LINE]), 4);
-    store.close();
-}
-
-#[test]
-fn a_holder_without_a_uuid_is_foreign() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let ids =
-        ["worker-of-shop8:1", "8a3f0e0e0000-0-8000-8000-00000001:1", "8a3f0e0e-0000-8000-8000-000000000001"];
-    for id in ids {
-        server.run(&["DEL", "k"]);
-        server.run(&["HSET", "k", id, "1"]);
-        server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{id}");
-    }
-    store.close();
 }
 
 #[test]
 fn a_leaving_client_passes_its_reservation_on() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second, third) = (waiter(), waiter(), waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [_holder, first, second, third] = held(&store);
     for claim in [&first, &second, &third] {
         queued(&store, claim);
     }
@@ -388,7 +338,7 @@ fn a_leaving_client_passes_its_reservation_on() {
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
     // The lock is held when the notified client leaves: no client is notified that it is free.
-    granted(store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()));
+    store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()).granted();
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
@@ -398,39 +348,40 @@ fn a_leaving_client_passes_its_reservation_on() {
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
     assert_eq!(messages.take(), []);
-    store.close();
 }
 
 /// The ids of Redisson's clients, and of versions of this crate without a wait queue, are UUIDs of version 4.
 #[test]
 fn waiters_listen_to_a_foreign_holders_releases() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let redissons = uuid::Uuid::new_v4();
-    for about in [false, true] {
-        server.run(&["DEL", "k"]);
-        if about {
-            server.run(&["HSET", "k", "leasehold:about", "text"]);
+    let (server, store) = served();
+    let redissons = format!("{}:7", uuid::Uuid::new_v4());
+    let foreign = [
+        &*redissons,
+        "worker-of-shop8:1",
+        "8a3f0e0e0000-0-8000-8000-00000001:1",
+        "8a3f0e0e-0000-8000-8000-000000000001",
+    ];
+    let ours = Owner::new(ClientId::random(), unbound_number()).to_string();
+    let foreign = foreign.map(|id| (id, ListensFor::OwnTurnAndReleases));
+    for (id, listens_for) in foreign.into_iter().chain([(&*ours, ListensFor::OwnTurn)]) {
+        for about in [false, true] {
+            server.run(&["DEL", "k"]);
+            if about {
+                server.run(&["HSET", "k", "leasehold:about", "text"]);
+            }
+            server.run(&["HSET", "k", id, "1"]);
+            server.run(&["PEXPIRE", "k", "30000"]);
+            assert_eq!(queued(&store, &waiter()).1, listens_for, "{id} {about}");
         }
-        server.run(&["HSET", "k", &format!("{redissons}:7"), "1"]);
-        server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{about}");
-        server.run(&["HSET", "k", "leasehold:about", "text"]);
-        server.run(&["HDEL", "k", &format!("{redissons}:7")]);
-        server.run(&["HSET", "k", &Owner::new(ClientId::random(), unbound_number()).to_string(), "1"]);
-        assert_eq!(queued(&store, &waiter()).1, ListensFor::OwnTurn, "{about}");
     }
-    store.close();
 }
 
 #[test]
 fn the_first_waiter_recalls_a_cached_lock() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for caches in [false, true] {
-        let holder = Claim { caches, ..by(&waiter(), QueueMode::Barges) };
-        granted(store.attempt(&holder, 1, soon()));
+        let holder = take(&store, Claim { caches, ..by(&waiter(), QueueMode::Barges) });
         queued(&store, &waiter());
         queued(&store, &waiter());
         let recalls: Vec<_> = caches.then(|| message(&holder, "recall")).into_iter().collect();
@@ -440,8 +391,7 @@ fn the_first_waiter_recalls_a_cached_lock() {
         assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
         messages.take();
     }
-    let holder = Claim { caches: true, ..by(&waiter(), QueueMode::Barges) };
-    granted(store.attempt(&holder, 1, soon()));
+    let holder = take(&store, Claim { caches: true, ..by(&waiter(), QueueMode::Barges) });
     let look = || store.check_holds(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
     server.run(&["PEXPIRE", "k", "9000"]);
     assert_eq!(look(), CachedCheck::Stays);
@@ -460,36 +410,30 @@ fn the_first_waiter_recalls_a_cached_lock() {
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();
     let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
     assert_eq!(fields, BTreeSet::from([noted.owner.to_string(), "leasehold:about".to_owned()]));
-    store.close();
 }
 
 #[test]
 fn a_forced_release_recalls_a_cached_lock() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for caches in [false, true] {
-        let holder = Claim { caches, ..by(&waiter(), QueueMode::Barges) };
-        granted(store.attempt(&holder, 1, soon()));
+        let holder = take(&store, Claim { caches, ..by(&waiter(), QueueMode::Barges) });
         assert!(store.force(Kind::Mutex, &holder.name, soon()).done());
         let recalls: Vec<_> = caches.then(|| message(&holder, "recall")).into_iter().collect();
         assert_eq!(messages.take(), recalls);
     }
-    store.close();
 }
 
 /// Every client that waits sends a recall, even one that may not join the wait queue; a client that only
 /// tries sends none.
 #[test]
 fn every_waiter_recalls_a_cached_lock() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     for (queue_mode, waits, is_asked) in
         [(QueueMode::Barges, false, false), (QueueMode::Barges, true, true), (QueueMode::Yields, true, true)]
     {
-        let holder = Claim { caches: true, ..by(&waiter(), QueueMode::Barges) };
-        granted(store.attempt(&holder, 1, soon()));
+        let holder = take(&store, Claim { caches: true, ..by(&waiter(), QueueMode::Barges) });
         let other = Claim { waits, ..by(&waiter(), queue_mode) };
         let busy = store.attempt(&other, 1, soon());
         assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
@@ -497,16 +441,13 @@ fn every_waiter_recalls_a_cached_lock() {
         assert_eq!(messages.take(), recalls, "{queue_mode:?}");
         release(&store, &holder);
     }
-    store.close();
 }
 
 #[test]
 fn group_requests_respect_the_wait_queue() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first, second) = (waiter(), waiter(), waiter());
+    let (server, store) = served();
+    let [holder, first, second] = held(&store);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    granted(store.attempt(&holder, 1, soon()));
     queued(&store, &first);
     assert!(store.force(Kind::Mutex, &holder.name, soon()).done());
     assert_eq!(messages.take(), [message(&first, "next")]);
@@ -525,23 +466,19 @@ fn group_requests_respect_the_wait_queue() {
     let released = batches.begin_releases(&all, soon()).wait().done();
     assert_eq!(released, [Release::Freed { others: Others::Next }]);
     assert_eq!(messages.take(), [message(&second, "next")]);
-    store.close();
 }
 
 /// No trouble with the wait queue makes a request fail: no memory, missing rights, a key with another type.
 #[test]
 fn locks_work_without_a_wait_queue() {
-    let no_rights: &[&str] = &["~k", "&redisson_*", "+@all"];
-    let no_wake: &[&str] = &["~*", "&redisson_*", "+@all"];
-    let no_commands: &[&str] = &["~*", "&*", "+@all", "-zadd", "-zpopmin", "-zrange"];
+    let no_rights = "~k &redisson_* +@all";
+    let no_wake = "~* &redisson_* +@all";
+    let no_commands = "~* &* +@all -zadd -zpopmin -zrange";
     for (what, rules) in [("keys", no_rights), ("channel", no_wake), ("commands", no_commands)] {
         let server = Server::start(&[]);
-        let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
-        assert_eq!(server.run(&all), Value::Okay);
-        let options = crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() };
-        let (store, others) = (open(&options), server.store());
+        let (store, others) = (open(&server.user(rules)), server.store());
         let (holder, waits) = (waiter(), waiter());
-        granted(store.attempt(&holder, 1, soon()));
+        store.attempt(&holder, 1, soon()).granted();
         if what != "channel" {
             assert!(is_busy(&store, &waits), "{what}");
             assert_eq!(server.keys(), ["k"], "{what}");
@@ -553,50 +490,38 @@ fn locks_work_without_a_wait_queue() {
         freed(&store, &holder);
         assert_eq!(messages.payloads(), ["0"], "{what}");
         assert_eq!(line(&server), [client(&waits)], "{what}");
-        store.close();
-        others.close();
     }
 
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     server.run(&["SET", LINE, "text"]);
     server.run(&["LPUSH", NEXT, "text"]);
-    let (holder, waits) = (waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let [holder, waits] = held(&store);
     assert!(is_busy(&store, &waits));
     freed(&store, &holder);
     server.run(&["DEL", LINE, NEXT]);
 
-    granted(store.attempt(&holder, 1, soon()));
+    store.attempt(&holder, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(is_busy(&store, &waits));
     freed(&store, &holder);
     assert_eq!(server.keys(), [""; 0]);
-    store.close();
 }
 
 /// The user has only the rights that versions before the wait queue needed without fences, or lacks only
 /// TIME.
 #[test]
 fn a_waiter_without_the_time_right_gets_busy() {
-    let before_lines: &[&str] = &["~k", "&redisson_*", "+eval", "+evalsha", "+hexists", "+hset", "+hdel"];
-    let before_lines = [before_lines, &["+pexpire", "+pttl", "+get", "+set", "+del", "+publish"]].concat();
-    for rules in [&*before_lines, &["~*", "&*", "+@all", "-time"]] {
+    let before_lines =
+        "~k &redisson_* +eval +evalsha +hexists +hset +hdel +pexpire +pttl +get +set +del +publish";
+    for rules in [before_lines, "~* &* +@all -time"] {
         let server = Server::start(&[]);
-        let (store, holder) = (open(&as_user(&server, rules)), waiter());
-        granted(server.store().attempt(&holder, 1, soon()));
+        let (store, holder) = (open(&server.user(rules)), waiter());
+        server.store().attempt(&holder, 1, soon()).granted();
         for queue_mode in [QueueMode::Waits, QueueMode::InWaitQueue, QueueMode::IsNext] {
-            assert!(is_busy(&store, &by(&waiter(), queue_mode)), "{rules:?}, {queue_mode:?}");
+            assert!(is_busy(&store, &by(&waiter(), queue_mode)), "{rules}, {queue_mode:?}");
         }
         assert_eq!(server.keys(), ["k"]);
-        store.close();
     }
-}
-
-fn as_user(server: &Server, rules: &[&str]) -> crate::config::ServerOptions {
-    let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
-    assert_eq!(server.run(&all), Value::Okay);
-    crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() }
 }
 
 /// The report comes with any request that releases: awaited or not, alone or with others. The grant did not
@@ -632,29 +557,24 @@ fn a_release_reports_missing_queue_rights() {
             store.clean_up(std::slice::from_ref(claim), soon()).remove(0).done();
         }),
     ];
-    let no_keys: &[&str] = &["~k", "&*", "+@all"];
-    let no_wake: &[&str] = &["~*", "&redisson_*", "+@all"];
-    let no_command: &[&str] = &["~*", "&*", "+@all", "-zpopmin"];
-    for rules in [no_keys, no_wake, no_command] {
+    for rules in ["~k &* +@all", "~* &redisson_* +@all", "~* &* +@all -zpopmin"] {
         let server = Server::start(&[]);
-        let options = as_user(&server, rules);
+        let options = server.user(rules);
         for (way, release) in ways {
             let store = open(&options);
-            let holder = by(&waiter(), QueueMode::Barges);
-            granted(store.attempt(&holder, 1, soon()));
+            let holder = take(&store, by(&waiter(), QueueMode::Barges));
             // An empty wait queue would not show that only the message is refused.
             server.run(&["ZADD", LINE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
-            assert!(store.is_refused(), "{way}: {rules:?}");
+            assert!(store.is_refused(), "{way}: {rules}");
             // Once the refusal is forgotten, the store uses the wait queue again; the next release is
             // refused.
             store.server.queue_rights.refused.forget();
-            granted(store.attempt(&holder, 1, soon()));
+            store.attempt(&holder, 1, soon()).granted();
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
-            assert!(store.is_refused(), "{way}: {rules:?}");
-            store.close();
+            assert!(store.is_refused(), "{way}: {rules}");
         }
     }
 }
@@ -662,34 +582,28 @@ fn a_release_reports_missing_queue_rights() {
 /// A key of another type affects this lock only.
 #[test]
 fn a_foreign_queue_key_does_not_imply_missing_rights() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     let holder = waiter();
     server.run(&["SET", LINE, "text"]);
-    granted(store.attempt(&holder, 1, soon()));
+    store.attempt(&holder, 1, soon()).granted();
     freed(&store, &holder);
     assert!(!store.is_refused());
-    store.close();
 }
 
 /// The client's poll was on its way when the client was notified, and put it back into the wait queue.
 #[test]
 fn a_notified_grant_leaves_the_wait_queue() {
-    let server = Server::start(&[]);
-    let store = server.store();
-    let (holder, first) = (waiter(), waiter());
-    granted(store.attempt(&holder, 1, soon()));
+    let (server, store) = served();
+    let [holder, first] = held(&store);
     queued(&store, &first);
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
     assert_eq!(release(&store, &holder), Others::Next);
     assert_eq!(messages.take(), [message(&first, "next")]);
-    let fast = by(&waiter(), QueueMode::Barges);
-    granted(store.attempt(&fast, 1, soon()));
+    take(&store, by(&waiter(), QueueMode::Barges));
     queued(&store, &by(&first, QueueMode::InWaitQueue));
     server.run(&["DEL", "k"]);
-    granted(store.attempt(&by(&first, QueueMode::IsNext), 1, soon()));
+    store.attempt(&by(&first, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(line(&server), [""; 0]);
-    store.close();
 }
 
 #[test]
@@ -699,27 +613,22 @@ fn a_clients_own_subscription_does_not_count_as_a_listener() {
     let holder = claim(Kind::Mutex, "k", 30_000);
     let listening = store.listen(&holder, &Waker::default()).unwrap();
     eventually(|| listening.is_up());
-    granted(store.attempt(&holder, 1, soon()));
+    store.attempt(&holder, 1, soon()).granted();
     assert_eq!(release(&store, &holder), Others::Nobody);
     let theirs = other.listen(&holder, &Waker::default()).unwrap();
     eventually(|| theirs.is_up());
-    granted(store.attempt(&holder, 1, soon()));
+    store.attempt(&holder, 1, soon()).granted();
     assert_eq!(release(&store, &holder), Others::Listen(1));
     drop((listening, theirs));
-    for store in [store, other] {
-        store.close();
-    }
 }
 
 #[test]
 fn a_reservation_serves_its_client_in_every_queue_mode() {
-    let server = Server::start(&[]);
-    let store = server.store();
+    let (server, store) = served();
     for queue_mode in [QueueMode::Waits, QueueMode::Yields, QueueMode::InWaitQueue, QueueMode::IsNext] {
         let next = by(&waiter(), queue_mode);
         let outcome = while_kept_for(&next, &server, || store.attempt(&next, 1, soon()).done());
         assert!(matches!(outcome, Attempt::Granted { .. }), "{queue_mode:?}: {outcome:?}");
         release(&store, &next);
     }
-    store.close();
 }

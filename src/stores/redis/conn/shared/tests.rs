@@ -51,6 +51,17 @@ fn question(to: &mut Vec<u8>, _is_known: bool) {
     to.extend(b"ask");
 }
 
+/// Sends a request, over this new connection.
+fn send(
+    shared: &SharedConnection,
+    connection: Connected,
+    deadline: Moment,
+    take: Option<ReplySink>,
+) -> Arc<Reply> {
+    let sent = shared.send(None, question, deadline, take, |_by| Ok(connection));
+    sent.map_err(|(failure, _)| failure).unwrap()
+}
+
 /// Sends a request over the open connection.
 fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
     shared.send(None, question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
@@ -58,9 +69,20 @@ fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
 
 fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, Peer) {
     let (connection, server) = connection(pool);
-    let reply =
-        shared.send(None, question, soon(), None, |_by| Ok(connection)).map_err(|(failure, _)| failure);
-    (reply.unwrap(), server)
+    (send(shared, connection, soon(), None), server)
+}
+
+/// A shared connection whose first request was sent.
+fn asked() -> (SharedConnection, Pool<ConnectionSlots>, Arc<Reply>, Peer) {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let (one, server) = first(&shared, &pool);
+    (shared, pool, one, server)
+}
+
+/// The server answers the last request.
+fn is_answered(shared: &SharedConnection, reply: &Reply, server: &mut Peer, number: i64) {
+    server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
+    assert_eq!(shared.wait(reply).unwrap(), Value::Int(number));
 }
 
 /// Opens a connection for the shared one: reports that connecting has begun, and goes on at a signal.
@@ -75,8 +97,7 @@ fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_c
 
 #[test]
 fn replies_reach_their_callers_whichever_thread_reads() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
+    let (shared, _pool, one, mut server) = asked();
     let (taken, take) = bounded(1);
     ask(&shared, Some(Box::new(move |outcome| taken.send(outcome.unwrap()).unwrap())));
     let three = ask(&shared, None);
@@ -89,13 +110,11 @@ fn replies_reach_their_callers_whichever_thread_reads() {
 
 #[test]
 fn an_unrequested_message_is_not_taken_as_a_reply() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
+    let (shared, pool, one, mut server) = asked();
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
     let (next, mut server) = connection(&pool);
-    let three =
-        shared.send(None, question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let three = send(&shared, next, soon(), None);
     drop(server.write_all(b":3\r\n"));
     assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
 }
@@ -122,18 +141,14 @@ fn a_hang_up_of_the_server_is_reported_once() {
     // Silence is no hang-up.
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
-    let reply = shared
-        .send(None, question, deadline, None, |_by| Ok(connection))
-        .map_err(|(failure, _)| failure)
-        .unwrap();
+    let reply = send(&shared, connection, deadline, None);
     shared.wait(&reply).unwrap_err();
     assert!(!shared.hung_up());
 }
 
 #[test]
 fn a_reply_is_not_matched_to_an_unsent_request() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
+    let (shared, _pool, one, mut server) = asked();
     {
         let mut out = shared.out.lock();
         out.buffer.extend_from_slice(b"ask");
@@ -153,14 +168,13 @@ fn a_reply_is_not_matched_to_an_unsent_request() {
 
 #[test]
 fn a_connect_delays_only_requests_that_need_it() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (reply, server) = first(&shared, &pool);
+    let (shared, _pool, reply, server) = asked();
     drop(server);
     shared.wait(&reply).unwrap_err();
     let ((begun, has_begun), (go_on, may_go_on), (done, is_done)) = (bounded(1), bounded(1), bounded(2));
     std::thread::scope(|scope| {
         let connecting = || connecting(&shared, &begun, &may_go_on);
-        std::thread::Builder::new().spawn_scoped(scope, connecting).unwrap();
+        scope.spawn(connecting);
         has_begun.recv().unwrap();
         // Neither the watchdog nor the client's shutdown waits for the connect.
         let others = || {
@@ -168,7 +182,7 @@ fn a_connect_delays_only_requests_that_need_it() {
             shared.close(soon());
             done.send(()).unwrap();
         };
-        std::thread::Builder::new().spawn_scoped(scope, others).unwrap();
+        scope.spawn(others);
         let ended = is_done.recv_timeout(LONG);
         go_on.send(()).unwrap();
         ended.expect("it waited for the connect");
@@ -177,8 +191,7 @@ fn a_connect_delays_only_requests_that_need_it() {
 
 #[test]
 fn all_waiting_callers_fail_before_a_new_connection_opens() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, server) = first(&shared, &pool);
+    let (shared, pool, one, server) = asked();
     let ((told, is_told), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
     ask(
         &shared,
@@ -189,7 +202,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         })),
     );
     std::thread::scope(|scope| {
-        let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
+        let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
         // The owner of the release does not know yet that its outcome is unknown. A request sent now could be
@@ -202,26 +215,22 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         reader.join().unwrap().unwrap_err();
     });
     let (two, mut server) = first(&shared, &pool);
-    server.write_all(b":2\r\n").unwrap();
-    assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+    is_answered(&shared, &two, &mut server, 2);
 }
 
 #[test]
 fn a_late_give_up_spares_the_next_connection() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, server) = first(&shared, &pool);
+    let (shared, pool, one, server) = asked();
     drop(server);
     shared.wait(&one).unwrap_err();
     let (two, mut server) = first(&shared, &pool);
     shared.give_up(&one);
-    server.write_all(b":2\r\n").unwrap();
-    assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+    is_answered(&shared, &two, &mut server, 2);
 }
 
 #[test]
 fn a_write_to_an_old_connection_blocks_no_new() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, old) = first(&shared, &pool);
+    let (shared, pool, one, old) = asked();
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
         // More bytes than the socket buffers, which the server does not read.
@@ -235,7 +244,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
             has_connected.recv().unwrap();
             shared.wait(&reply)
         };
-        let stuck = std::thread::Builder::new().spawn_scoped(scope, stuck).unwrap();
+        let stuck = scope.spawn(stuck);
         let late = Clock::System.after(Duration::from_secs(30));
         while !shared.out.lock().is_writing {
             assert!(Clock::System.now() < late, "it does not write");
@@ -246,22 +255,19 @@ fn a_write_to_an_old_connection_blocks_no_new() {
         let mut got = [0; 3];
         server.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"ask");
-        server.write_all(b":2\r\n").unwrap();
-        assert_eq!(shared.wait(&two).unwrap(), Value::Int(2));
+        is_answered(&shared, &two, &mut server, 2);
         connected.send(()).unwrap();
         stuck.join().unwrap().unwrap_err();
         // The failed write concerned the old connection, not the next one.
         let three = ask(shared, None);
-        server.write_all(b":3\r\n").unwrap();
-        assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
+        is_answered(&shared, &three, &mut server, 3);
     });
     drop(old);
 }
 
 #[test]
 fn only_a_few_requests_are_left_for_the_reader_to_write() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
+    let (shared, _pool, one, mut server) = asked();
     shared.out.lock().has_reader = true;
     let mut replies = vec![one, ask(&shared, None)];
     for left in 1..=MOST_LEFT {
@@ -306,10 +312,7 @@ fn answered_in_time(
 ) -> (Arc<Reply>, Peer) {
     let (connection, mut server) = connection(pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
-    let reply = shared
-        .send(None, question, deadline, take, |_by| Ok(connection))
-        .map_err(|(failure, _)| failure)
-        .unwrap();
+    let reply = send(&shared, connection, deadline, take);
     server.write_all(b":1\r\n").unwrap();
     while Clock::System.now() < deadline {
         std::thread::yield_now();
@@ -336,8 +339,7 @@ fn a_timely_reply_counts_even_if_handled_late() {
 
 #[test]
 fn an_expired_readers_queued_requests_are_written() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
+    let (shared, _pool, one, mut server) = asked();
     shared.out.lock().has_reader = true;
     let replies = [one, ask(&shared, None), ask(&shared, None)];
     assert_eq!(shared.out.lock().unsent, 1);
@@ -355,8 +357,7 @@ fn an_expired_readers_queued_requests_are_written() {
 #[cfg(unix)]
 #[test]
 fn a_failed_write_leaves_earlier_requests_in_doubt() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, server) = first(&shared, &pool);
+    let (shared, pool, one, server) = asked();
     drop(server);
     let two = ask(&shared, None);
     for sent in [one, two] {
@@ -364,17 +365,14 @@ fn a_failed_write_leaves_earlier_requests_in_doubt() {
     }
     let (next, server) = connection(&pool);
     drop(server);
-    let alone =
-        shared.send(None, question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let alone = send(&shared, next, soon(), None);
     assert!(matches!(shared.wait(&alone), Err(Failure::Refused(_))));
 }
 
 #[test]
 fn without_a_reader_callers_write_their_own_requests() {
-    let (shared, pool) = (SharedConnection::new(), pool());
-    let (one, mut server) = first(&shared, &pool);
-    server.write_all(b":1\r\n").unwrap();
-    assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
+    let (shared, _pool, one, mut server) = asked();
+    is_answered(&shared, &one, &mut server, 1);
     for _ in 0..ENOUGH_SENT + 2 {
         ask(&shared, None);
         assert_eq!(shared.out.lock().unsent, 0, "nobody would write it");
@@ -388,10 +386,7 @@ fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {
         let deadline = Clock::System.after(limit);
-        shared
-            .send(None, question, deadline, None, |_| Ok(connection))
-            .map_err(|(failure, _)| failure)
-            .unwrap()
+        send(&shared, connection, deadline, None)
     };
     let (connection_of_one, mut server) = connection(&pool);
     let reply = within(limit + limit / 32, connection_of_one);
