@@ -12,7 +12,7 @@
 --                     'wait'       as 'yield', and joins the queue if the lock is not granted
 --                     'stand'      as 'wait', for a client that may be in the queue already
 --                     'next'       the client was notified that it is next, and ignores a newer reservation
---                     'stand_for'  as 'wait', for an election; does not join a queue of three
+--                     'stand_for'  as 'wait', for an election; does not join a queue that already has three clients
 --                     Any mode from 'wait' on may end in a digit: the client's link
 -- ARGV[5] max_ms     in how many ms the hold ends at the latest, for people to read. 'cached': the client caches the lock
 --                    until a recall (see `recall.lua`). Left out, as is `place`, if neither applies
@@ -38,7 +38,7 @@ local ttl_ms = redis.call('pttl', lock)
 local function take(lock, owner, lease_ms, max_ms, place)
   -- Checks first what would otherwise fail half-way: PEXPIRE if the user may not run it, and HSET for lack of memory.
   if not redis.acl_check_cmd then
-    -- Before Redis 7: on an absent key these two commands write nothing, but raise both errors: SET if memory is out.
+    -- Before Redis 7: these two commands write nothing to an absent key, but raise the same two errors.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then

@@ -50,7 +50,7 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Removes dead waiters from the head, and waiters without a time, for which Redisson would wait for ever.
+-- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false

@@ -51,7 +51,7 @@ end
 -- a missing key would stop the script.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- Removes dead waiters from the head, and waiters without a time, for which Redisson would wait for ever.
+  -- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)

@@ -12,7 +12,7 @@ pub mod window;
 
 use crate::explore::{Explored, World, explore};
 
-/// More states than any rule has.
+/// A limit that is larger than the number of states of any rule.
 const MOST: usize = 12_000_000;
 
 pub struct Rule {

@@ -1,5 +1,5 @@
 -- Takes a lock that is free or that the owner already holds, with count 1. MySQL assigns the columns in order, and later
--- expressions see the new values: so owner, which the others compare, comes last.
+-- expressions see the new values. Therefore owner, which the other expressions compare, comes last.
 --
 -- :name  :token  :owner  :lease_ms  :fenced  :host  :pid  :thread
 -- Changes a row if the lock was taken; the fence is then the statement's insert id.

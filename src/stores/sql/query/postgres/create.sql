@@ -4,7 +4,7 @@
 -- this, since of two clients that create a table at the same time one can fail, even with IF NOT EXISTS.
 --
 -- {table} is the quoted name, {plain} the name without quotes, {has_schema} whether it contains a schema, {create} the
--- CREATE.
+-- statement.
 --
 -- Changes nothing else.
 DO $$ DECLARE others text; BEGIN

@@ -16,7 +16,7 @@ seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint
 
 -- {kept}
--- Ignores a reservation of 700 ms or more: such a one results from a server's clock that was set back.
+-- Ignores a reservation of 700 ms or more, which only a server clock that was set back can cause.
 kept AS MATERIALIZED (
     SELECT max(reserved_until) AS until FROM leasehold_locks_wait_queue
     WHERE id = sha256($1) AND is_next AND client <> $10::text

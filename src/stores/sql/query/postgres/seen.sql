@@ -1,10 +1,11 @@
 -- Reads what a client must know of the server and of the tables, in one statement: each further statement would cost a
 -- round trip.
--- Returns one row: the server process of this connection, the server's version, whether it is a standby; of the table of
--- locks that
--- the search path finds, the schema, the name, other schemas' tables of that name, and the comment; whether the tables of
--- clients and of the wait queue exist; whether the user may use the wait queue's table, or may take no locks; the search
--- path's schemas.
+-- Returns one row:
+--   the server process of this connection, the server's version, whether it is a standby;
+--   of the table of locks that the search path finds: schema, name, tables of that name in other schemas, comment;
+--   whether the table of clients exists, whether the wait queue's table exists;
+--   whether the user needs no more rights: may use the wait queue's table, or cannot take locks anyway;
+--   the schemas of the search path.
 SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery(),
     n.nspname, c.relname, (
         SELECT string_agg(other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname), E'\n' ORDER BY 1)

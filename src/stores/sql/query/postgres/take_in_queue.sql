@@ -10,10 +10,10 @@
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
 -- $9 keeper: the channel for a recall, if the client caches the lock (NULL: it does not)  $10 client
 -- $11 channel  $12 reserved_ms: for how long a freed lock is to be reserved for the client
--- Returns one row: the fence (NULL: not taken), token, owner, holds and remaining_ms as they were before, the channel for a
--- recall to its holder (NULL: the lock is not cached), for how many ms the lock is reserved for another client (NULL: it is
--- not), whether the client joined the queue of a lock that became free meanwhile, a setting of the commit; and, if the
--- client left the queue by taking the lock, how many clients were in the queue.
+-- Returns one row: the fence (NULL: not taken); token, owner, holds and remaining_ms as they were before; the channel for a
+-- recall to its holder (NULL: the lock is not cached); for how many ms the lock is reserved for another client (NULL: it is
+-- not); whether the client joined the queue of a lock that became free meanwhile; a setting of the commit, to be ignored;
+-- how many clients were in the queue, if this one took the lock from there (NULL: it did not).
 WITH {seen}, {kept}, took AS (
     {insert} {unless_kept}
     {or_update}

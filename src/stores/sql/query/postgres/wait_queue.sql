@@ -3,7 +3,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold_locks_wait_queue (
     client     text NOT NULL,          -- the id of a client that waits for the lock
     channel    text NOT NULL,          -- the channel on which the client is notified that it is next
     since      timestamptz NOT NULL,   -- when the client joined; orders the queue
-    seen       timestamptz NOT NULL,   -- when the client last made an attempt, with an error of up to 2 s
+    seen       timestamptz NOT NULL,   -- when the client last made an attempt; written at most every 2 s
     is_next    boolean NOT NULL,       -- notified that it is next, without an attempt since
     reserved_until timestamptz,            -- is_next: end of the reservation; otherwise: its length, as a time since 1970
     PRIMARY KEY (id, client),
