@@ -10,13 +10,13 @@ pub trait World: Clone {
 
     fn actions(&self) -> Vec<Self::Action>;
 
-    /// Why a state is forbidden, if it is.
+    /// The state after this action.
     fn act(&self, action: &Self::Action) -> Self;
 
     /// The fault of this state, in words.
     fn wrong(&self) -> Option<String>;
 
-    /// The text that distinguishes this state from others; times count from now.
+    /// A text that differs between different states. Times in it are relative to the present.
     fn key(&self) -> String;
 }
 
@@ -41,10 +41,10 @@ fn digest(key: &str) -> u128 {
     half(1) << 64 | half(2)
 }
 
-/// Visits all states that this one leads to, up to `most`; stops at the first wrong one.
+/// Visits all states that are reachable from `start`, at most `most`. Stops at the first bad state.
 pub fn explore<W: World>(start: W, most: usize) -> Explored {
     let mut seen = HashSet::from([digest(&start.key())]);
-    // How each state was reached: from which state, and by which action.
+    // For each state: the state before it, and the action between them.
     let mut ways: Vec<(usize, Option<W::Action>)> = vec![(0, None)];
     let mut explored = Explored { states: 1, steps: 0, deepest: 0, wrong: None, is_cut: false };
     let mut queue = VecDeque::from([(start, 0, 0)]);

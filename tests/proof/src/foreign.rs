@@ -1,18 +1,18 @@
-//! Redisson as another client: its requests, with gaps for what differs between requests, and its reading of
-//! the answers. Tests overhear the requests; none is written here.
+//! Redisson as another client: templates of its requests, and how it reads the answers. A test records the
+//! requests from a real Redisson, so none is written here.
 
 use std::collections::BTreeMap;
 
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long Redisson would wait for a fair lock: longer than these worlds last, since it removes waiters
-/// after that.
+/// How long Redisson's waiters are willing to wait for a fair lock. After that time Redisson removes waiters,
+/// so it is longer than these worlds last.
 const WAIT_MS: u64 = 10_000;
 /// How long the outcome of a release is remembered.
 const LASTS_MS: u64 = 5000;
 
-/// Gaps in a template.
+/// Placeholders in a template.
 pub const OWNER: &str = "<owner>";
 pub const LEASE: &str = "<lease>";
 pub const WAIT: &str = "<wait>";
@@ -32,18 +32,18 @@ pub enum Part {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// One more level.
+    /// Acquires the lock, or one more level.
     Acquire,
-    /// One level less.
+    /// Releases one level.
     Release,
     Renew,
     /// Leaves the queue of a fair lock.
     Leave,
     /// Deletes the record of a release's outcome.
     Forget,
-    /// Takes a free fair lock without waiting. No client in the worlds does.
+    /// Takes a free fair lock without waiting. No client in these worlds does this.
     Try,
-    /// Ends any hold. No client in the worlds does.
+    /// Frees the lock, whoever holds it. No client in these worlds does this.
     Force,
 }
 
@@ -54,13 +54,13 @@ pub struct Template {
     pub arguments: Vec<String>,
 }
 
-/// The overheard requests.
+/// What Redisson sends, as recorded by a test.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// The scripts, by their names in templates.
+    /// The scripts, by the names that templates use.
     pub scripts: BTreeMap<String, String>,
     pub requests: BTreeMap<(Part, Verb), Template>,
-    /// The channels of its waiters.
+    /// The channels on which Redisson's waiters listen.
     pub channels: BTreeMap<Part, String>,
 }
 
@@ -70,7 +70,7 @@ pub struct Filling<'a> {
     pub lease_ms: u64,
     pub wait_ms: u64,
     pub now_ms: u64,
-    /// The number of the owner's release that this request is, or is about.
+    /// The id of the release that this request sends, or whose record it deletes.
     pub unlock: u8,
 }
 
@@ -85,14 +85,14 @@ impl Filling<'_> {
     }
 }
 
-/// The suffix of the key that remembers a release's outcome.
+/// The suffix of the key that records a release's outcome.
 #[must_use]
 pub fn unlock_id(unlock: u8) -> String {
     format!("{unlock:032x}")
 }
 
 impl Part {
-    /// The part of a lock of that kind that an owner takes.
+    /// The part of a lock of this kind that an owner takes.
     ///
     /// # Panics
     ///
@@ -126,7 +126,7 @@ impl Foreign {
         }
     }
 
-    /// The request, as sent at this time.
+    /// Fills in the template of a request, as sent at this time.
     #[must_use]
     pub(crate) fn call(&self, kind: Kind, op: Op, who: &Who, now_ms: u64, unlock: u8) -> Call {
         let verb = match op {

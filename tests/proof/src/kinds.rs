@@ -12,17 +12,17 @@ const LOCK: &str = "{l}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// With this count, in this queue mode.
+    /// Wants this hold count, in this queue mode.
     Acquire(u8, Turn),
     Renew,
-    /// Leaves this number of levels.
+    /// Keeps this number of levels.
     Release(u8),
-    /// To this owner with that number.
+    /// Passes the lock to this owner, under this owner number.
     HandOff(usize, u32),
     Leave,
     /// Undoes an acquire of unknown outcome.
     Undo,
-    /// Redisson's only: forgets the outcome of a release.
+    /// Only Redisson sends this: deletes the record of a release's outcome.
     Forget,
 }
 
@@ -36,10 +36,10 @@ pub enum Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Answer {
     Granted(Option<u64>),
-    /// With the remaining time, if known.
+    /// The lock is busy, for this time if known.
     Busy(Option<u64>),
     InLine(Option<u64>, Why),
-    /// The owner has nothing.
+    /// The owner does not hold the lock.
     Lost,
     Freed,
     StillHeld,
@@ -63,7 +63,7 @@ pub enum Kind {
     Fair,
     /// Owners with even numbers read, the others write.
     ReadWrite,
-    /// With this number of permits.
+    /// A semaphore with this number of permits.
     Semaphore(u8),
 }
 
@@ -74,17 +74,19 @@ pub struct Call {
     pub arguments: Vec<String>,
 }
 
-/// The client that is Redisson.
+/// The number of the client that runs Redisson.
 pub const FOREIGN: usize = 9;
 
-/// A UUID of version 8: releases notify the queue. Redisson's have version 4.
+/// A client's UUID. Version 8 means that the client's releases notify the wait queue; Redisson's ids have
+/// version 4.
 #[must_use]
 pub fn client_id(client: usize) -> String {
     let version = if client == FOREIGN { 4 } else { 8 };
     format!("00000000-0000-{version}000-8000-00000000000{client}")
 }
 
-/// An owner: a client and its number, which changes if an earlier request may still arrive.
+/// An owner: a client and an owner number. The number changes if an earlier request under it may still
+/// arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
     pub owner: usize,
@@ -113,14 +115,15 @@ fn request(who: &Who) -> String {
 }
 
 impl Kind {
-    /// The keys that exist at the start.
+    /// Creates the keys that exist at the start.
     pub fn prepare(self, server: &mut Server) {
         if let Kind::Semaphore(permits) = self {
             server.call(&texts(&["set", LOCK, &permits.to_string()]));
         }
     }
 
-    /// Whether a client's threads have a local queue, of which only the head asks while one of them holds or waits.
+    /// Whether a client's threads have a local queue. While one of them holds or waits, only the first in
+    /// that queue sends requests.
     #[must_use]
     pub fn queues_here(self) -> bool {
         matches!(self, Kind::Plain | Kind::Fenced)
@@ -145,7 +148,7 @@ impl Kind {
         who.owner.is_multiple_of(2)
     }
 
-    /// Whether these two must not hold together.
+    /// Whether these two owners must not hold the lock at the same time.
     #[must_use]
     pub fn excludes(self, one: usize, other: usize) -> bool {
         match self {
@@ -160,7 +163,7 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// The messages that wake a waiter: those to this client, or all releases.
+    /// The channel on which a waiter listens: its client's own channel, or the one for all releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
@@ -174,7 +177,7 @@ impl Kind {
         }
     }
 
-    /// The call for a request. `to`: the new owner of a hand-off.
+    /// The script call for a request. `to` is the new owner of a hand-off.
     #[must_use]
     pub fn call(self, op: Op, who: &Who, to: Option<&Who>, waited_ms: u64) -> Call {
         let id = who.id();
@@ -327,14 +330,15 @@ impl Kind {
                 Answer::Granted(fence)
             }
             (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
-            // The server has lost the semaphore, which is an error.
+            // The semaphore is missing since the server lost its data; the caller gets an error.
             (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "queued") => {
                 let is_first = rest.get(2).and_then(text).as_deref() == Some("first");
                 let why = match rest.get(1).and_then(text).as_deref() {
-                    // Readers of Redisson may join ours, and the last of them may release. The first waiter
-                    // therefore listens to their releases too, from 25 ms on, and here at once
-                    // (`ReleaseWatch` in `src/engine/acquire/waiting/wait_mode.rs`).
+                    // Redisson's readers may share the lock with ours, and the last of them to release does
+                    // not notify our queue. Therefore the first waiter also listens to their releases: in the
+                    // library after 25 ms, in this model at once (`ReleaseWatch` in
+                    // `src/engine/acquire/waiting/wait_mode.rs`).
                     Some("soon") if is_first && self == Kind::ReadWrite => Why::Foreign,
                     Some("ours" | "soon") => Why::Ours,
                     Some("foreign" | "any") => Why::Foreign,
@@ -353,7 +357,7 @@ impl Kind {
         })
     }
 
-    /// The owner's number of levels on the server.
+    /// The owner's hold count on the server.
     #[must_use]
     pub fn count(self, server: &Server, who: &Who) -> u8 {
         if let Kind::Semaphore(_) = self {
@@ -373,8 +377,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether no call fails for a user without this command, which only serves the wait queue, names
-    /// holders, or wakes.
+    /// Whether all calls still work for a user who may not run this command. Such commands only serve the
+    /// wait queue, read holders' names, or wake waiters.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zcard", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -385,15 +389,16 @@ impl Kind {
         }
     }
 
-    /// Whether a key may have no end: counters, a semaphore itself, and Redisson's fair queue, whose places
-    /// have ends.
+    /// Whether a key may have no expiry. These are counters, a semaphore itself, and Redisson's fair queue,
+    /// whose places have expiry times of their own.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");
         is_queue || self.may_be_left(key) && !key.starts_with("leasehold_")
     }
 
-    /// Whether a key may remain when all are done: the records of a semaphore's requests end by themselves.
+    /// Whether a key may remain after all owners are done: the records of a semaphore's requests expire by
+    /// themselves.
     #[must_use]
     pub fn may_be_left(self, key: &str) -> bool {
         let is_semaphore = matches!(self, Kind::Semaphore(_)) && key == LOCK;
@@ -421,7 +426,7 @@ impl Kind {
         let is_absent = Kind::is_free(server);
         match self {
             Kind::Plain | Kind::Fenced => {
-                // Redisson does not know reservations.
+                // Redisson ignores reservations.
                 is_absent && (who.is_foreign() || !server.keys.contains_key("leasehold_lock_next:{l}"))
             }
             Kind::Fair => {
@@ -432,7 +437,7 @@ impl Kind {
                 is_absent
                     && match value("redisson_lock_queue:{l}") {
                         Some(Value::List(queue)) => queue.front() == Some(&who.id()),
-                        // Redisson may have removed a waiter that keeps its place alive.
+                        // Redisson may have removed a living waiter from the queue. Its heartbeat remains.
                         _ => match value("leasehold_lock_heartbeat:{l}") {
                             Some(Value::Sorted(heartbeats)) => {
                                 heartbeats.iter().any(lives) || who.is_foreign()
@@ -443,7 +448,7 @@ impl Kind {
             }
             Kind::ReadWrite => {
                 let reads = Kind::reads(who);
-                // Redisson knows neither reservations nor turns of readers and writers.
+                // Redisson ignores reservations and the turns of readers and writers.
                 if who.is_foreign() {
                     return is_absent || reads && is_read(server);
                 }
@@ -488,7 +493,7 @@ fn is_read(server: &Server) -> bool {
     }
 }
 
-/// Whether the first writer in the queue has waited for so long that later readers wait for it.
+/// Whether the first writer in the queue has waited so long that new readers wait for it.
 fn a_writer_waits_long(server: &Server) -> bool {
     match server.keys.get("leasehold_lock_queue:{l}").map(|entry| &entry.value) {
         Some(Value::Sorted(line)) => {
@@ -498,7 +503,7 @@ fn a_writer_waits_long(server: &Server) -> bool {
     }
 }
 
-/// Whether readers that waited for the last write may still come before the next writer.
+/// Whether the next writer must wait for readers that waited during the last write.
 fn are_readers_expected(server: &Server) -> bool {
     let Some(Value::Sorted(readers)) =
         server.keys.get("leasehold_rwlock_readers:{l}").map(|entry| &entry.value)

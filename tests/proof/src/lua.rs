@@ -17,11 +17,11 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// `knows_acl`: whether scripts can ask for the user's permissions, as since Redis 7.0.
+    /// `knows_acl`: whether scripts can query the user's permissions, as on Redis 7.0 and later.
     ///
     /// # Panics
     ///
-    /// If a script is no Lua.
+    /// If a text is not valid Lua.
     #[must_use]
     pub fn new(texts: &BTreeMap<String, String>, knows_acl: bool) -> Scripts {
         let lua = Lua::new();
@@ -76,7 +76,7 @@ impl Scripts {
     }
 }
 
-/// A command's argument. Lua writes a number with up to 14 digits.
+/// An argument of a command, as text. Lua writes a number with up to 14 digits.
 fn word(value: &LuaValue) -> mlua::Result<String> {
     match value {
         LuaValue::String(text) => Ok(text.to_str()?.to_owned()),
@@ -86,7 +86,7 @@ fn word(value: &LuaValue) -> mlua::Result<String> {
     }
 }
 
-/// The server's text of a number: 17 digits, and no point in whole ones.
+/// How the server writes a number: with 17 digits, and without a decimal point if the number is whole.
 fn lua_number(number: f64) -> String {
     if number.fract() == 0.0 && number.abs() < 1e17 { format!("{number:.0}") } else { number.to_string() }
 }
@@ -115,7 +115,7 @@ fn one(lua: &Lua, field: &str, text: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The server's answer for a script's result: a list ends at its first nil.
+/// The server's reply for a script's result. As in Redis, a list ends at its first nil.
 fn from_lua(value: &LuaValue) -> Reply {
     match value {
         LuaValue::String(text) => Reply::Text(text.to_string_lossy()),
@@ -152,7 +152,7 @@ fn folder() -> PathBuf {
 ///
 /// # Panics
 ///
-/// If the list has another form.
+/// If the list in `script.rs` cannot be parsed.
 #[must_use]
 pub fn load(change: &dyn Fn(&str, String) -> String) -> BTreeMap<String, String> {
     let list = fs::read_to_string(folder().join("script.rs")).expect("the list of scripts");

@@ -23,10 +23,10 @@ const CALM: Limits = Limits {
     refused: None,
 };
 
-/// Two clients whose user may not use a command; something ends.
+/// Two clients whose user may not run one command. Time may reach one expiry.
 pub const REFUSED: Limits = Limits { spans: 1, renewals: 1, reentries: 1, gives_up: 1, ..TWO };
 
-/// Two clients with an owner each, for what takes more states.
+/// Two clients with one owner each, for worlds that would otherwise have too many states.
 const TWO: Limits = Limits { owners: &[0, 1], ..CALM };
 
 const THREE: Limits = Limits { owners: &[0, 1, 2], ..CALM };
@@ -95,11 +95,11 @@ pub const WORLDS: [Described; 15] = [
 /// The kinds that Redisson shares with us in the mixed worlds.
 pub const MIXED_KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::ReadWrite];
 
-/// Two clients of ours with an owner each, and Redisson.
+/// Two clients of this crate with one owner each, and Redisson.
 const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
 
-/// Those with Redisson in them. Of a read-write lock it is a reader in them, and in the same ones once more
-/// the writer.
+/// The worlds with Redisson. For a read-write lock each is explored twice: Redisson reads in one, and writes
+/// in the other.
 pub const MIXED_WORLDS: [Described; 8] = [
     world(
         "threads",
@@ -135,8 +135,8 @@ pub const MIXED_WORLDS: [Described; 8] = [
     ),
 ];
 
-/// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and
-/// only readers share one that is renewed.
+/// The worlds that matter for a kind. A hand-off needs threads of one client that queue locally, and only
+/// readers share a lock that is renewed.
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     WORLDS.iter().filter(move |world| match world.name {
         "heir" => kind.queues_here(),
@@ -150,7 +150,7 @@ pub fn explored(scripts: &Scripts, kind: Kind, limits: Limits) -> Explored {
     explore(World::new(scripts, kind, limits), 5_000_000)
 }
 
-/// Those of a kind: what Redisson does in them, if it may do either, and whose the owners are.
+/// The mixed worlds of a kind: whether Redisson reads or writes in the world, the world, and its owners.
 pub fn mixed_worlds(kind: Kind) -> impl Iterator<Item = (&'static str, &'static Described, Limits)> {
     let orders = move |world: &'static Described| {
         let last = world.limits.owners;

@@ -13,11 +13,12 @@ use redis::{Connection, Value};
 const SEQUENCES: u64 = 2000;
 const LENGTH: usize = 60;
 
-/// Commands in one script, at the most: what it has written before decides what a server without memory lets
-/// it do.
+/// The maximum number of commands in one script. Several are needed, since a server that is out of memory
+/// allows a command only after an earlier write of the script.
 const IN_ONE: usize = 3;
 
-/// Runs the commands in the server's script engine, as the scripts do. Errors come as their first word.
+/// Runs the commands by the server's script engine, as the library's scripts do. Of an error, only the first
+/// word is returned.
 const RUN: &str = "
     local function plain(reply)
         if type(reply) ~= 'table' then return reply end
@@ -47,7 +48,7 @@ const FORMS: &str = "\
     zrank K F; zcount K N N; zcount K N +inf; zrange K N N; zrange K N N WITHSCORES; \
     zrangebyscore K N N LIMIT N N; zpopmin K; zremrangebyscore K N N";
 
-/// A command with few keys, so that they meet.
+/// A random command. There are few different keys, so that commands meet on them.
 fn command(random: &mut Random) -> Vec<String> {
     let forms: Vec<&str> = FORMS.split("; ").collect();
     let form = random.of(&forms);
@@ -63,7 +64,8 @@ fn command(random: &mut Random) -> Vec<String> {
     form.split(' ').map(word).map(str::to_owned).collect()
 }
 
-/// Any limit makes the memory full, since the server itself needs more than that.
+/// Sets or removes a memory limit of one byte. Since the server always needs more, its memory then counts as
+/// full.
 fn fill(connection: &mut Connection, is_full: bool) {
     redis::cmd("CONFIG")
         .arg(&["SET", "maxmemory", if is_full { "1" } else { "0" }])
@@ -92,7 +94,7 @@ fn the_model_answers_as_a_server_does() {
         let mut is_full = false;
         fill(&mut connection, is_full);
         let (mut random, mut sent) = (Random(seed), Vec::new());
-        // All states of the server that its answers so far allow.
+        // All models whose answers so far equal the server's.
         let mut models = vec![Server::default()];
         for _ in 0..LENGTH {
             if random.below(20) == 0 {
@@ -108,15 +110,15 @@ fn the_model_answers_as_a_server_does() {
                 .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
-            // Keys end by the time at which the script began, and other commands have the time now, or all
-            // the same: by the version.
+            // Depending on the server's version, a script sees one time from its beginning to its end, or
+            // keys expire by that time and other commands see the present time.
             let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };
             let [Reply::Text(seconds), Reply::Text(micros)] = time.as_slice() else { panic!("{time:?}") };
             let seconds = seconds.parse::<u64>().expect("seconds");
             let now_us = seconds * 1_000_000 + micros.parse::<u64>().expect("microseconds");
-            // A list in an answer ends at its first nil.
+            // In a script's reply, a list ends at its first nil.
             let of_server: Vec<Reply> = answers
                 .iter()
                 .map(|answer| match answer {

@@ -1,7 +1,7 @@
-//! Redisson beside us, in all states of some small worlds: its scripts are those that it sends while this
-//! test runs. The numbers are those of docs/figures.
+//! Explores worlds in which Redisson shares locks with this crate. Redisson's scripts are recorded from a real
+//! Redisson while this test runs. The page in docs/figures has the numbers of states.
 //!
-//! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
+//! `LEASEHOLD_BLESS=1 ./check proof` writes these numbers.
 
 mod changed;
 mod overhear;
@@ -22,7 +22,7 @@ use redis::Connection;
 const SEQUENCES: u64 = 250;
 const LENGTH: usize = 40;
 
-/// Head: the file, the kind of lock, and by what words the change is found.
+/// The head of each change: the file, the kind of lock, and words of the expected fault.
 const MUTANTS: &str = r#"
 acquire_rest.lua | Plain | two hold it
 -   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
@@ -58,7 +58,7 @@ rw_release.lua | ReadWrite | nobody wakes
 +   redis.pcall('publish', channel, 'free')
 "#;
 
-/// The number of the first worlds, those without Redisson, that do not see these mutants.
+/// How many of these mutants, from the first on, are not found in the worlds without Redisson.
 const ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {
@@ -126,7 +126,7 @@ fn each_mutant_is_found_beside_redisson_and_not_without() {
     page::has("mixed mutants", columns, &found.into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// All keys in order, with their values and remaining times.
+/// A script that reads all keys in order, with their values and remaining times.
 const DUMP: &str = "
     local read = {
         string = function(key) return redis.call('get', key) end,
@@ -170,7 +170,7 @@ fn evaluated(connection: &mut Connection, text: &str, keys: &[String], arguments
     reply(&answer.expect("an answer of the server"))
 }
 
-/// The same, but for times, which may be apart by so much.
+/// Whether two replies are equal, except that times may differ by up to `apart`.
 fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
     let time = |reply: &Reply| match reply {
         Reply::Number(number) => Some(*number),
@@ -189,8 +189,8 @@ fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
     }
 }
 
-/// Three owners of Redisson's ask a server and the model for the same in random order. Keys go in between as
-/// if they had ended.
+/// Three owners of Redisson send the same random requests to a server and to the model. Between requests,
+/// keys are deleted as if they had expired.
 #[test]
 fn the_model_answers_redisson_as_a_server_does() {
     let Some(foreign) = overhear::redisson() else { return };
@@ -208,7 +208,7 @@ fn the_model_answers_redisson_as_a_server_does() {
         let begun_ms = now_us(&mut connection) / 1000;
         for _ in 0..LENGTH {
             let (part, verb) = *requests[random.below(requests.len())];
-            // Times differ by so much that a few milliseconds decide nothing.
+            // Leases differ by so much that a few milliseconds do not change an answer.
             let filling = Filling {
                 owner: random.of(&["one:1", "one:2", "two:1"]),
                 lease_ms: [45_000, 65_000][random.below(2)],
@@ -229,7 +229,7 @@ fn the_model_answers_redisson_as_a_server_does() {
             let dumped = evaluated(&mut connection, DUMP, &[], &[]);
             apart += now_us(&mut connection) / 1000 - model.now_us / 1000 + 1;
             if apart > 4000 {
-                // The machine stalled, so times may have decided an answer.
+                // The machine was too slow, so passed time may have changed an answer.
                 break;
             }
             let of_model = scripts.run(&mut model, &call.script, &call.keys, &call.arguments);
@@ -242,6 +242,6 @@ fn the_model_answers_redisson_as_a_server_does() {
         }
     }
     println!("{SEQUENCES} sequences of {LENGTH} requests, {} sorts of answers", answers.len());
-    // Each request was answered, and acquires and releases in more than one way.
+    // All requests were answered. Acquires and releases were answered in more than one way.
     assert!(answers.len() >= foreign.requests.len() + 6, "{answers:#?}");
 }

@@ -1,6 +1,7 @@
-//! Each kind of lock in all states of some small worlds. The numbers are those of docs/figures.
+//! Explores each kind of lock in all states of some small worlds. The page in docs/figures has the numbers of
+//! states.
 //!
-//! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
+//! `LEASEHOLD_BLESS=1 ./check proof` writes these numbers.
 
 mod page;
 

@@ -1,4 +1,4 @@
-//! The models find a wrong script: a change of each kind, and the property that it breaks.
+//! Mutants: each changes one script, and the models must find the property that the change breaks.
 
 mod changed;
 mod page;
@@ -7,7 +7,8 @@ use changed::{Change, kind_named};
 use leasehold_proof::lua::{self, Scripts};
 use leasehold_proof::worlds::{explored, worlds};
 
-/// Head: the file, the kind in which the change is found, and by what words.
+/// The head of each change: the file, the kind of lock whose worlds find the change, and words of the
+/// expected fault.
 const MUTANTS: &str = r#"
 acquire_rest.lua | Plain | two hold it
 -   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
@@ -194,8 +195,8 @@ semaphore_release.lua | Semaphore(1) | a full server refuses
 - redis.call('pexpire', request, lasts_ms)
 "#;
 
-/// Changes that no model can find, since what they leave undone is done by another line soon after: in which
-/// file, what, and by what it is made good.
+/// Changes that no model can find, since another line soon makes up for them: the file, the removed code, and
+/// what makes up for it.
 const ARGUED: &[(&str, &str, &str)] = &[
     (
         "acquire_rest.lua",

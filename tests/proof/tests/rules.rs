@@ -1,5 +1,5 @@
-//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are
-//! those of docs/figures.
+//! The rules that are in no script, explored in all states of their small worlds, both intact and broken. The
+//! page in docs/figures has the numbers of states.
 
 mod page;
 

@@ -1,8 +1,7 @@
-//! A lock that nobody owns can be taken, whatever its hash still says, and no key is without an end; of a semaphore's
-//! permits none is lost, and none is there twice.
-//!
-//! The scripts alone, without the clients of the worlds: owners of three sorts, whose claims say nothing more, how
-//! long they hold at most, or that they keep the lock, send whatever they like in any order.
+//! The scripts alone, without the clients of the worlds. A lock that nobody owns can be acquired, whatever
+//! fields its hash still has. No key lacks an expiry. No permit of a semaphore is lost or counted twice.
+//! Owners of three sorts send any requests in any order: those whose claims have no notes, those with a
+//! maximum hold time, and those that cache the lock.
 
 mod changed;
 
@@ -16,12 +15,13 @@ use leasehold_proof::server::{Entry, Reply, Server, Value, commands};
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
-/// Stands in place of a refused command: the server has no memory left.
+/// Used instead of the name of a refused command: the server is out of memory.
 const MEMORY: &str = "memory";
-/// Enough for two owners after each other, each with a re-entry and two requests to end it.
+/// How many requests are sent in a row. This suffices for two owners one after the other, each with a
+/// re-entry and two requests to end its hold.
 const DEPTH: usize = 7;
 
-/// The owners: one for each sort of claim, two of one client.
+/// The owners: one for each sort of claim. Two of them belong to one client.
 const PLAIN: &str = "00000000-0000-8000-8000-000000000001:1";
 const LIMITED: &str = "00000000-0000-8000-8000-000000000001:2";
 const KEEPS: &str = "00000000-0000-8000-8000-000000000002:1";
@@ -51,12 +51,12 @@ struct Scene {
     name: &'static str,
     requests: Vec<Request>,
     fresh: Vec<Request>,
-    /// Hashes that earlier versions left behind.
+    /// Hashes as earlier versions of the crate may have left them.
     begins: Vec<Vec<(&'static str, &'static str)>>,
     kind: Kind,
 }
 
-/// Plain locks, alone and several at once; `counters`: fenced ones.
+/// Plain locks, one at a time and several at once. With `counters` they are fenced.
 fn mutex(name: &'static str, counters: bool) -> Scene {
     let (lock, other) = (LOCKS[0], LOCKS[1]);
     let keys = if counters { vec![lock, "redisson_lock_token:{l}"] } else { vec![lock] };
@@ -74,7 +74,8 @@ fn mutex(name: &'static str, counters: bool) -> Scene {
         for left in ["1", "0"] {
             requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, said, CHANNEL]));
         }
-        // A clean-up, which does not know what another request under this number has said.
+        // A clean-up does not know whether an earlier request under this owner number wrote notes, so it
+        // always deletes them.
         requests.push(request("RELEASE", &[lock], &[owner, "0", LEASE, "1", CHANNEL]));
         requests.push(request("RELEASE_ALL", &[lock, other], &[owner, CHANNEL, owner, CHANNEL]));
         requests.push(request("RENEW", &[lock], &[owner, LEASE]));
@@ -152,10 +153,10 @@ fn read_write() -> Scene {
 
 /// The permits of a semaphore in a scene.
 const PERMITS: i64 = 2;
-/// No script: time passes, for longer than a lease.
+/// Used instead of the name of a script: time passes, longer than a lease.
 const PASS: &str = "time";
 
-/// Permits without a lease: each request is remembered.
+/// Permits without a lease: the server records each request's outcome.
 fn semaphore() -> Scene {
     let (permits, lasts) = (LOCKS[0], "5000");
     let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
@@ -194,7 +195,7 @@ fn permits() -> Scene {
 const OUT: &str = "{l}:timeout";
 
 fn is_granted(script: &str, reply: &Reply) -> bool {
-    // This has a fence, or '', for each lock that was taken.
+    // The reply of this script has a fence, or '', for each lock that was taken.
     let least = if script == "ACQUIRE_ALL" { 2 } else { 1 };
     match reply {
         Reply::Text(word) => word == "granted",
@@ -206,13 +207,13 @@ fn is_granted(script: &str, reply: &Reply) -> bool {
 }
 
 impl Scene {
-    /// Whether a client would send the request: clients return only what they were granted.
+    /// Whether a client would send the request. A client only gives back what it was granted.
     fn is_sent(request: &Request, server: &Server) -> bool {
         let is_release = request.0 == "SEMAPHORE_RELEASE" && request.2[2] == "release";
         !is_release || server.keys.contains_key(&request.1[1])
     }
 
-    /// The permits that owners have, and those of them whose leases are over.
+    /// How many permits owners have, and for how many of these the lease has ended.
     fn out(server: &Server) -> (i64, i64) {
         let (mut out, mut over) = (0, 0);
         for (key, entry) in &server.keys {
@@ -229,7 +230,7 @@ impl Scene {
         (out, over)
     }
 
-    /// The fault of a state that `request` has led to, in words.
+    /// The fault, in words, of a state that `request` has led to.
     fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
         let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
         if let Some((key, _)) = server.keys.iter().find(endless) {
@@ -249,7 +250,8 @@ impl Scene {
                 return None;
             }
         }
-        // Those who stand in the queue of a fair lock come first.
+        // While clients wait in the queue of a fair lock, a new owner cannot acquire the lock, so this is not
+        // checked.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
@@ -261,8 +263,8 @@ impl Scene {
         refused.map(|request| format!("nobody owns it, and {} does not get it", request.0))
     }
 
-    /// All states that up to `DEPTH` requests lead to, of users that may not use a command; the first fault, with
-    /// the requests.
+    /// Explores all states that up to `DEPTH` requests lead to, for users that may not run a command. Returns
+    /// the first fault with the requests that led to it.
     fn explore(&self, scripts: &Scripts, refused: Option<&str>) -> Result<usize, String> {
         let (mut seen, mut ahead) = (HashSet::new(), VecDeque::new());
         for fields in &self.begins {
@@ -271,7 +273,7 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // The parts of a semaphore with a lease must expire with it.
+                // If the semaphore has a lease, its other keys must expire with it.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {
@@ -330,8 +332,8 @@ fn unowned_locks_can_be_taken_and_every_key_ends() {
     }
 }
 
-/// Head: the scene, the file, the words by which the change is found, and a command that the users may not use
-/// then, if any.
+/// The head of each change: the scene, the file, words of the expected fault and, if any, a command that the
+/// users may not run.
 const MUTANTS: &str = r#"
 plain | acquire_rest.lua | ACQUIRE does not get it
 -   if ttl_ms ~= -2 and drop_ownerless(lock, holders) then
@@ -378,9 +380,9 @@ permits | permits_release.lua | of 2
 
 permits | permits_acquire.lua | does not get it
 - if #back > 0 then
--   -- Removes nothing
+-   -- This write changes nothing.
 + if false then
-+   -- Removes nothing
++   -- This write changes nothing.
 "#;
 
 #[test]

@@ -1,39 +1,44 @@
--- Takes a lock for one owner, once. Repeating it changes nothing but the fence.
+-- Takes a lock for one owner, once. A repetition of the request changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
--- ARGV[1] owner      who wants it
+-- ARGV[1] owner      the owner that wants the lock
 -- ARGV[2] count      the hold count that the owner shall have
--- ARGV[3] lease_ms   how long it shall run, at least
--- ARGV[4] queue_mode  what the wait queue (see `wait_queue.lua`) means to it. 'barge': takes a free lock, even if it is
---                    reserved for another client; 'spin': the same, and recalls a cached lock, as all others below do;
---                    'yield': respects the reservation; 'wait': the same, and joins the queue; 'stand': the same, and may be
---                    in it already; 'next': was notified that it is next, and comes before a newer reservation;
---                    'stand_for': as 'wait', for an election, but does not join a queue of three.
---                    The last four may end in a digit, the client's link
--- ARGV[5] max_ms     when the hold is to end at the latest, for people to read; 'cached': the client caches the lock until a
---                    recall (see `recall.lua`); left out with what follows
--- ARGV[6] place      where the owner is, for people to read
+-- ARGV[3] lease_ms   the minimum time that the lock shall be held from now on
+-- ARGV[4] queue_mode  how the attempt treats the wait queue (see `wait_queue.lua`):
+--                     'barge'      takes a free lock even if the lock is reserved for another client
+--                     'spin'       as 'barge', but recalls a cached lock, as do all modes below
+--                     'yield'      respects a reservation
+--                     'wait'       as 'yield', and joins the queue if the lock is not granted
+--                     'stand'      as 'wait', for a client that may be in the queue already
+--                     'next'       the client was notified that it is next, and ignores a newer reservation
+--                     'stand_for'  as 'wait', for an election; does not join a queue that already has three clients
+--                     Any mode from 'wait' on may end in a digit: the client's link
+-- ARGV[5] max_ms     in how many ms the hold ends at the latest, for people to read. 'cached': the client caches the lock
+--                    until a recall (see `recall.lua`). Left out, as is `place`, if neither applies
+-- ARGV[6] place      where the owner runs, for people to read
 --
--- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'granted', fence, queued}        the same, for a client that stood in the queue; queued: how many did, itself
---                                           included; fence '': none was wanted
---         {'busy', ttl_ms}                  others have it, or it is reserved for another client; -1: for ever
---         {'queued', ttl_ms, why}           the same, and the client is in the queue. why 'ours': the holder's release
---                                           notifies the queue; 'foreign': it does not; 'reserved': it is free and reserved
---         {'queued', ttl_ms, 'ours', 'first'}    the same, and the client is the first in the queue
---         {'queued', ttl_ms, 'full'}        the same, but the client is not in the queue
---         {'lost'}                          count above 1, but the owner has nothing
+-- Returns 'granted' or {'granted', fence}   the owner holds the lock with that count
+--         {'granted', fence, queued}        as above, for a client that was in the queue; queued: how many clients were in
+--                                           it; fence '': no fence was wanted
+--         {'busy', ttl_ms}                  another owner holds the lock, or the lock is reserved; ttl_ms: for how long,
+--                                           -1: for ever
+--         {'queued', ttl_ms, why}           as 'busy', but the client is in the queue. why 'ours': the holder's release
+--                                           notifies the queue; 'foreign': it does not; 'reserved': the lock is free but
+--                                           reserved
+--         {'queued', ttl_ms, 'ours', 'first'}    as above, and the client is the first in the queue
+--         {'queued', ttl_ms, 'full'}        as 'busy'; the client did not join, since the queue was full
+--         {'lost'}                          the count was above 1, but the owner does not hold the lock
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local ttl_ms = redis.call('pttl', lock)
 
--- Makes the owner hold the free lock once; returns the error if that failed.
+-- Grants the free lock to the owner with count 1. Returns the error if that failed.
 local function take(lock, owner, lease_ms, max_ms, place)
-  -- Raises errors that would otherwise come half-way: a missing right to PEXPIRE here, missing memory by the HSET.
+  -- Checks first what would otherwise fail half-way: PEXPIRE if the user may not run it, and HSET for lack of memory.
   if not redis.acl_check_cmd then
-    -- Before Redis 7: on an absent key these two commands write nothing, but raise both errors, the first if memory is out.
+    -- Before Redis 7: these two commands write nothing to an absent key, but raise the same two errors.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
@@ -56,8 +61,8 @@ local function take(lock, owner, lease_ms, max_ms, place)
   end
 end
 
--- Most locks are free and reserved for nobody. Each function that a script defines costs the server up to a fifth of a
--- command, so the functions for other locks come behind this, and behind them `acquire_rest.lua`.
+-- Most locks are free and not reserved. Defining a function costs the server up to a fifth of a command, so the other
+-- cases come later, in `acquire_rest.lua`, after the functions that they need.
 if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or
     queue_mode:find('^[wy]') and not redis.pcall('get', 'leasehold_lock_next:' .. tag)) then
   return take(lock, owner, lease_ms, max_ms, place) or 'granted'

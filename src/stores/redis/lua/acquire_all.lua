@@ -1,16 +1,16 @@
--- Takes several free locks, each for a new owner: those before the first that is held, or reserved for another client (see
--- `reserved.lua`); or all or none, reserved or not.
+-- Takes several free locks, each for a new owner. Stops at the first lock that is held or reserved for another client (see
+-- `reserved.lua`); with `or_none`, takes either all locks or none.
 --
--- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
--- KEYS[number]   counter    the fence counter of a lock that wants a fence
--- ARGV[1]        or_none    '1': none, unless all are free. The caller does not wait, so it ignores reservations ('barge' in
---                           `acquire.lua`)
--- ARGV[2]        locks      how many locks there are
--- ARGV[3*at]     owner      who wants the lock
--- ARGV[3*at+1]   lease_ms   how long it shall run
--- ARGV[3*at+2]   number     which key is its counter; '0': no fence is wanted
+-- KEYS[at]       lock       the hash of each lock: owner -> hold count; fence counters follow after all locks
+-- KEYS[number]   counter    the fence counter of a lock for which a fence is wanted
+-- ARGV[1]        or_none    '1': takes all locks or none, and ignores reservations, since such a caller does not wait
+--                           ('barge' in `acquire.lua`)
+-- ARGV[2]        locks      the number of locks
+-- ARGV[3*at]     owner      the owner that wants the lock
+-- ARGV[3*at+1]   lease_ms   the time that the lock shall be held from now on
+-- ARGV[3*at+2]   number     the index in KEYS of the lock's counter; '0': no fence is wanted
 --
--- Returns {'granted', fence, ...}   for each that was taken its fence, or ''
+-- Returns {'granted', fence, ...}   for each lock that was taken, its fence, or '' if none was wanted
 local or_none, locks = ARGV[1], tonumber(ARGV[2])
 
 local free = locks
@@ -19,7 +19,7 @@ for at = 1, locks do
   local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
   if is_held or or_none ~= '1' and reserved_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
-      redis.call('hexists', lock, '') -- a key that is no lock raises here, before anything is written
+      redis.call('hexists', lock, '') -- fails here, before any write, if the key is no hash
     end
     free = at - 1
     break
@@ -29,7 +29,7 @@ if free < locks and or_none == '1' then
   free = 0
 end
 
--- The first failure; after it `ask` does nothing.
+-- The first error. After an error, `ask` sends no further command.
 local failed
 local function ask(...)
   if failed then
@@ -48,7 +48,7 @@ for at = 1, free do
   local number = tonumber(ARGV[3*at+2])
   local counter = KEYS[number]
   if at == 1 then
-    -- Refuses a user without the right to PEXPIRE before anything is written, as `acquire.lua` does.
+    -- Fails before any write if the user may not PEXPIRE or the server is out of memory, as `acquire.lua` does.
     if not redis.acl_check_cmd then
       redis.call('set', lock, '', 'XX')
       redis.call('pexpire', lock, lease_ms)

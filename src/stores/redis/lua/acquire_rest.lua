@@ -1,4 +1,5 @@
--- Rest of `acquire.lua`, behind the prefixes that it needs: re-entries, fences, and locks that others have or wait for
+-- Rest of `acquire.lua`, after the prefixes that define its functions: re-entries, fences, and locks that are held or
+-- awaited.
 --
 -- Returns what `acquire.lua` returns
 local link = tonumber(queue_mode:sub(-1)) or 0
@@ -6,7 +7,7 @@ if link > 0 then
   queue_mode = queue_mode:sub(1, -2)
 end
 
--- An owner is its client, a colon, and a number.
+-- An owner is written as the client's UUID, which has 36 characters, a colon, and a number.
 local client = owner:sub(1, 36)
 local held, holders, holder, is_cached, is_next = false, false, nil, false, false
 local asks, barges = queue_mode ~= 'barge', queue_mode == 'barge' or queue_mode == 'spin'
@@ -26,7 +27,7 @@ if ttl_ms ~= -2 then
 end
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+    -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
     redis.call('hdel', lock, owner)
     return {'lost'}
   end
@@ -35,8 +36,8 @@ if not held then
   end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
-    -- Ids of clients whose releases notify the queue are UUIDs of version 8; Redisson's, and those of versions of this
-    -- crate without a queue, have version 4.
+    -- If the holder's id is a UUID of version 8, its release notifies the queue. Redisson and versions of this crate
+    -- without a queue use version 4.
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
@@ -47,7 +48,8 @@ if not held then
     why = 'reserved'
   end
   if wait_ms then
-    -- Sent once: the mark is removed after the first recall that the holder's client heard.
+    -- A lock is recalled once: after the holder's client has received the recall, the mark 'leasehold:cached' is
+    -- removed.
     if is_cached and why == 'ours' and recall(lock, holder) then
       redis.pcall('hdel', lock, 'leasehold:cached')
     end
@@ -68,7 +70,8 @@ if not held then
       end
       queue_mode = 'wait'
     end
-    -- A client keeps its place. A notified client that finds the lock taken gets a place before all others.
+    -- A client keeps its place in the queue. A notified client that finds the lock taken gets a place before all
+    -- others.
     local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
       local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
@@ -77,13 +80,14 @@ if not held then
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- A client that joins live ones need not extend the queue's expiry: they do.
+      -- A client that joins living clients need not extend the queue's expiry, since they extend it themselves.
       if (queue_mode ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', queue, 60000) ~= 1 then
         redis.pcall('zrem', queue, client)
         return {'busy', wait_ms}
       end
       is_first = is_first or queue_mode == 'next'
-      -- The first client removes dead ones when it asks again. If the first is dead, any client does.
+      -- The first client removes dead clients in each attempt after it joined. If the first client is dead, any
+      -- client does.
       if is_stale or is_first and queue_mode ~= 'wait' then
         is_first = drop_dead(queue, time[1]) == client
       end
@@ -95,11 +99,11 @@ if not held then
   end
 end
 
--- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
+-- The fence comes first: if the counter is unusable, the error stops the script before it has changed the lock.
 local fence = counter and next_fence(counter)
 
 if held then
-  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
+  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
@@ -113,7 +117,7 @@ if stood or is_next then
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  -- The notification removed the client from the queue, but an earlier request may have put it back.
+  -- The notification removed the client from the queue, but an earlier attempt may have put the client back.
   if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
     notify_next(lock, false)
   end
@@ -122,5 +126,5 @@ if stood or is_next then
     return {'granted', fence or '', behind + 1}
   end
 end
--- Returning a table costs the server as much as running a command.
+-- Without a fence the reply is a plain word, since a table as the reply costs the server as much as a command.
 return fence and {'granted', fence} or 'granted'

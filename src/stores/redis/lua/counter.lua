@@ -1,17 +1,17 @@
--- Asks about a semaphore's permits or a latch's count, or changes them, once for each request.
+-- Reads or changes the number of a semaphore's permits or a latch's count. A repetition changes nothing.
 --
 -- KEYS[1] counter    the number
--- KEYS[2] request    the result of the request, as long as it is remembered
--- KEYS[3] out        the acquired permits of an expirable semaphore; left out otherwise
+-- KEYS[2] request    records the result of this request
+-- KEYS[3] out        the acquired permits, if this is an expirable semaphore; otherwise left out
 -- ARGV[1] what       'ask', 'set_up', 'add', 'add_if_set_up', 'set_to', 'drain', 'count_down' or 'delete'
--- ARGV[2] amount     what to set up or to add, or how many there shall be with those that are out
--- ARGV[3] lease_ms   when what is set up ends by itself; 0: never
--- ARGV[4] lasts_ms   how long the result is remembered
--- ARGV[5] latch      '1': it is a latch, which publishes 1 when it is shut and 0 when it is open
--- ARGV[6] channel    where waiters listen
+-- ARGV[2] amount     the number to set up or to add; for 'set_to', the wanted number of permits, including acquired ones
+-- ARGV[3] lease_ms   for 'set_up': after how many ms the counter expires; 0: never
+-- ARGV[4] lasts_ms   how long the result is recorded
+-- ARGV[5] latch      '1': this is a latch, which publishes 1 when it is shut and 0 when it opens
+-- ARGV[6] channel    the channel on which waiters listen
 --
--- Returns {'count', number}   the number, or what came of the change: see `Counting`
---         {'none'}            nobody has set it up
+-- Returns {'count', number}   the number, or the result of the change, as `Counting` describes
+--         {'none'}            the counter is not set up
 local counter, request, out = KEYS[1], KEYS[2], KEYS[3]
 local what, amount, lease_ms, lasts_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local latch, channel = ARGV[5] == '1', ARGV[6]
@@ -19,7 +19,7 @@ local latch, channel = ARGV[5] == '1', ARGV[6]
 local value = redis.call('get', counter)
 local count = value and tonumber(value)
 if value and not count then
-  -- The key holds something else, such as a token lock, which must be neither changed nor deleted.
+  -- The key contains something else, such as a token lock, which this script must neither change nor delete.
   return {err = 'WRONGTYPE the key holds no number'}
 end
 if what == 'ask' then
@@ -31,7 +31,7 @@ if was then
 end
 
 local result, payload
--- A latch at zero is open and counts as not set up. Redisson may leave the key of a latch at zero.
+-- A latch at zero is open, and counts as not set up. Redisson may leave the key of a latch at zero behind.
 local is_set_up = count and not (latch and count <= 0)
 if what == 'set_up' then
   result = is_set_up and 0 or 1
@@ -55,13 +55,13 @@ else
   payload = latch and count and 0 or nil
 end
 
--- Lua's numbers are exact up to this.
+-- Lua's numbers are exact only up to this limit.
 local most = 2 ^ 53 - 1
 if math.abs(count or 0) > most or math.abs(result) > most then
   return {err = 'ERR the number is, or would be, not below 2^53'}
 end
 
--- The result is recorded first: if this is refused, nothing was changed.
+-- Records the result first: if the server refuses this write, the counter has not changed.
 redis.call('set', request, result, 'PX', lasts_ms)
 if what == 'set_up' and not is_set_up and (amount > 0 or not latch) then
   if lease_ms == '0' then
@@ -78,13 +78,14 @@ elseif what == 'drain' and count then
 elseif what == 'delete' or what == 'count_down' and count and count <= 1 then
   redis.call('del', counter)
   if out then
-    -- Otherwise the acquired permits would come back into a semaphore that is set up later.
+    -- Otherwise these acquired permits would come back into a semaphore that is set up later.
     redis.call('del', out)
   end
 elseif what == 'count_down' and count then
   redis.call('decr', counter)
 end
--- A negative number would make Redisson's reading thread fail; a semaphore's zero wakes no waiter.
+-- A negative number would make Redisson's reading thread fail. A semaphore's zero is not published, since no waiter
+-- could acquire.
 if payload and (latch or payload > 0) then
   redis.pcall('publish', channel, payload)
 end

@@ -1,9 +1,9 @@
--- Reads entries of the directory of clients. Changes nothing.
+-- Reads clients' entries in the directory. Changes nothing.
 --
--- The keys are the entries: strings, which end by themselves.
+-- The keys are the entries: strings with an expiry.
 --
--- Returns {text, left_ms, …} of each, in order
---         text: '' if there is none, or it is something else; left_ms: what is left of its time
+-- Returns {text, left_ms, …}: the text and the remaining time of each entry, in the order of the keys
+--         text: '' if the entry is absent or is no string
 local entries = {}
 for at, entry in ipairs(KEYS) do
   local text = redis.pcall('get', entry)

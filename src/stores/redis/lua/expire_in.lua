@@ -1,16 +1,16 @@
--- Has an owner's lock end by itself after `rest_ms`, sooner or later than it would.
+-- Sets the expiry of an owner's lock to `rest_ms` from now, even if that is sooner than before.
 --
 -- KEYS[1] lock     the lock's hash: owner -> hold count
--- ARGV[1] owner    who holds it
--- ARGV[2] rest_ms  how long it shall run from now on
+-- ARGV[1] owner    the owner that holds the lock
+-- ARGV[2] rest_ms  the remaining time that the lock shall be held
 --
--- Returns {'renewed'}  it ends then
---         {'lost'}     the owner does not hold it; nothing changed
+-- Returns {'renewed'}  the expiry is set
+--         {'lost'}     the owner does not hold the lock; nothing changed
 local lock = KEYS[1]
 local owner, rest_ms = ARGV[1], ARGV[2]
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

@@ -1,23 +1,25 @@
--- Takes a fair lock for one owner, once, or gives it a place behind those who came before and keeps that
--- place alive. Repeating it changes nothing but the fence.
+-- Takes a fair lock for one owner, once. If others come first, gives the owner a place in the queue and keeps the place
+-- alive. A repetition changes nothing but the fence.
 --
--- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
+-- KEYS[1] lock         the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] queue        the waiters, in order of arrival
--- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[3] timeouts     until when Redisson considers each waiter alive
 -- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
 -- KEYS[5] counter      the lock's fence counter; left out if no fence is wanted
--- ARGV[1] owner        who wants it
+-- ARGV[1] owner        the owner that wants the lock
 -- ARGV[2] count        the hold count that the owner shall have
--- ARGV[3] lease_ms     how long it shall run, at least
--- ARGV[4] waits        '1': gets a place if others come first
--- ARGV[5] alive_ms     how long a place lasts without being asked for again
--- ARGV[6] channels     each waiter listens on this and its owner id
--- ARGV[7] max_ms       when the hold is to end at the latest, to be read by people; left out with what follows
--- ARGV[8] place        where its owner is, to be read by people
+-- ARGV[3] lease_ms     the minimum time that the lock shall be held from now on
+-- ARGV[4] waits        '1': the owner gets a place in the queue if others come first
+-- ARGV[5] alive_ms     how long a place lasts after the owner's last attempt
+-- ARGV[6] channels     prefix of the waiters' channels; the owner's id follows
+-- ARGV[7] max_ms       in how many ms the hold ends at the latest, for people to read; left out, as is `place`, if there is
+--                      no note
+-- ARGV[8] place        where the owner runs, for people to read
 --
--- Returns {'granted'} or {'granted', fence}   the owner has it with that count
---         {'busy', ttl_ms}                    others have it or come first; ttl_ms: the lock is not free before, -1: unknown
---         {'lost'}                            count above 1, but the owner has nothing
+-- Returns {'granted'} or {'granted', fence}   the owner holds the lock with that count
+--         {'busy', ttl_ms}                    another owner holds the lock or comes first; ttl_ms: the lock stays busy for
+--                                             at least so long, -1: unknown
+--         {'lost'}                            the count was above 1, but the owner does not hold the lock
 local lock, queue, timeouts, heartbeats, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local waits, alive_ms, channels, max_ms, place = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
@@ -28,18 +30,18 @@ local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   local fence = counter and next_fence(counter, time)
-  -- The owner may also be in the queue, if it asked again after a lost answer. The commands that may be refused
-  -- come before the hold changes.
+  -- The owner may still be in the queue, if it asked again after its first reply was lost. This clean-up comes first,
+  -- so that a command that the user may not run fails before the hold changes.
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
+  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}
 end
 if count ~= '1' then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
@@ -48,12 +50,12 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Removes dead waiters from the head, and a waiter without a time, for which Redisson would wait for ever.
+-- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
 while first do
-  -- Redisson shortens our waiters' times, so a fresh heartbeat counts before the time.
+  -- Redisson shortens the timeouts of our waiters, so a waiter with a heartbeat is judged by the heartbeat alone.
   first_until = score(heartbeats, first) or score(timeouts, first) or 0
   if first == owner or first_until > now_ms then
     break
@@ -65,16 +67,17 @@ while first do
   first = redis.call('lindex', queue, 0)
 end
 
--- Redisson removes the first waiter when its time is over, even a living one of ours, which then comes back as
--- the first.
+-- Redisson removes the first waiter when its timeout has passed, even a living waiter of ours. Such a waiter returns
+-- to the first place.
 local own_until = score(heartbeats, owner) or 0
 local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
 local comes_back = not at and own_until > now_ms
 if ttl_ms == -2 and (not first or first == owner or comes_back) then
-  -- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
+  -- The fence comes first: if the counter is unusable, the error stops the script before it has changed the lock.
   local fence = counter and next_fence(counter, time)
-  -- On an absent key these two commands write nothing, but raise errors that would otherwise come half-way: the
-  -- first if memory is out, the second if the user may not PEXPIRE or the lease is no number.
+  -- The key is absent, so these two commands write nothing. They raise the errors that would otherwise stop the
+  -- script half-way: SET if the server is out of memory, PEXPIRE if the user may not run it or the lease is no
+  -- number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   if max_ms then
@@ -88,11 +91,11 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
     redis.call('del', lock)
     return expiring
   end
-  -- The owner has the lock: anything that cannot be cleaned up now expires.
+  -- The owner has the lock now. If this clean-up of the queue fails, what remains expires by itself.
   if first == owner then
     redis.pcall('lpop', queue)
   end
-  -- Redisson may have removed the owner from the queue, but not its heartbeat.
+  -- Redisson may have removed the owner from the queue, but does not remove the heartbeat.
   if first == owner or own_until > 0 then
     redis.pcall('zrem', timeouts, owner)
     redis.pcall('zrem', heartbeats, owner)
@@ -101,9 +104,9 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
 end
 
 if waits == '1' then
-  -- Whenever one of its waiters gets the lock or gives up, Redisson subtracts that waiter's whole wait from the
-  -- times of those behind it. Thus the time of each of our waiters ends after that of the Redisson waiter before
-  -- it, and advances with the clock.
+  -- Whenever a Redisson waiter gets the lock or gives up, Redisson subtracts that waiter's whole wait time from the
+  -- timeouts of all waiters behind. Therefore each of our waiters sets its timeout later than that of the Redisson
+  -- waiter before it, and moves the timeout on as time passes.
   local length = redis.call('llen', queue)
   local ahead = comes_back and 0 or at or length
   local before = ahead > 0 and redis.call('lindex', queue, ahead - 1)
@@ -112,20 +115,22 @@ if waits == '1' then
     local their_ms = score(timeouts, before) or 0
     local their_until = score(heartbeats, before)
     if their_until then
-      -- The waiter before is ours: its timeout, moved on by the time since it last asked.
+      -- The waiter before is ours. The timeout follows that waiter's timeout, moved on by the time since its last
+      -- attempt.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
     elseif not at or own_until == 0 then
-      -- The waiter is new, or has not asked for so long that its old time no longer counts.
+      -- The owner is new in the queue, or its last attempt is so long ago that its old timeout no longer counts.
       until_ms = math.max(until_ms, their_ms + alive_ms)
     else
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
-  -- Redisson gives the queue and the times no expiry, but the last waiter may be killed, and no other may come.
-  -- A day is longer than any waiter waits without asking; and both keys outlast the time of our last waiter.
+  -- Redisson sets no expiry on these keys, but if the last waiter is killed, perhaps nobody removes them. The expiry
+  -- is a day, since no waiter pauses longer between attempts, or more if our last waiter's timeout ends later.
   local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
-  redis.call('pexpire', queue, lasts_ms) -- a missing right raises here, before there is a key without an expiry
-  -- The times first: if they are refused, no waiter is in the queue without a time.
+  redis.call('pexpire', queue, lasts_ms) -- fails here if the user may not run it, before a key without an expiry exists
+  -- The timeout is written before the place in the queue: if the write is refused, no waiter stands there without a
+  -- timeout.
   redis.call('zadd', timeouts, until_ms, owner)
   redis.call('pexpire', timeouts, lasts_ms)
   redis.call('zadd', heartbeats, now_ms + alive_ms, owner)
@@ -134,7 +139,7 @@ if waits == '1' then
     redis.call('rpush', queue, owner)
   end
   if comes_back then
-    -- Moves the other waiters behind it, one by one.
+    -- The owner stands last now. Moves each of the others behind the owner, so that the owner is first.
     for _ = 1, length do
       redis.call('rpush', queue, redis.call('lpop', queue))
     end
@@ -143,7 +148,8 @@ if waits == '1' then
 end
 if ttl_ms ~= -2 then
   if waits == '1' and redis.pcall('hdel', lock, 'leasehold:cached') == 1 then
-    -- The hash may have other fields than the owner, such as `leasehold:about`: no client listens to their channels.
+    -- The hash may contain other fields than the owner, such as `leasehold:about`. No client listens to their
+    -- channels.
     for _, holder in ipairs(redis.pcall('hkeys', lock)) do
       recall(lock, holder)
     end

@@ -1,17 +1,18 @@
--- Marks a fair lock so that the next waiter recalls it (see `fair_acquire.lua`), and returns whether any wait already.
+-- Marks a fair lock so that the next waiter recalls it (see `fair_acquire.lua`), and returns whether others wait already.
 --
--- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:cached -> '': nobody has recalled it
+-- KEYS[1] lock         the lock's hash: owner -> hold count; the field leasehold:cached means that the lock is not yet
+--                      recalled
 -- KEYS[2] queue        the waiters, in order of arrival
--- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[3] timeouts     until when Redisson considers each waiter alive
 -- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
--- ARGV[1] owner        who holds it
+-- ARGV[1] owner        the owner that holds the lock
 --
--- Returns as `hear.lua`
+-- Returns what `hear.lua` returns
 local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner = ARGV[1]
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
@@ -22,6 +23,7 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, 15)) do
   local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
   is_wanted = is_wanted or tonumber(until_ms or 0) > now_ms
 end
--- The hash has an expiry and an owner already. If memory is out, there is no mark, and only these checks see waiters.
+-- The hash exists and has an expiry, so HSET makes no key that never ends. If the server is out of memory, HSET
+-- fails, and only later checks find waiters.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

@@ -1,20 +1,20 @@
--- Sets an owner's hold count of a fair lock to `left`; 0: frees it and notifies the first waiter.
+-- Sets an owner's hold count of a fair lock to `left`. If that is 0, frees the lock and notifies the first waiter.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count
 -- KEYS[2] queue        the waiters, in order of arrival
--- KEYS[3] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[3] timeouts     until when Redisson considers each waiter alive
 -- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
--- ARGV[1] owner        who releases
+-- ARGV[1] owner        the owner that releases
 -- ARGV[2] left         the hold count that shall remain
 -- ARGV[3] lease_ms     the lease to set if the key has lost its expiry
--- ARGV[4] way          'release'; 'leave': the owner's place in the queue goes too; 'force': whoever holds it
--- ARGV[5] channels     each waiter listens on this and its owner id
+-- ARGV[4] way          'release'; 'leave': also removes the owner from the queue; 'force': frees the lock whoever holds it
+-- ARGV[5] channels     prefix of the waiters' channels; the owner's id follows
 --
--- Returns {'freed', 0}           the owner holds nothing now; with 'force': nobody does
---         {'still_held'}         the owner holds it with that count, for as long as before
---         {'not_held'}           nobody holds it
---         {'not_held', holder}   another holds it; '': the user may not HKEYS
---         {'no_lock'}            with 'force': the hash is something else; nothing changed
+-- Returns {'freed', 0}           the owner holds nothing now; with 'force': no owner does
+--         {'still_held'}         the owner holds the lock with the count `left`; the expiry is unchanged
+--         {'not_held'}           no owner holds the lock
+--         {'not_held', holder}   another owner holds the lock; holder '': the user may not HKEYS
+--         {'no_lock'}            with 'force': the hash is not a lock; nothing changed
 local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, left, lease_ms, way, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
@@ -23,7 +23,7 @@ if way == 'force' and redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
 end
 local is_held = redis.call('hexists', lock, owner) == 1
 if is_held and left ~= '0' then
-  -- Sets the expiry to its present value, which lets the count pass when the server is out of memory.
+  -- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the HSET.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = lease_ms
@@ -43,20 +43,20 @@ local freed = false
 if is_held or way == 'force' then
   freed = redis.call('del', lock) == 1
 else
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
 end
 
--- PTTL is not called for a key that this script has deleted: in a cluster, while the slot moves, that would end
--- the script here.
+-- Does not call PTTL for a key that this script has deleted: while the slot moves between nodes of a cluster, PTTL on
+-- a missing key would stop the script.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- Removes dead waiters from the head, and a waiter without a time, for which Redisson would wait for ever.
+  -- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)
   while first do
-    -- A heartbeat, which waiters of ours have, counts before the timeout, which Redisson's waiters shorten.
+    -- Our waiters are judged by their heartbeat, since Redisson's waiters shorten the timeouts of others.
     local first_until = redis.call('zscore', heartbeats, first) or redis.call('zscore', timeouts, first)
     if tonumber(first_until or 0) > now_ms then
       break

@@ -1,9 +1,9 @@
--- Prefix of scripts that issue fencing tokens from a counter.
+-- Prefix of scripts that issue fencing tokens ("fences") from a counter.
 --
--- A fence is one more than the last, and at least the server's time in microseconds: so a counter that was lost continues
--- above all it issued before.
+-- A new fence is at least the last one plus one, and at least the server's time in microseconds. Therefore the fences of a
+-- counter that was lost and starts anew are still larger than all earlier ones.
 --
--- Defines `next_fence`: the fence as text; raises if the counter cannot be used
+-- Defines `next_fence`: returns the fence as text; raises an error if the counter is unusable
 local function next_fence(counter, time)
   local number = redis.call('incr', counter)
   time = time or redis.call('time')
@@ -11,7 +11,7 @@ local function next_fence(counter, time)
   if number >= now_us then
     return redis.call('get', counter)
   end
-  -- %.0f: joining a Lua number to a string loses its last digits.
+  -- Formats by %.0f, since the `..` operator would round a number of this size.
   local fence = string.format('%.0f', now_us)
   redis.call('set', counter, fence)
   return fence

@@ -1,12 +1,12 @@
--- Frees a lock whoever holds it, and notifies the first in the wait queue (see `wait_queue.lua`) and all listeners. A client
--- that caches the lock gets a recall.
+-- Frees a lock, whoever holds it. Notifies the first client in the wait queue (see `wait_queue.lua`) and all listeners, and
+-- sends a recall to a client that caches the lock.
 --
--- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:cached -> see `check_cached.lua`
--- ARGV[1] channel   where waiters listen
+-- KEYS[1] lock      the lock's hash: owner -> hold count; for leasehold:cached see `check_cached.lua`
+-- ARGV[1] channel   the channel on which waiters listen
 --
--- Returns {'freed'}    it was held
---         {'free'}     nobody held it
---         {'no_lock'}  the hash is something else; nothing changed
+-- Returns {'freed'}    the lock was held and is free now
+--         {'free'}     no owner held the lock
+--         {'no_lock'}  the hash is not a lock; nothing changed
 local lock, channel = KEYS[1], ARGV[1]
 
 if redis.call('pttl', lock) ~= -2 and not is_lock(lock) then

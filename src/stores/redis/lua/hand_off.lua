@@ -1,27 +1,28 @@
--- Passes a lock from one owner to another, who then holds it once. Repeating it changes nothing but the fence.
+-- Passes a lock from one owner to another, who then holds it with count 1. A repetition changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:cached -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
--- ARGV[1] from       who holds it
--- ARGV[2] to         who shall hold it
--- ARGV[3] lease_ms   how long it shall run from now on
--- ARGV[4] max_ms     when the new hold is to end at the latest, for people to read; '': no limit. Left out with what follows
---                    if the old hold had no notes either
--- ARGV[5] place      where the new owner is, for people to read
+-- ARGV[1] from       the owner that holds the lock
+-- ARGV[2] to         the owner that shall hold the lock
+-- ARGV[3] lease_ms   the time that the lock shall be held from now on
+-- ARGV[4] max_ms     in how many ms the new hold ends at the latest, for people to read; '': no limit. Left out, as is
+--                    `place`, if the old hold had no notes either
+-- ARGV[5] place      where the new owner runs, for people to read
 --
--- Returns 'granted' or {'granted', fence}   the new owner holds it
---         {'lost'}                          neither holds it; nothing changed
+-- Returns 'granted' or {'granted', fence}   the new owner holds the lock
+--         {'lost'}                          neither owner holds the lock; nothing changed
 local lock, counter = KEYS[1], KEYS[2]
 local from, to, lease_ms, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) == 0 then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, from)
   return {'lost'}
 end
 
--- Expiry first: PEXPIRE passes when the server is out of memory, and so does what follows it. The expiry is not shortened
--- before the counter is used, which may fail: the old owner would then hold the lock for less time than it counts on.
+-- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes. The expiry
+-- is shortened only after the fence was issued: if the counter fails, the old owner still holds the lock for as long
+-- as it expects.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)
@@ -33,7 +34,7 @@ else
     redis.call('pexpire', lock, lease_ms)
   end
 end
--- The new owner is added before the old one is removed, since an empty hash would delete the key.
+-- Adds the new owner before the old one is deleted, since Redis deletes a hash that becomes empty.
 redis.call('hset', lock, to, 1)
 redis.call('hdel', lock, from)
 if max_ms == '' then
@@ -45,5 +46,5 @@ elseif max_ms then
   redis.call('hdel', lock, 'leasehold:cached')
   redis.call('hset', lock, 'leasehold:about', about)
 end
--- Returning a table costs the server as much as running a command.
+-- Without a fence the reply is a plain word, since a table as the reply costs the server as much as a command.
 return fence and {'granted', fence} or 'granted'

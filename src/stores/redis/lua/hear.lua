@@ -1,18 +1,20 @@
--- Marks a lock so that the next client that waits recalls it (see `acquire.lua`), and returns whether any wait already.
+-- Marks a lock so that the next waiting client recalls it (see `acquire.lua`), and returns whether other clients wait
+-- already.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:cached -> '': nobody has recalled it
--- ARGV[1] owner      who holds it
--- ARGV[2] channel    where others listen for its release: Redisson's waiters, who send no recall
--- ARGV[3] own        how many of those are this client
+-- KEYS[1] lock       the lock's hash: owner -> hold count; the field leasehold:cached means that the lock is not yet
+--                    recalled
+-- ARGV[1] owner      the owner that holds the lock
+-- ARGV[2] channel    the lock's release channel, on which Redisson's waiters listen, who send no recall
+-- ARGV[3] own        how many of the channel's listeners belong to this client
 --
--- Returns {'wanted'}     others wait for it
---         {'unmarked'}   none are seen, and no recall would have been sent up to now
---         {'stays'}      none are seen
---         {'lost'}       the owner does not hold it
+-- Returns {'wanted'}     other clients wait for the lock
+--         {'unmarked'}   no waiters are known; until now the lock had no mark, so a waiter would not have sent a recall
+--         {'stays'}      no waiters are known, and the lock was marked already
+--         {'lost'}       the owner does not hold the lock
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end
@@ -23,9 +25,11 @@ local is_wanted = false
 for at = 1, #queue, 2 do
   is_wanted = is_wanted or queue[at] ~= owner:sub(1, 36) and not is_dead(queue[at + 1], time[1])
 end
--- A server without sharded channels has no listeners on them. If the user may not ask, no listener is seen.
+-- A server without sharded channels, or a user without the right to PUBSUB, gets an error here, which counts as no
+-- listeners of other clients.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 is_wanted = is_wanted or (plain[2] or own) + (sharded[2] or 0) > own
--- The hash has an expiry and an owner already. If memory is out, there is no mark, and only these checks see waiters.
+-- The hash exists and has an expiry, so HSET makes no key that never ends. If the server is out of memory, HSET
+-- fails, and only later checks find waiters.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

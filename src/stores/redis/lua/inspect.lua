@@ -1,11 +1,11 @@
 -- Shows the state of a lock.
 --
 -- KEYS[1] lock    the lock's hash: owner -> hold count
--- ARGV[1] owner   whose hold count is shown
+-- ARGV[1] owner   the owner whose hold count is shown
 --
--- Returns {'free'}                          nobody holds it
---         {'held', ttl_ms, count, holder}   ttl -1: for ever; count '0': the owner does not hold it;
---                                           holder '': the user may not HKEYS
+-- Returns {'free'}                          no owner holds the lock
+--         {'held', ttl_ms, count, holder}   ttl_ms -1: for ever; count '0': `owner` does not hold the lock; holder '': the
+--                                           user may not HKEYS
 local lock, owner = KEYS[1], ARGV[1]
 
 local count = redis.call('hget', lock, owner)

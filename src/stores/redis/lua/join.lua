@@ -1,10 +1,11 @@
--- Prefix of scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in it.
+-- Prefix of scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in the queue.
 --
--- A client in the queue asks at least every 1.2 s. A client that has not asked for 5 s counts as dead, and joins again if
--- it comes back. A time ahead of the clock is no sign of death: the former primary's clock was ahead.
+-- A client in the queue attempts at least every 1.2 s. A client that has not attempted for 5 s counts as dead, and joins
+-- again if it comes back. A last attempt that lies in the future does not count as death: after a failover, the former
+-- primary's clock may have been ahead.
 --
--- Defines `is_dead`: whether the client with this score is dead; `place_score`: the score of a place; `drop_dead`: removes
--- the dead among the first thousand, and returns who is first then
+-- Defines `is_dead`: whether the client with this score is dead; `place_score`: the score of a client in the queue;
+-- `drop_dead`: removes the dead among the first thousand clients, and returns the first living one
 local function is_dead(score, now_s)
   local ago_s = (now_s - score) % 100
   return ago_s > 5 and ago_s <= 50

@@ -1,9 +1,9 @@
--- Asks whether a latch is open.
+-- Reads whether a latch is open.
 --
--- KEYS[1] latch   how many are still to count down
+-- KEYS[1] latch   how many times the latch must still be counted down
 --
--- Returns {'granted'}     it is open
---         {'busy', -1}    it is shut
+-- Returns {'granted'}     the latch is open
+--         {'busy', -1}    the latch is shut
 local latch = KEYS[1]
 
 local count = redis.call('get', latch)
@@ -11,7 +11,7 @@ if count and tonumber(count) > 0 then
   return {'busy', -1}
 end
 if not count then
-  -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can answer.
   redis.call('hdel', latch, '')
 end
 return {'granted'}

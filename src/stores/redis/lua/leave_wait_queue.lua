@@ -1,7 +1,7 @@
--- Removes a client from a lock's wait queue (see `wait_queue.lua`), and passes on what was reserved for it.
+-- Removes a client from a lock's wait queue (see `wait_queue.lua`), and passes its reservation on to the next client.
 --
 -- KEYS[1] lock     the lock's hash
--- ARGV[1] client   the client that waits no more
+-- ARGV[1] client   the client that no longer waits
 --
 -- Returns {'left'}
 local lock, client = KEYS[1], ARGV[1]

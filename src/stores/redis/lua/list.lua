@@ -1,14 +1,14 @@
--- One page of SCAN, without the keys that hold no lock. Changes nothing.
+-- Reads one page of SCAN, and leaves out the keys that contain no lock. Changes nothing.
 --
 -- ARGV[1] cursor       where the page begins
--- ARGV[2] pattern      only keys of this form
--- ARGV[3] count        how many slots of the server's table a page scans
+-- ARGV[2] pattern      only keys that match this pattern
+-- ARGV[3] count        how many slots of the server's hash table a page scans
 --
--- The keys are not among KEYS: SCAN names them. A key that the user may not read, or that this node does not serve, counts as a
--- lock, and the request that looks at it gets the error.
+-- The keys that the script reads are not among KEYS, since only SCAN tells their names. A key that the user may not read,
+-- or that this node does not serve, counts as a lock. The request that later inspects the key reports the error.
 --
 -- Returns {cursor, keys, number}
---         cursor: '0' after the last page; keys: those that may hold a lock; number: how many have the form
+--         cursor: '0' after the last page; keys: those that may contain a lock; number: how many keys matched the pattern
 local cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3]
 local page = redis.pcall('scan', cursor, 'match', pattern, 'count', count)
 if page.err then
@@ -16,14 +16,14 @@ if page.err then
 end
 
 local call, find = redis.pcall, string.find
--- An owner as clients write it: a UUID, a colon and a number. The longest has 57 bytes, the shortest 38.
+-- An owner as clients write it: a UUID, a colon and a number, 38 to 57 bytes in all.
 local owner = '%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x+:%-?%d'
 
 local function is_kept_back(reply)
   return not find(reply.err, '^WRONGTYPE')
 end
 
--- Each field of a lock is an owner, or says how one holds it, so a few fields of a hash show whether it is a lock.
+-- Each field of a lock's hash is an owner or describes one, so a few fields of a hash show whether it is a lock.
 local function is_held(key)
   local some = call('hscan', key, 0, 'count', 10)
   if some.err then
@@ -38,7 +38,7 @@ local function is_held(key)
   return false
 end
 
--- Whether the value is a token, or the number of an expirable semaphore with acquired permits.
+-- Whether the value is a token lock's token, or the count of an expirable semaphore with acquired permits.
 local function is_token_or_lent(key, value)
   if #value > 37 then
     return find(value, owner)

@@ -1,19 +1,21 @@
--- Takes permits with ids and a lease, once.
+-- Takes permits with ids and a lease. A repetition of the request takes no more permits.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] out        id -> when its lease ends
--- ARGV[1] channel    where waiters listen
--- ARGV[2] lease_ms   how long they shall be out, at least
--- ARGV[3] client     who wants them
--- ARGV[4] queue_mode  what the queue (see `permits_queue.lua`) means to it, as in `acquire.lua`
--- ARGV[5] waited_ms  for how long it has waited
---         ids        the others: one for each permit, 16 bytes
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] out        id of an acquired permit -> when its lease ends
+-- ARGV[1] channel    the channel on which waiters listen
+-- ARGV[2] lease_ms   the minimum time for which the permits are acquired from now on
+-- ARGV[3] client     the client that wants the permits
+-- ARGV[4] queue_mode  how the attempt treats the queue (see `permits_queue.lua`), as in `acquire.lua`
+-- ARGV[5] waited_ms  how long the caller has waited
+--         ids        all further arguments: one id of 16 bytes for each permit
 --
--- Returns {'granted'}        they are out under these ids
---         {'busy', ttl_ms}   there are too few; ttl_ms: until the next lease or reservation ends, -1: none does
---         {'queued', ttl_ms, 'soon', 'first'}    the same, and the client is the first in the queue
---         {'queued', -1, 'soon'}                 the same, and clients before it ask when that time is over
---         {'none'}           nobody has set the semaphore up
+-- Returns {'granted'}        the permits are acquired under these ids
+--         {'busy', ttl_ms}   too few permits are free; ttl_ms: until the next lease or reservation ends, -1: none of them
+--                            ends
+--         {'queued', ttl_ms, 'soon', 'first'}    as 'busy', but the client is the first in the queue
+--         {'queued', -1, 'soon'}                 as 'busy', but the client is in the queue, behind others that attempt
+--                                                first
+--         {'none'}           the semaphore is not set up
 local permits, out = KEYS[1], KEYS[2]
 local channel, lease_ms, client = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local queue_mode, waited_ms = ARGV[4], tonumber(ARGV[5])
@@ -21,16 +23,16 @@ local ids = {unpack(ARGV, 6)}
 local tag = permits:find('{', 1, true) and permits or '{' .. permits .. '}'
 local units = #ids
 
-redis.call('get', permits) -- a key of another type raises here, before anything is written
+redis.call('get', permits) -- if the key has another type, the script fails here, before it has written anything
 local ttl_ms = redis.call('pttl', permits)
 if ttl_ms > 0 then
-  -- Raises if the user may not set an expiry, before there is a key without one.
+  -- Fails if the user may not PEXPIRE, before a key without an expiry exists.
   redis.call('pexpire', out, ttl_ms)
 end
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_out = redis.call('zscore', out, ids[1])
--- Permits whose leases have ended come back, except those that this request asks for.
+-- Takes back permits whose leases have ended, except those that this request asks for.
 local wanted = {}
 for _, id in ipairs(ids) do
   wanted[id] = true
@@ -43,7 +45,8 @@ for _, id in ipairs(over) do
   end
 end
 if #back > 0 then
-  -- Removes nothing; if the command is refused, then before anything is written.
+  -- This write changes nothing. If the user may not run the command, it fails here, before the script has changed
+  -- anything.
   redis.call('zrem', out, '')
   -- Permits that come back must not recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, #back) or 0
@@ -57,17 +60,18 @@ if not is_out then
   local count = redis.call('get', permits)
   local number = tonumber(count) or 0
   if number < units or not may_take(tag, client, queue_mode, number - units) then
-    -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
+    -- This write changes nothing. A replica refuses it, so that no replica with stale data can answer.
     redis.call('zrem', out, '')
     if not count then
       return {'none'}
     end
     local first, ends_ms = redis.call('zrange', out, 0, 0, 'WITHSCORES'), -1
-    -- Redisson writes this number for a lease without end.
+    -- Redisson writes this number as the end of a lease that never ends.
     if first[2] and tonumber(first[2]) < 922337203685477 then
       ends_ms = math.max(tonumber(first[2]) - now_ms, 0)
     end
-    -- The client with the reservation may be gone, so the first in the queue asks when the reservation ends.
+    -- The client that has the reservation may be dead, so the first in the queue attempts again when the reservation
+    -- ends.
     local left_ms = number < units and -1 or reserved_left_ms(tag)
     if left_ms >= 0 then
       ends_ms = left_ms
@@ -82,7 +86,7 @@ if not is_out then
     return is_first and {'queued', ends_ms, 'soon', 'first'} or {'queued', -1, 'soon'}
   end
 end
--- The count first: if this is refused, there is no new key yet.
+-- The count changes first: if the server refuses that write, there is no new key yet.
 local left = not is_out and redis.call('decrby', permits, units)
 for _, id in ipairs(ids) do
   local added = redis.pcall('zadd', out, 'GT', now_ms + lease_ms, id)
@@ -94,7 +98,7 @@ for _, id in ipairs(ids) do
   end
 end
 if ttl_ms > 0 then
-  redis.call('pexpire', out, ttl_ms) -- with the semaphore, as Redisson's
+  redis.call('pexpire', out, ttl_ms) -- expires with the semaphore, as in Redisson
 end
 if left then
   leave_queue(tag, client, queue_mode, left)

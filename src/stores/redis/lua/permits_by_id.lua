@@ -1,17 +1,17 @@
--- Releases permits by their ids, all or none; or reads or sets how long one is still held. Permits whose leases
--- have ended come back first.
+-- Releases permits by their ids, all or none; or reads or sets the remaining lease of one permit. First takes back the
+-- permits whose leases have ended.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] out        id -> when its lease ends
--- ARGV[1] channel    where waiters listen
--- ARGV[2] what       'give_back', 'lease' or 'ask'
--- ARGV[3] lease_ms   how long it shall be out from now on
---         ids        the others: one for each permit, 16 bytes
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] out        id of an acquired permit -> when its lease ends
+-- ARGV[1] channel    the channel on which waiters listen
+-- ARGV[2] what       'give_back', 'lease' (set) or 'ask' (read)
+-- ARGV[3] lease_ms   for 'lease': the remaining time for which the permit stays acquired
+--         ids        all further arguments: one id of 16 bytes for each permit
 --
--- Returns {'count', number}   give_back: how many came back, 0: not all were out, and none did
---                             lease: 1: it is out for so long, 0: it is not out
---                             ask: milliseconds until its lease ends, -1: it does not
---         {'none'}            ask: it is not out
+-- Returns {'count', number}   give_back: how many came back; 0: some were not acquired, so none came back
+--                             lease: 1: the lease is set; 0: the permit is not acquired
+--                             ask: milliseconds until the permit's lease ends; -1: it never ends
+--         {'none'}            ask: the permit is not acquired
 local permits, out = KEYS[1], KEYS[2]
 local channel, what, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ids = {unpack(ARGV, 4)}
@@ -27,8 +27,8 @@ for _, id in ipairs(ids) do
     break
   end
 end
--- These remove nothing, but let what follows pass when the server is out of memory, and are refused, if they are,
--- before anything is written.
+-- These writes change nothing. If the user may not run the commands, they fail here, before the script has changed
+-- anything. After them, even a server that is out of memory allows the later writes.
 redis.call('zrem', out, '')
 redis.call('zremrangebyscore', out, 1, 0)
 local is_given = what == 'give_back' and until_ms
@@ -39,7 +39,8 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number first: if the value is no number, nothing is released. A deleted semaphore must not be recreated.
+  -- The number changes first: if the value is no number, nothing is released. A deleted semaphore must not be
+  -- recreated.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   for id in pairs(seen) do
@@ -61,5 +62,5 @@ elseif what == 'lease' then
 elseif not until_ms then
   return {'none'}
 end
--- Redisson writes this number for a lease without end.
+-- Redisson writes this number as the end of a lease that never ends.
 return {'count', until_ms < 922337203685477 and until_ms - now_ms or -1}

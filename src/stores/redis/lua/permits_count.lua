@@ -1,19 +1,20 @@
--- Counts the permits that are free, acquired, or both, after those whose leases have ended have come back.
+-- Counts permits: the free ones, the acquired ones, or both. First takes back the permits whose leases have ended.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] out        id -> when its lease ends
--- ARGV[1] channel    where waiters listen
--- ARGV[2] which      'free', 'out' or 'all'
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] out        id of an acquired permit -> when its lease ends
+-- ARGV[1] channel    the channel on which waiters listen
+-- ARGV[2] which      'free', 'out' (acquired) or 'all'
 --
--- Returns {'count', number}   so many
---         {'none'}            nobody has set any up
+-- Returns {'count', number}   the number of these permits
+--         {'none'}            the semaphore is not set up
 local permits, out = KEYS[1], KEYS[2]
 local channel, which = ARGV[1], ARGV[2]
 
-redis.call('get', permits) -- a key of another type raises here, before anything is written
+redis.call('get', permits) -- if the key has another type, the script fails here, before it has written anything
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- Removes nothing; if the command is refused, then before anything is written.
+-- This write changes nothing. If the user may not run the command, it fails here, before the script has changed
+-- anything.
 redis.call('zremrangebyscore', out, 1, 0)
 local back = redis.call('zcount', out, 0, now_ms)
 if back > 0 then

@@ -1,7 +1,7 @@
--- Removes a client from the queue for permits (see `permits_queue.lua`), and passes on what was reserved for it.
+-- Removes a client from the queue for permits (see `permits_queue.lua`), and passes its reservation on to the next client.
 --
--- KEYS[1] permits   how many there are
--- ARGV[1] client    the client that waits no more
+-- KEYS[1] permits   the number of free permits
+-- ARGV[1] client    the client that no longer waits
 --
 -- Returns {'left'}
 local permits, client = KEYS[1], ARGV[1]

@@ -1,11 +1,12 @@
--- Prefix of scripts on the permits of a semaphore, for which clients wait in a queue (see `wait_queue.lua`).
+-- Prefix of scripts on a semaphore's permits, for which clients wait in a queue (see `wait_queue.lua`).
 --
--- A request that changes the number of permits notifies as many clients as there are unreserved permits, first come first,
--- and reserves one for each: `leasehold_lock_next:{name}` is a sorted set, client -> until when, by the server's clock in
--- milliseconds. A client that wants more permits than there are passes its own on.
+-- A request that changes the number of permits notifies clients in order of arrival, one for each unreserved permit, and
+-- reserves one permit for each. Here `leasehold_lock_next:{name}` is a sorted set: client -> when its reservation ends, by
+-- the server's clock in milliseconds. A notified client that needs more permits than there are passes its reservation on.
 --
--- Defines `reserved_for_others`: how many permits are reserved for other clients than this; `notify_for_permits`: notifies
--- clients of `count` permits, the first in the queue or the first behind `behind` places, and returns whether any listened
+-- Defines `reserved_for_others`: how many permits are reserved for clients other than this one. `notify_for_permits`:
+-- notifies queued clients that `count` permits are free; skips the first `behind` of them; returns whether any client
+-- listened
 local function reserved_for_others(tag, client)
   local next_key = 'leasehold_lock_next:' .. tag
   local others = redis.pcall('zcard', next_key)
@@ -29,7 +30,7 @@ local function notify_for_permits(tag, count, behind)
     return false
   end
   local left, time = count - reserved_for_others(tag), redis.pcall('time')
-  -- Dead clients that nobody has removed yet are skipped, up to a thousand.
+  -- Skips and removes up to a thousand dead clients.
   for _ = 1, time.err and 0 or 1024 do
     local first = left > 0 and redis.pcall('zrange', queue, behind or 0, behind or 0, 'WITHSCORES') or {}
     local client = first[1]

@@ -1,21 +1,22 @@
--- Gives permits back by their ids, and publishes how many there are.
+-- Gives permits back by their ids, and publishes how many are free.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] out        id -> when its lease ends
--- ARGV[1] channel    where waiters listen
---         ids        the others: one for each permit, 16 bytes
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] out        id of an acquired permit -> when its lease ends
+-- ARGV[1] channel    the channel on which waiters listen
+--         ids        all further arguments: one id of 16 bytes for each permit
 --
--- Returns {'freed', listeners}   they were out, and their leases not over. listeners: how many heard of it, 0 also if
---                                there were permits before; -3: the first in the queue did (see `permits_queue.lua`)
---         {'not_held'}           not all were; those that were are back
+-- Returns {'freed', listeners}   all permits were acquired and their leases had not ended. listeners: how many clients
+--                                received the message; 0 also if permits were free before; -3: the first client in the
+--                                queue was notified (see `permits_queue.lua`)
+--         {'not_held'}           some permits were not acquired or their leases had ended; the others are back
 local permits, out = KEYS[1], KEYS[2]
 local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 
-redis.call('get', permits) -- a key of another type raises here, before anything is written
+redis.call('get', permits) -- if the key has another type, the script fails here, before it has written anything
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- Removes nothing, but lets the count pass when the server is out of memory; and a replica, or a right that is
--- missing, refuses it before anything is written.
+-- This write changes nothing. A replica refuses it, as does a server on which the user may not ZREM, before the
+-- script has changed anything. After it, even a server that is out of memory allows the later writes.
 redis.call('zrem', out, '')
 local back, good, listeners = {}, 0, 0
 local seen = {}
@@ -35,7 +36,7 @@ end
 if count then
   local is_notified = notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
   local receivers = count > 0 and redis.pcall('publish', channel, count)
-  -- As long as there were permits, no client waited.
+  -- Counts the receivers only if no permit was free before this release. Otherwise most of them wait for nothing.
   if is_notified then
     listeners = -3
   elseif type(receivers) == 'number' and count <= #back then

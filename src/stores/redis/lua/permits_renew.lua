@@ -1,11 +1,11 @@
--- Extends permits so that they end `lease_ms` from now at the earliest.
+-- Extends the leases of permits so that they end at least `lease_ms` from now.
 --
--- KEYS[1] out        id -> when its lease ends
--- ARGV[1] lease_ms   how long they shall be out, at least
---         ids        the others: one for each permit, 16 bytes
+-- KEYS[1] out        id of an acquired permit -> when its lease ends
+-- ARGV[1] lease_ms   the minimum time for which the permits remain acquired
+--         ids        all further arguments: one id of 16 bytes for each permit
 --
--- Returns {'renewed'}  they are
---         {'lost'}     not all were out with a lease that was not over; nothing changed
+-- Returns {'renewed'}  all leases end at least `lease_ms` from now
+--         {'lost'}     some permits were not acquired, or their leases had ended; nothing changed
 local out = KEYS[1]
 local lease_ms = tonumber(ARGV[1])
 local ids = {unpack(ARGV, 2)}
@@ -14,12 +14,12 @@ local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(ids) do
   if (tonumber(redis.call('zscore', out, id)) or 0) <= now_ms then
-    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+    -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
     redis.call('zrem', out, '')
     return {'lost'}
   end
 end
--- Removes nothing, but lets what follows pass when the server is out of memory.
+-- This ZREM changes nothing. After it, even a server that is out of memory allows the later writes.
 redis.call('zrem', out, '')
 for _, id in ipairs(ids) do
   redis.call('zadd', out, 'XX', 'GT', now_ms + lease_ms, id)

@@ -1,8 +1,10 @@
--- Prefix of scripts that acquire permits for a client, or queue it for them (see `permits_queue.lua`).
+-- Prefix of scripts that acquire permits for a client, or put the client into the queue for permits (see
+-- `permits_queue.lua`).
 --
--- Defines `may_take`: whether `left` covers the permits reserved for others; `reserved_left_ms`: for how long the first of
--- those is reserved, or -1; `stand_for_permits`: whether the client is the first in the queue, or nil if it is not in it;
--- `leave_queue`: removes it, and notifies the next clients of what is left
+-- Defines `may_take`: whether the `left` permits that would remain cover the reservations of others. `reserved_left_ms`:
+-- for how long the first reservation lasts, or -1. `stand_for_permits`: puts the client into the queue; returns whether the
+-- client is the first; nil: it is not in the queue. `leave_queue`: removes the client and notifies the next ones of the
+-- `count` permits
 local function may_take(tag, client, queue_mode, left)
   return queue_mode == 'barge' or queue_mode == 'spin' or reserved_for_others(tag, client) <= left
 end
@@ -21,7 +23,8 @@ local function stand_for_permits(tag, client, argument, waited_ms, count)
   redis.pcall('zrem', 'leasehold_lock_next:' .. tag, client)
   local is_first = stand(tag, client, link, waited_ms)
   if count > 0 then
-    -- There are too few for this client. Clients behind it may want fewer; those before it were notified already.
+    -- There are too few permits for this client. Clients after it may need fewer; those before it were notified
+    -- already.
     local place = redis.pcall('zrank', 'leasehold_lock_queue:' .. tag, client)
     notify_for_permits(tag, count, type(place) == 'number' and place + 1 or 0)
   end
@@ -35,7 +38,7 @@ local function leave_queue(tag, client, argument, count)
     return
   end
   if queue_mode ~= 'barge' and queue_mode ~= 'spin' then
-    -- The notification may have been for another thread of the client.
+    -- Ends the client's reservation in every such mode, since it may have been made for another thread of the client.
     redis.pcall('zrem', next_key, client)
   end
   if queue_mode == 'stand' or queue_mode == 'next' then

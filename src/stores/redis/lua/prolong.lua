@@ -1,9 +1,9 @@
 -- Prefix of scripts that renew a lock for its owner.
 --
--- Defines `prolong`: extends the lock to at least a lease from now, and returns whether the owner holds it
+-- Defines `prolong`: extends the lock's expiry to at least `lease_ms` from now; returns whether the owner holds the lock
 local function prolong(lock, owner, lease_ms)
   if redis.call('hexists', lock, owner) == 0 then
-    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+    -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
     redis.call('hdel', lock, owner)
     return false
   end

@@ -1,7 +1,7 @@
--- Prefix of all scripts on a member of a cluster whose waiters listen to sharded channels or to plain ones.
+-- Prefix of all scripts on a member of a cluster where some waiters listen on sharded channels and some on plain ones.
 --
--- The script behind it publishes by both SPUBLISH and PUBLISH. The larger number of receivers counts, since some listen to
--- both.
+-- The script that follows it publishes by both SPUBLISH and PUBLISH. The reply is the larger number of receivers, not the
+-- sum, since some waiters listen on both.
 local server = redis
 local redis = {
   call = server.call,

@@ -1,6 +1,5 @@
--- Prefix of all scripts on a member of a cluster whose waiters listen to sharded channels.
---
--- The script behind it publishes by SPUBLISH.
+-- Prefix of all scripts on a member of a cluster whose waiters listen on sharded channels. The script that follows it
+-- publishes by SPUBLISH instead of PUBLISH.
 local server = redis
 local redis = {
   call = server.call,

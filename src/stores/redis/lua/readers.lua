@@ -1,18 +1,19 @@
--- Prefix of scripts by which readers and writers of a read-write lock take turns.
+-- Prefix of scripts in which readers and writers of a read-write lock take turns.
 --
--- A waiting writer stands in the wait queue (see `wait_queue.lua`). Once the first writer has waited for 50 ms, readers that
--- come later wait for it. When a write ends, all readers that waited by then may enter; the next writer is notified when
--- they have, or when the time for a message and a request is over. Source: phase-fair locks, Brandenburg
--- and Anderson, Spin-Based Reader-Writer Synchronization for Multiprocessor Real-Time Systems, 2010.
+-- Waiting writers stand in the wait queue (see `wait_queue.lua`). Once the first writer has waited for 50 ms, new readers
+-- wait until it has written. When a write ends, all readers that wait at that moment may enter: this begins a phase. The
+-- next writer is notified when these readers have entered, or when the time for a message and an attempt has passed.
+-- Source: phase-fair locks, Brandenburg and Anderson, Spin-Based Reader-Writer Synchronization for Multiprocessor Real-Time
+-- Systems, 2010.
 --
--- `leasehold_rwlock_readers:{name}` is a sorted set: client -> when its reader last asked in vain, by the server's clock
--- in milliseconds; `phase` -> when the last write ended that readers waited for; `link` -> the longest link of them.
--- As with the wait queue, this key is not among KEYS, and each command goes by pcall: without the right, or without
--- memory, readers and writers take no turns.
+-- `leasehold_rwlock_readers:{name}` is a sorted set with three kinds of members. A client has as its score when its reader
+-- last attempted in vain, by the server's clock in milliseconds. `phase` has the start of the current phase. `link` has the
+-- largest link (see `wait_queue.lua`) of the waiting readers. The key is not among KEYS, and its commands run by pcall, as
+-- those of the wait queue: if they fail, for lack of a right or of memory, readers and writers take no turns.
 --
--- Defines `now_ms`: the server's clock, and its seconds; `begin_readers`, at the end of a write: whether readers wait, who
--- may enter from now on; `forget_reader`: a client's readers wait no more; `expects_readers`: for how many more
--- milliseconds such readers are expected, or nil
+-- Defines `now_ms`: the server's clock in milliseconds, then in seconds. `begin_readers`: at the end of a write, begins a
+-- phase if readers wait; returns whether any do. `forget_reader`: removes a client's waiting readers. `expects_readers`:
+-- for how many more milliseconds readers of the phase are expected, or nil
 local function now_ms()
   local time = redis.pcall('time')
   return (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000), time[1] or 0
@@ -23,7 +24,7 @@ local function begin_readers(tag)
   if redis.pcall('exists', readers) ~= 1 then
     return false
   end
-  -- A reader that was admitted and did not come is not waited for again, unless it has asked since.
+  -- A reader that was admitted by the last phase and did not come is waited for again only if it has attempted since.
   local last = redis.pcall('zscore', readers, 'phase')
   if type(last) == 'string' then
     redis.pcall('zremrangebyscore', readers, 10, last)
@@ -39,7 +40,7 @@ end
 local function forget_reader(tag, client)
   local readers = 'leasehold_rwlock_readers:' .. tag
   redis.pcall('zrem', readers, client)
-  -- A phase stays: other threads of the client may have waited for it.
+  -- A running phase is kept, since other threads of this client may have waited for it.
   if redis.pcall('zcard', readers) == 1 and type(redis.pcall('zscore', readers, 'link')) == 'string' then
     redis.pcall('del', readers)
   end
@@ -53,7 +54,7 @@ local function expects_readers(tag)
   end
   local link = tonumber(redis.pcall('zscore', readers, 'link')) or 0
   local left_ms = phase + 20 * 2 ^ math.min(link, 6) - now_ms()
-  -- The entry `phase` is one of those counted.
+  -- The count includes the member `phase` itself.
   local expected = left_ms > 0 and redis.pcall('zcount', readers, 10, phase)
   return type(expected) == 'number' and expected > 1 and left_ms or nil
 end

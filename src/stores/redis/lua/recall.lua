@@ -1,7 +1,7 @@
--- Prefix of scripts that recall a lock: a message on the holder's client's channel (see `wait_queue.lua`) says that another
--- client waits.
+-- Prefix of scripts that recall a cached lock: a message on the channel of the holder's client (see
+-- `wait_queue.lua`) says that another client waits.
 --
--- Defines `recall`: whether the owner's client listened
+-- Defines `recall`: sends the message, and returns whether the owner's client listened
 local function recall(lock, owner)
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
   local receivers = redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. owner:sub(1, 36), 'recall')

@@ -1,4 +1,4 @@
--- Rest of `release.lua`, behind the prefixes that it needs: clients that wait in the queue, levels, and refusals
+-- Rest of `release.lua`, after the prefixes that define its functions: queued clients, reentrant holds, and refusals.
 --
 -- Returns what `release.lua` returns
 if is_freed then
@@ -10,7 +10,7 @@ if is_freed then
   listeners = type(listeners) == 'number' and listeners or -1
   return {'freed', listeners, is_unnotified and 'denied' or nil}
 elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
-  -- Sets the expiry to its present value, which lets the count pass when the server is out of memory.
+  -- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the HSET.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = tonumber(lease_ms)
@@ -19,7 +19,7 @@ elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
   redis.call('hset', lock, owner, left)
   return {'still_held'}
 elseif left ~= '0' then
-  redis.call('hdel', lock, owner) -- as in `release.lua`
+  redis.call('hdel', lock, owner) -- fails on a replica, as in `release.lua`
 end
 
 if redis.call('pttl', lock) == -2 then

@@ -1,11 +1,11 @@
--- Extends an owner's lock to at least a lease from now.
+-- Extends the expiry of an owner's lock to at least `lease_ms` from now.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count
--- ARGV[1] owner      who holds it
--- ARGV[2] lease_ms   how long it shall run, at least
+-- ARGV[1] owner      the owner that holds the lock
+-- ARGV[2] lease_ms   the minimum time that the lock shall be held from now on
 --
--- Returns {'renewed'}   it does
---         {'lost'}      the owner does not hold it
+-- Returns {'renewed'}   the lock is held for at least that time
+--         {'lost'}      the owner does not hold the lock
 local lock = KEYS[1]
 local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
 

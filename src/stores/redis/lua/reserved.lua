@@ -1,10 +1,10 @@
--- Prefix of scripts that take a free lock, unless it is reserved for the client that is next in its wait queue (see
+-- Prefix of scripts that take a free lock, unless the lock is reserved for another client of its wait queue (see
 -- `wait_queue.lua`).
 --
--- Defines `drop_ownerless`: deletes a hash that has our notes on an owner who is gone and nothing else, which would keep all
--- others out, and returns whether it did. `reserved_ms`: for how many more milliseconds a free lock is reserved for another
--- client than this, or nil; then whether it is reserved for this one. Longer times than 640 ms do not count: where clocks
--- differ, a promoted replica may extend them
+-- Defines `drop_ownerless`: deletes a hash that has only our notes on an owner who is gone, since such a hash would block
+-- all clients; returns whether it did. `reserved_ms`: for how many more milliseconds a free lock is reserved for another
+-- client than this one, or nil; then whether the lock is reserved for this one. A reservation of more than 640 ms is
+-- ignored: a replica whose clock differs may extend the expiry when it is promoted
 local function drop_ownerless(lock, fields)
   fields = fields or redis.pcall('hkeys', lock)
   for at = 1, #fields do

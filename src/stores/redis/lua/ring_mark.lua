@@ -1,11 +1,11 @@
--- Replaces the mark that a ring's node stores.
+-- Replaces the mark of a ring's node. A mark is the version of the ring that the node last accepted.
 --
--- KEYS[1] bearer     where the node keeps the mark of the newest ring that it has heard of
--- ARGV[1] expected   the mark that is to be replaced; '': none
--- ARGV[2] new        the mark to bear from now on
+-- KEYS[1] bearer     the key in which the node stores its mark
+-- ARGV[1] expected   the mark to replace; '': the node has no mark
+-- ARGV[2] new        the mark to store
 --
--- Returns {'marked'}        the node bears the new mark
---         {'other', mark}   it bears neither the new nor the expected one; nothing changed
+-- Returns {'marked'}        the node has the new mark
+--         {'other', mark}   the node has a third mark, neither the new nor the expected one; nothing changed
 local bearer = KEYS[1]
 local expected, new = ARGV[1], ARGV[2]
 

@@ -1,26 +1,27 @@
--- Takes one half of a read-write lock for one owner, once. Repeating it changes nothing but the fence.
+-- Takes one half of a read-write lock for one owner, once. A repetition changes nothing but the fence.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- KEYS[2] marker     this read hold is alive while this key exists; unused by writers
--- KEYS[3] waiting    writers that wait and come before readers -> until when each counts as alive; the lock itself: the
---                    owner does not go by that
+-- KEYS[2] marker     exists while this read hold is alive; writers do not use it
+-- KEYS[3] waiting    writers that go before readers -> until when each counts as waiting. If this is the lock's own key,
+--                    the caller does not take part in that rule
 -- KEYS[4] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] half       'read' or 'write'
--- ARGV[2] owner      who wants it
+-- ARGV[2] owner      the owner that wants the lock
 -- ARGV[3] count      the hold count that the owner shall have
--- ARGV[4] lease_ms   how long it shall run, at least
--- ARGV[5] alive_ms   a writer that others keep out counts as waiting for so long; 0: it does not wait
--- ARGV[6] queue_mode  what the wait queue (see `wait_queue.lua`) means to a writer, as in `acquire.lua`; ends in the client's
---                    link
--- ARGV[7] waited_ms  for how long it has waited
+-- ARGV[4] lease_ms   the minimum time that the lock shall be held from now on
+-- ARGV[5] alive_ms   how long an owner counts as waiting after a failed attempt; 0: the owner does not wait
+-- ARGV[6] queue_mode  how a writer treats the wait queue (see `wait_queue.lua`), as in `acquire.lua`, followed by the
+--                     client's link
+-- ARGV[7] waited_ms  how long the caller has waited
 --
--- Returns {'granted'} or {'granted', fence}   the owner has it with that count
---         {'busy', ttl_ms}                    others have it, or come first; -1: for ever
---         {'queued', ttl_ms, why}             the same, and the client is in the queue. why 'soon': a release notifies the
---                                             queue; 'any': a holder's release may not; ttl_ms -1: others ask before
---         {'queued', ttl_ms, why, 'first'}    the same, and the client is the first in the queue
---         {'lost'}                            count above 1, but the owner has nothing
---         WRONGTYPE                           a lock of another kind has the name
+-- Returns {'granted'} or {'granted', fence}   the owner holds the lock with that count
+--         {'busy', ttl_ms}                    others hold the lock or come first; -1: no end is known
+--         {'queued', ttl_ms, why}             as 'busy', but the client is in the queue. why 'soon': the next release
+--                                             notifies the queue; 'any': a holder's release may not. ttl_ms -1: clients
+--                                             before this one attempt first
+--         {'queued', ttl_ms, why, 'first'}    as above, and the client is the first in the queue
+--         {'lost'}                            the count was above 1, but the owner does not hold the lock
+--         WRONGTYPE                           the name belongs to a lock of another kind
 local lock, marker, waiting, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local half, owner, count, lease_ms, alive_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local queue_mode, link = queue_mode_of(ARGV[6])
@@ -29,7 +30,8 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
 local readers, client = 'leasehold_rwlock_readers:' .. tag, owner:sub(1, 36)
 
--- Whether all holders' releases notify the queue: their clients' ids are UUIDs of version 8. False for more than 64 readers.
+-- Whether the releases of all holders notify the queue. Those are holders whose client id is a UUID of version 8.
+-- Returns false for more than 64 readers, to save time.
 local function is_ours()
   local fields = redis.pcall('hlen', lock)
   fields = type(fields) == 'number' and fields <= 64 and redis.pcall('hkeys', lock) or {}
@@ -41,11 +43,13 @@ local function is_ours()
   return #fields > 0
 end
 
--- Recalls, once, each holder that listens for waiters. Redisson counts the fields of the hash, so they are elsewhere:
--- `leasehold_rwlock_hearers:{name}`, a sorted set, holder's field -> until when, in ms; negative: already recalled.
+-- Sends one recall to each holder that has registered by `rw_hear.lua`. The registrations are no fields of the hash,
+-- since Redisson counts the fields. `leasehold_rwlock_hearers:{name}` is a sorted set: a holder's field -> the end of
+-- its registration in ms, negative once the holder has been recalled.
 local function recall_hearers()
   local hearers = 'leasehold_rwlock_hearers:' .. tag
-  -- Reads at most a hundred; holders already recalled have lower scores.
+  -- Reads at most a hundred members. Those already recalled have negative scores and so come first, outside this
+  -- range.
   local fields = redis.pcall('zrange', hearers, -100, -1, 'WITHSCORES')
   for at = 1, #fields, 2 do
     if tonumber(fields[at + 1]) > 0 then
@@ -57,7 +61,7 @@ end
 
 local PATIENCE_MS = 50
 
--- Notes that a reader waits.
+-- Registers a waiting reader of this client.
 local function await()
   redis.pcall('zadd', readers, (now_ms()), client)
   redis.pcall('zadd', readers, 'GT', link, 'link')
@@ -66,7 +70,7 @@ local function await()
   end
 end
 
--- Whether a reader has to let a waiting writer go first.
+-- Whether a reader has to wait until a waiting writer has written.
 local function is_held_back()
   local first = redis.pcall('zrange', queue, 0, 0, 'WITHSCORES')
   if not first[2] then
@@ -90,7 +94,7 @@ local ttl_ms = redis.call('pttl', lock)
 local held = mode and redis.call('hexists', lock, field) == 1
 if not held then
   if count ~= '1' then
-    -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+    -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
     redis.call('hdel', lock, field)
     return {'lost'}
   end
@@ -103,11 +107,11 @@ if not held then
     local time = redis.call('time')
     local clock_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     if half == 'write' then
-      -- The writer counts as waiting for `alive_ms`, renewed by each failed attempt.
+      -- The writer counts as waiting for `alive_ms`. Each failed attempt renews that time.
       redis.call('zrem', waiting, owner)
       redis.call('zremrangebyscore', waiting, 0, clock_ms)
       if ttl_ms ~= -2 and alive_ms > 0 then
-        -- If memory is out, the writer waits all the same, but readers do not let it go first.
+        -- If the server is out of memory, the writer waits all the same, but readers do not let it go first.
         redis.pcall('zadd', waiting, clock_ms + alive_ms, owner)
         if redis.pcall('pexpire', waiting, alive_ms * 2) ~= 1 then
           redis.pcall('zrem', waiting, owner)
@@ -148,36 +152,37 @@ if not held then
       return is_first and {'queued', reserved or ttl_ms, why, 'first'} or {'queued', reserved or -1, why}
     end
   elseif not writes then
-    -- A reservation for a writer lasts for a message and a request.
+    -- A writer's reservation lasts only as long as a message and an attempt take, so readers respect it.
     local reserved = is_free and reserved_ms(lock, '')
     if reserved or not is_free and not may_join or is_held_back() then
       if alive_ms > 0 and not is_free and not may_join then
         recall_hearers()
       end
       if alive_ms > 0 and waiting == lock then
-        await() -- readers that always let writers go first take no turns
+        await() -- not registered if writers always go first, since such readers take no turns
       end
       return {'busy', reserved or mode == 'write' and ttl_ms or -1}
     end
   end
 end
 
--- The fence is issued first: a counter that cannot be used raises before anything of the lock is written.
+-- The fence comes first: if the counter is unusable, the error stops the script before it has changed the lock.
 local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
-  -- Expiry first, count second: PEXPIRE passes when the server is out of memory, and so does what follows it.
+  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
 end
 if half == 'read' then
-  -- The marker before the hold: Redisson ignores a reader without a marker.
+  -- The marker is written before the hold, since Redisson ignores a reader without a marker.
   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
 end
 if ttl_ms ~= -2 then
   redis.call('hset', lock, field, count)
 else
-  -- On an absent key these two commands write nothing, but raise errors that would otherwise come half-way: the
-  -- first if memory is out, the second if the user may not PEXPIRE or the lease is no number.
+  -- The key is absent, so these two commands write nothing. They raise the errors that would otherwise stop the
+  -- script half-way: SET if the server is out of memory, PEXPIRE if the user may not run it or the lease is no
+  -- number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   redis.call('hset', lock, 'mode', half, field, count)

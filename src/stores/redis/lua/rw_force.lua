@@ -1,17 +1,17 @@
--- Frees a read-write lock of which this half is held, whoever holds it, and notifies the waiters.
+-- Frees a read-write lock if this half is held, whoever holds it, and notifies the waiters.
 --
 -- KEYS[1] lock      the lock's hash
 -- ARGV[1] half      'read' or 'write'
--- ARGV[2] channel   where waiters listen
+-- ARGV[2] channel   the channel on which waiters listen
 --
--- Returns {'freed'}    it was held so
---         {'free'}     it was not; nothing changed
---         {'no_lock'}  the hash is something else; nothing changed
+-- Returns {'freed'}    this half was held, and the lock is free now
+--         {'free'}     this half was not held; nothing changed
+--         {'no_lock'}  the hash is not a lock; nothing changed
 local lock = KEYS[1]
 local half, channel = ARGV[1], ARGV[2]
 
 if redis.call('hget', lock, 'mode') ~= half then
-  -- Removes nothing, but a replica refuses it, and so does not answer 'free'.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can answer 'free'.
   redis.call('hdel', lock, '')
   return {'free'}
 end
@@ -20,7 +20,7 @@ if not is_lock(lock) then
 end
 redis.call('del', lock)
 notify_next(lock, true)
--- 1 wakes all of Redisson's waiters that sleep; 0 is kept for one that is about to.
+-- The message '1' wakes all of Redisson's sleeping waiters. '0' also wakes one that is about to sleep.
 redis.pcall('publish', channel, '1')
 redis.pcall('publish', channel, '0')
 return {'freed'}

@@ -1,18 +1,18 @@
--- Registers a holder of a read-write lock, so that the next waiter recalls it (see `recall.lua`), and returns whether one did
--- since the last time. The hash does not show waiters.
+-- Registers a holder of a read-write lock for recalls (see `recall.lua`), and returns whether a waiter has recalled it
+-- since the last registration. The holder needs recalls because the hash does not show waiters.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- ARGV[1] field      the holder's, in the hash
--- ARGV[2] lasts_ms   for how long from now waiters recall it
+-- ARGV[1] field      the holder's field in the hash
+-- ARGV[2] lasts_ms   for how long the registration lasts
 --
--- Returns {'wanted'}   one did
---         {'stays'}    none did
---         {'lost'}     the owner does not hold it
+-- Returns {'wanted'}   a waiter has recalled the lock
+--         {'stays'}    no waiter has
+--         {'lost'}     the owner does not hold the lock
 local lock = KEYS[1]
 local field, lasts_ms = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('hexists', lock, field) == 0 then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, field)
   return {'lost'}
 end

@@ -2,11 +2,12 @@
 --
 -- KEYS[1] lock    the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] half    'read' or 'write'
--- ARGV[2] owner   whose hold count is asked for
--- ARGV[3] markers  the keys by which its read holds count as alive are this and 1, 2, …
+-- ARGV[2] owner   the owner whose hold count is wanted
+-- ARGV[3] markers  prefix of the owner's markers, which exist while a read hold is alive: this and 1, 2, …
 --
--- Returns {'free'}                          nobody holds this half
---         {'held', ttl_ms, count, holder}   ttl_ms -1: for ever; count: the owner's, '0' if it has none
+-- Returns {'free'}                          no owner holds this half
+--         {'held', ttl_ms, count, holder}   ttl_ms -1: for ever; count: that of the owner, '0' if it does not hold this
+--                                           half
 local lock = KEYS[1]
 local half, owner, markers = ARGV[1], ARGV[2], ARGV[3]
 
@@ -28,7 +29,7 @@ end
 local own = half == 'write' and owner .. suffix or owner
 local count = redis.call('hget', lock, own) or '0'
 if half == 'read' then
-  -- A reader whose markers have expired stays in the hash until another release removes it, but holds nothing.
+  -- A reader whose markers have expired holds nothing, but stays in the hash until a release of another removes it.
   local is_alive = false
   for level = 1, tonumber(count) do
     is_alive = is_alive or redis.call('exists', markers .. level) == 1

@@ -1,19 +1,20 @@
--- Sets an owner's hold count of one half of a read-write lock to `left`; frees the lock if nobody holds either half.
+-- Sets an owner's hold count of one half of a read-write lock to `left`. Frees the lock if no owner holds either half.
 -- Notifies the waiters of each half that may be free now.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] half       'read' or 'write'
--- ARGV[2] owner      who releases
+-- ARGV[2] owner      the owner that releases
 -- ARGV[3] left       the hold count that shall remain
 -- ARGV[4] lease_ms   the lease to set if the key has lost its expiry
--- ARGV[5] base       markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
--- ARGV[6] waiting    writers that wait and come before readers -> until when each counts as alive; '': none do
--- ARGV[7] channel    where waiters listen
+-- ARGV[5] base       prefix of the markers; the markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:'
+--                    and 1, 2, …
+-- ARGV[6] waiting    writers that go before readers -> until when each counts as waiting; '': no writers go before readers
+-- ARGV[7] channel    the channel on which waiters listen
 --
 -- Returns {'freed', 0}           the owner holds nothing of this half now
---         {'still_held'}         the owner holds it with that count, for as long as before
---         {'not_held'}           nobody holds it
---         {'not_held', holder}   another holds it; '': the user may not HKEYS
+--         {'still_held'}         the owner holds this half with the count `left`; the expiry is unchanged
+--         {'not_held'}           no owner holds the lock
+--         {'not_held', holder}   another owner holds the lock; holder '': the user may not HKEYS
 local lock = KEYS[1]
 local half, owner, left, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local base, waiting, channel = ARGV[5], ARGV[6], ARGV[7]
@@ -21,13 +22,13 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 
 if half == 'write' and waiting ~= '' and redis.call('zrem', waiting, owner) == 1 and
   redis.call('zcard', waiting) == 0 then
-  -- The last waiting writer has left the set: readers that let it go first may acquire.
+  -- No writer waits any more, so the readers that waited for writers may attempt again.
   redis.pcall('publish', channel, '1')
 end
 local field = half == 'write' and owner .. ':write' or owner
 local count = redis.call('hget', lock, field)
 if not count then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, field)
   if redis.call('pttl', lock) == -2 then
     return {'not_held'}
@@ -44,7 +45,7 @@ end
 local function marker(reader, level)
   return base .. ':' .. reader .. ':rwlock_timeout:' .. level
 end
--- Sets the expiry to its present value, which lets what follows pass when the server is out of memory.
+-- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the later writes.
 local ttl_ms = redis.call('pttl', lock)
 if ttl_ms == -1 then
   ttl_ms = lease_ms
@@ -59,7 +60,8 @@ if half == 'read' then
     redis.call('del', marker(owner, level))
   end
   if left ~= '0' and rest_ms > 0 then
-    -- The hold lasts as long as before: the newest remaining marker gets the time of the removed ones.
+    -- The newest remaining marker takes over the longest expiry of the removed ones, so the hold lasts as long as
+    -- before.
     redis.call('set', marker(owner, left), '1', 'PX', rest_ms)
   end
 end
@@ -72,7 +74,7 @@ if half == 'read' and redis.call('hget', lock, 'mode') == 'write' then
   redis.call('hdel', lock, field)
   return {'freed', 0}
 end
--- Readers whose markers have expired are dead; the lock lasts as long as the longest marker of the others.
+-- A reader whose markers have all expired is dead. The lock lasts as long as the longest marker of any other reader.
 local longest_ms = 0
 local fields = redis.call('hkeys', lock)
 for _, reader in ipairs(fields) do
@@ -82,11 +84,11 @@ for _, reader in ipairs(fields) do
     end
   end
 end
--- The owner is removed after all reads, and the rest of the hash by HDEL as well: a missing right to another command
--- would leave a hash without an owner, which would block all others.
+-- The owner is deleted after all reads, and the other fields by HDEL too. If another command were used and the user
+-- had no right to it, the hash would remain without an owner and block all clients.
 if longest_ms > 0 then
   if half == 'write' then
-    -- The writer keeps its read hold, for no longer than it requested.
+    -- The writer keeps its read hold, but no longer than the lease of that hold.
     redis.call('hset', lock, 'mode', 'read')
   end
   redis.call('hdel', lock, field)
@@ -99,7 +101,7 @@ end
 local is_free, readers = longest_ms <= 0, 'leasehold_rwlock_readers:' .. tag
 local do_some_wait = redis.pcall('exists', 'leasehold_lock_queue:' .. tag, readers) ~= 0
 if half == 'write' then
-  -- The readers that waited go before the next writer.
+  -- Readers that have waited go before the next writer.
   local are_awaited = do_some_wait and begin_readers(tag)
   if do_some_wait and is_free then
     if are_awaited then
@@ -108,13 +110,14 @@ if half == 'write' then
       notify_next(lock, true)
     end
   end
-  -- Other readers may enter now; if the writer still reads, Redisson does not notify them. 1 wakes all of
-  -- Redisson's waiters that sleep; 0 is kept for one that is about to.
+  -- Other readers may enter now. Redisson's own release does not notify them if the writer keeps a read hold, so this
+  -- script always does. The message '1' wakes all of Redisson's sleeping waiters. '0' also wakes one that is about to
+  -- sleep.
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
 elseif is_free then
   local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
-  -- Wakes readers that waited for a writer that is gone.
+  -- Wakes readers that waited for a writer which has given up or died.
   if do_some_wait and not is_reserved and redis.pcall('del', readers) ~= 0 then
     redis.pcall('publish', channel, '1')
   end

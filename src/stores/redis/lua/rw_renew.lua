@@ -1,18 +1,18 @@
--- Extends a read hold so that it ends `lease_ms` from now at the earliest.
+-- Extends a read hold so that it ends at least `lease_ms` from now.
 --
 -- KEYS[1] lock       the lock's hash: reader -> hold count
 -- ARGV[1] owner      the reader
--- ARGV[2] lease_ms   the least time that the hold shall run from now
--- ARGV[3] markers    prefix of the keys whose existence shows that a level of the hold is alive: this and 1, 2, …
+-- ARGV[2] lease_ms   the minimum time that the hold shall last from now on
+-- ARGV[3] markers    prefix of the markers, which exist while a level of the hold is alive: this and 1, 2, …
 --
--- Returns {'renewed'}  the hold runs for at least that time
---         {'lost'}     the owner does not read; nothing changed
+-- Returns {'renewed'}  the hold lasts at least for that time
+--         {'lost'}     the owner does not hold the read half; nothing changed
 local lock = KEYS[1]
 local owner, lease_ms, markers = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local count = redis.call('hget', lock, owner)
 if not count then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('hdel', lock, owner)
   return {'lost'}
 end

@@ -1,19 +1,19 @@
--- Takes permits of a semaphore, once for each request.
+-- Takes permits of a semaphore. A repetition of the request takes no more permits.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] request    what became of the request
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] request    records the outcome of this request
 -- ARGV[1] units      how many permits are wanted
--- ARGV[2] lasts_ms   how long the request is remembered
--- ARGV[3] client     who wants them
--- ARGV[4] queue_mode  what the queue (see `permits_queue.lua`) means to it, as in `acquire.lua`
--- ARGV[5] waited_ms  for how long it has waited
+-- ARGV[2] lasts_ms   how long the outcome is recorded
+-- ARGV[3] client     the client that wants the permits
+-- ARGV[4] queue_mode  how the attempt treats the queue (see `permits_queue.lua`), as in `acquire.lua`
+-- ARGV[5] waited_ms  how long the caller has waited
 --
--- Returns {'granted'}     they are taken, by this or by an earlier sending of the request
---         {'busy', left_ms}   there are too few, or they are reserved for so long; -1: too few, or the request was
---                             given up
---         {'queued', -1, 'soon'}                  the same, and the client is in the queue
---         {'queued', left_ms, 'soon', 'first'}    the same, and it is the first
---         {'none'}        nobody has set the semaphore up
+-- Returns {'granted'}     the permits are taken, by this request or by an earlier copy of it
+--         {'busy', left_ms}   too few permits are free, or they are reserved for so long. left_ms -1: too few are free, or
+--                             the request was undone
+--         {'queued', -1, 'soon'}                  as 'busy', but the client is in the queue
+--         {'queued', left_ms, 'soon', 'first'}    as above, and the client is the first in the queue
+--         {'none'}        the semaphore is not set up
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, client = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local queue_mode, waited_ms = ARGV[4], tonumber(ARGV[5])
@@ -26,12 +26,13 @@ end
 local count = redis.call('get', permits)
 local number = tonumber(count) or 0
 if number < units or not may_take(tag, client, queue_mode, number - units) then
-  -- Removes nothing, but a replica refuses it: an answer of a replica does not count.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can answer.
   redis.call('hdel', request, '')
   if not count then
     return {'none'}
   end
-  -- The client with the reservation may be gone, so the first in the queue asks when the reservation ends.
+  -- The client that has the reservation may be dead, so the first in the queue attempts again when the reservation
+  -- ends.
   local left_ms = number < units and -1 or reserved_left_ms(tag)
   local is_first = stand_for_permits(tag, client, queue_mode, waited_ms, number)
   if is_first == nil then

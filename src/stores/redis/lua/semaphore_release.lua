@@ -1,16 +1,17 @@
--- Gives permits of a semaphore back, once for each request, and publishes how many there are.
+-- Gives permits of a semaphore back, and publishes how many are free. A repetition gives no more permits back.
 --
--- KEYS[1] permits    how many there are
--- KEYS[2] request    what became of the request that took them
--- ARGV[1] units      how many permits it took
--- ARGV[2] lasts_ms   how long it is remembered that it gave them back
--- ARGV[3] way        'release'; 'undo': only if the request did take them, and it never shall from now on
--- ARGV[4] channel    where waiters listen
+-- KEYS[1] permits    the number of free permits
+-- KEYS[2] request    records the outcome of the request that took the permits
+-- ARGV[1] units      how many permits that request took
+-- ARGV[2] lasts_ms   how long the outcome is recorded
+-- ARGV[3] way        'release'; 'undo': gives the permits back only if the request took them, and makes a late copy of it
+--                    fail
+-- ARGV[4] channel    the channel on which waiters listen
 --
--- Returns {'freed', listeners}   they are back, by this or by an earlier sending. listeners: how many heard
---                                of it, 0 also if there were permits before; -3: the first in the queue did (see
---                                `permits_queue.lua`)
---         {'not_held'}           the request had taken none
+-- Returns {'freed', listeners}   the permits are back, by this release or by an earlier copy. listeners: how many clients
+--                                received the message; 0 also if permits were free before; -3: the first client in the
+--                                queue was notified (see `permits_queue.lua`)
+--         {'not_held'}           the request had not taken any permits
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms, way, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -22,11 +23,11 @@ if was == 'void' or way == 'undo' and was ~= 'granted' then
   redis.call('set', request, 'void', 'PX', lasts_ms)
   return {'not_held'}
 end
--- Lets what follows pass when the server is out of memory.
+-- After this PEXPIRE, even a server that is out of memory allows the later writes.
 redis.call('pexpire', request, lasts_ms)
 redis.call('set', request, 'released', 'PX', lasts_ms)
 if not redis.call('get', permits) then
-  -- The semaphore was deleted or has expired: permits that come back must not recreate it.
+  -- The semaphore was deleted or has expired. Permits that come back must not recreate it.
   return {'freed', 0}
 end
 local count = redis.pcall('incrby', permits, units)
@@ -39,7 +40,7 @@ local listeners = count > 0 and redis.pcall('publish', channel, count)
 if is_notified then
   return {'freed', -3}
 end
--- As long as there were permits, no client waited.
+-- Counts the receivers only if no permit was free before this release. Otherwise most of them wait for nothing.
 if type(listeners) == 'number' and count <= tonumber(units) then
   return {'freed', listeners}
 end

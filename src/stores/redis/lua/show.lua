@@ -1,28 +1,34 @@
--- Shows all that is stored under a name, of whatever kind. Changes nothing.
+-- Shows all that is stored under a name, whatever its kind. Changes nothing.
 --
--- KEYS[1] object       lock: a hash, owner -> hold count, and perhaps leasehold:about -> 'owner since_ms ends_ms pid host
---                      thread', or leasehold:cached (see `check_cached.lua`), which Redisson does not look at; read-write lock:
---                      see `rw_acquire.lua`; what is counted and token locks: a string
+-- KEYS[1] object       a lock is a hash: owner -> hold count, and perhaps one of two notes, which Redisson ignores:
+--                      leasehold:about -> 'owner since_ms ends_ms pid host thread', or leasehold:cached (see
+--                      `check_cached.lua`). A read-write lock is a hash as in `rw_acquire.lua`. Counters and token locks
+--                      are strings
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        the waiters for a fair lock, in order of arrival
--- KEYS[4] timeouts     until when each of them counts as alive for Redisson
+-- KEYS[4] timeouts     until when Redisson considers each waiter alive
 -- KEYS[5] heartbeats   until when each waiter of this crate counts as alive
--- KEYS[6] out          permits with leases: id -> when it ends
--- ARGV[1] base         markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
--- ARGV[2] most         how many waiters and permits are shown at most
---         channels     the others: where those who wait for it listen, by kind
+-- KEYS[6] out          id of an acquired permit -> when its lease ends
+-- ARGV[1] base         prefix of the markers; the markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:'
+--                      and 1, 2, …
+-- ARGV[2] most         maximum number of waiters and of permits to show
+--         channels     all further arguments: the channels of the kinds of locks, on which waiters listen
 --
--- The wait queue (see `wait_queue.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS:
--- a user without the right to them sees none.
+-- The wait queue (see `wait_queue.lua`) and the set of waiting writers (see `rw_acquire.lua`) are not among KEYS, so that a
+-- user without a right to these keys can still use the script, and just sees no waiters there.
 --
 -- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, queued,
 --         wait_queue, writers_wait}
---         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
---         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
---         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …;
---         listeners: of each channel, -1: unknown; wait_queue: client, waited_ms, …; writers_wait: while
---         readers hold the lock, 1 if a writer keeps readers out that let writers go first, 2 if one keeps all out, 3 if
---         both
+--         fence, value: '' if there is none
+--         back: the number of permits whose leases have ended, which can be acquired again
+--         out: the number of other acquired permits; permits: id, ends_ms, … of these
+--         holders: field, value, ttl_ms, …; ttl_ms: of a reader, the longest expiry of its markers; -2: no marker, -3: not
+--         read
+--         waiting: the number of waiters for a fair lock; waiters: owner, until_ms, … of these
+--         listeners: the number on each channel; -1: unknown
+--         queued: the number of clients in the wait queue; wait_queue: client, waited_ms, … of these
+--         writers_wait: while readers hold the lock, the sum of 1, if a writer waits that goes before readers by the lock's
+--         options, and 2, if the first writer has waited so long that all readers wait for it
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
@@ -32,10 +38,10 @@ local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
 local back, lent, writers_wait = 0, 0, 0
 
--- The key may hold any value of other programs, which must cost neither the server its time nor the client its connection.
--- The script therefore shows at most this, and of a hash with more fields only their number.
+-- The key may belong to another program and have any size, but must not block the server or the connection. The
+-- script therefore shows at most this much. Of a hash with more fields, it shows only their number.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
--- For all holders together. A holder whose levels are not read has no known end.
+-- Limit on the markers read for all holders together. The expiry of a holder whose markers are not read is unknown.
 local looks_left = 2000
 if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   local mode = redis.call('hget', object, 'mode')
@@ -61,7 +67,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   if mode == 'read' then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
-    -- The same rule as in `rw_acquire.lua`.
+    -- After 50 ms the first writer keeps new readers out, as in `rw_acquire.lua`.
     local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. base, 0, 0, 'WITHSCORES')
     if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
       writers_wait = writers_wait + 2
@@ -83,7 +89,8 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
   waiters[#waiters + 1] = tonumber(until_ms or 0)
 end
 
--- Subscribers of each channel; -1 if the user may count neither the plain nor the sharded ones (none before Redis 7).
+-- The subscribers of each channel. -1: the user may count neither plain nor sharded subscribers. Redis before 7 has
+-- no sharded channels.
 local listeners = {}
 for _, channel in ipairs({unpack(ARGV, 3)}) do
   local plain = redis.pcall('pubsub', 'numsub', channel)

@@ -1,20 +1,20 @@
--- Consumes the notification of a condition's waiter; if there is none, keeps the waiter's place alive.
+-- Consumes the notification of a condition's waiter. Without a notification, keeps the waiter's place alive.
 --
 -- KEYS[1] queue        the waiters, in order of arrival
--- KEYS[2] heartbeats   until when each of them counts as alive
--- KEYS[3] notified     who was notified and has not noticed -> until when it counts as alive
--- ARGV[1] waiter       who asks
--- ARGV[2] alive_ms     how long a place lasts without being asked for again
--- ARGV[3] channels     each waiter listens on this and its id
+-- KEYS[2] heartbeats   until when each waiter counts as alive
+-- KEYS[3] notified     waiters that were notified and have not read the notification -> until when each counts as alive
+-- ARGV[1] waiter       the waiter that calls
+-- ARGV[2] alive_ms     how long a place lasts after the waiter's last call
+-- ARGV[3] channels     prefix of the waiters' channels; the waiter's id follows
 --
 -- Returns {'granted'}     the waiter was notified, or was removed as dead
---         {'busy', -1}    it waits
+--         {'busy', -1}    the waiter still waits
 local queue, heartbeats, notified = KEYS[1], KEYS[2], KEYS[3]
 local waiter, alive_ms, channels = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- A key of another type, or a user without the right to PEXPIRE, raises here, before anything is written.
+-- If a key has another type, or the user may not PEXPIRE, the script fails here, before it has changed anything.
 redis.call('llen', queue)
 redis.call('zscore', heartbeats, waiter)
 redis.call('pexpire', notified, alive_ms * 10)
@@ -32,7 +32,7 @@ for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
     redis.pcall('publish', channels .. next, '0')
   end
 end
--- Always set, since passing a notification on may have created a key.
+-- Sets each key's expiry again, since passing a notification on may have created a key.
 for _, key in ipairs(KEYS) do
   redis.call('pexpire', key, alive_ms * 10)
 end

@@ -1,14 +1,14 @@
--- Adds a waiter to a condition, removes one, or notifies some.
+-- Adds a waiter to a condition, removes a waiter, or notifies waiters.
 --
 -- KEYS[1] queue        the waiters, in order of arrival
--- KEYS[2] heartbeats   until when each of them counts as alive
--- KEYS[3] notified     who was notified and has not noticed -> until when it counts as alive
--- ARGV[1] what         'enlist', 'leave', 'one' or 'all'
--- ARGV[2] waiter       who joins or leaves
--- ARGV[3] alive_ms     how long a place lasts without being asked for again
--- ARGV[4] channels     each waiter listens on this and its id
+-- KEYS[2] heartbeats   until when each waiter counts as alive
+-- KEYS[3] notified     waiters that were notified and have not read the notification -> until when each counts as alive
+-- ARGV[1] what         'enlist' or 'leave' (the waiter), 'one' or 'all' (how many to notify)
+-- ARGV[2] waiter       the waiter that joins or leaves
+-- ARGV[3] alive_ms     how long a place lasts after the waiter's last call
+-- ARGV[4] channels     prefix of the waiters' channels; the waiter's id follows
 --
--- Returns {'count', number}   how many were notified
+-- Returns {'count', number}   how many waiters were notified
 local queue, heartbeats, notified = KEYS[1], KEYS[2], KEYS[3]
 local what, waiter, alive_ms, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
@@ -19,7 +19,7 @@ local function keep_ends()
     redis.call('pexpire', key, alive_ms * 10)
   end
 end
--- A key of another type, or a user without the right to PEXPIRE, raises here, before anything is written.
+-- If a key has another type, or the user may not PEXPIRE, the script fails here, before it has changed anything.
 redis.call('llen', queue)
 redis.call('zscore', heartbeats, waiter)
 redis.call('zscore', notified, waiter)
@@ -33,7 +33,7 @@ if what == 'enlist' then
 elseif what == 'leave' then
   redis.call('lrem', queue, 0, waiter)
   redis.call('zrem', heartbeats, waiter)
-  -- A notification that the waiter had not noticed passes to the next one.
+  -- If the waiter was notified and has not read the notification, the next waiter receives it.
   most = redis.call('zrem', notified, waiter)
 elseif what == 'one' then
   most = 1

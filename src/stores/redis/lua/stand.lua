@@ -1,8 +1,8 @@
--- Prefix of scripts in which a client stands in the wait queue (see `wait_queue.lua`) of a lock that several can hold: of a
--- read-write lock, to write, or of a semaphore. A place counts from when its client's thread began to wait, so a client that was
--- notified in vain keeps its place.
+-- Prefix of scripts in which a client joins the wait queue (see `wait_queue.lua`) of a semaphore, or of a read-write lock
+-- for writing. Clients are ordered by when their threads began to wait, so a client that was notified in vain gets its old
+-- place.
 --
--- Defines `stand`: joins the queue, and returns whether the client is its first; nil: the client is not in it.
+-- Defines `stand`: puts the client into the queue and returns whether the client is the first; nil: it could not join.
 -- `queue_mode_of`: splits an argument into the queue mode and the client's link (see `wait_queue.lua`)
 local function queue_mode_of(argument)
   local link = tonumber(argument:sub(-1))

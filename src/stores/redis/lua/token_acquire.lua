@@ -1,11 +1,11 @@
--- Takes a token lock for one owner, once. Repeating it changes nothing.
+-- Takes a token lock for one owner. A repetition changes nothing.
 --
 -- KEYS[1] lock       the lock's string: its owner's token
--- ARGV[1] token      who wants it
--- ARGV[2] lease_ms   how long it shall run, at least
+-- ARGV[1] token      the token of the owner that wants the lock
+-- ARGV[2] lease_ms   the minimum time that the lock shall be held from now on
 --
--- Returns {'granted'}        the owner has it
---         {'busy', ttl_ms}   others have it; -1: for ever
+-- Returns {'granted'}        the owner holds the lock
+--         {'busy', ttl_ms}   another owner holds the lock; -1: for ever
 local lock = KEYS[1]
 local token, lease_ms = ARGV[1], tonumber(ARGV[2])
 

@@ -1,11 +1,11 @@
--- Frees a token lock, if the token is the owner's.
+-- Frees a token lock if it contains the caller's token.
 --
 -- KEYS[1] lock    the lock's string: its owner's token
--- ARGV[1] token   who releases
+-- ARGV[1] token   the token of the owner that releases
 --
--- Returns {'freed'}              it was the owner's and is free now
---         {'not_held'}           nobody holds it
---         {'not_held', holder}   another holds it
+-- Returns {'freed'}              the owner held the lock, which is free now
+--         {'not_held'}           no owner holds the lock
+--         {'not_held', holder}   another owner holds the lock
 local lock, token = KEYS[1], ARGV[1]
 
 local holder = redis.call('get', lock)
@@ -16,6 +16,6 @@ end
 if holder then
   return {'not_held', holder}
 end
--- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+-- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
 redis.call('del', lock)
 return {'not_held'}

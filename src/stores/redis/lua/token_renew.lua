@@ -1,11 +1,11 @@
--- Has a token lock run for at least a lease from now on, if the token is the owner's.
+-- Extends a token lock's expiry to at least `lease_ms` from now, if the lock contains the caller's token.
 --
 -- KEYS[1] lock       the lock's string: its owner's token
--- ARGV[1] token      who holds it
--- ARGV[2] lease_ms   how long it shall run, at least
+-- ARGV[1] token      the token of the owner that holds the lock
+-- ARGV[2] lease_ms   the minimum time that the lock shall be held from now on
 --
--- Returns {'renewed'}   it does
---         {'lost'}      the owner does not hold it
+-- Returns {'renewed'}   the lock is held for at least that time
+--         {'lost'}      the owner does not hold the lock
 local lock = KEYS[1]
 local token, lease_ms = ARGV[1], tonumber(ARGV[2])
 
@@ -17,7 +17,7 @@ if holder == token then
   return {'renewed'}
 end
 if not holder then
-  -- Removes nothing, but makes a replica refuse the script: a replica's answer proves no loss.
+  -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
   redis.call('del', lock)
 end
 return {'lost'}

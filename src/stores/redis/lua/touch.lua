@@ -1,9 +1,10 @@
--- Writes a lock's expiry again as it is, so that the connection has a write for WAIT to count from.
+-- Writes a lock's expiry again without changing it. WAIT waits until replicas have received the last write of its own
+-- connection, so a connection that has not written must write this first.
 --
 -- KEYS[1] lock   the lock's key, of any type
 --
--- Returns 1   written
---         0   the key is not there, or has no expiry
+-- Returns 1   the expiry was written
+--         0   the key is absent or has no expiry
 local lock = KEYS[1]
 
 local ttl_ms = redis.call('pttl', lock)

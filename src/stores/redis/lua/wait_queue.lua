@@ -1,27 +1,31 @@
--- Prefix of scripts that free a lock: the wait queue of its clients, first come first.
+-- Prefix of scripts that free a lock. The lock has a wait queue of clients, in order of arrival.
 --
--- `leasehold_lock_queue:{name}` is a sorted set, client -> when it joined, by the server's clock: tenths of a millisecond
--- since second 1,700,000,000, followed by three digits: the client's link, and the last two digits of the server's second
--- of its last request. The number is exact as a double until 2052. A release removes the first client from the queue,
--- notifies it on `leasehold_wake:{name}:client`, and reserves the lock for it for 10 ms, doubled `link` times: time for the
--- message and the request. `leasehold_lock_next:{name}` names the client meanwhile. The queue only refuses and wakes;
--- whether a lock is free, its own key says.
+-- `leasehold_lock_queue:{name}` is a sorted set of clients. A client's score is the time when it joined, by the server's
+-- clock, in tenths of a millisecond since second 1,700,000,000, followed by three digits: the client's link, which is the
+-- class of its network delay (0 to 6), and the last two digits of the server's second of its last attempt. A double holds
+-- the score exactly until 2052. A release removes the first client from the queue, notifies it on
+-- `leasehold_wake:{name}:client`, and reserves the lock for it. The reservation lasts 10 ms, doubled `link` times, which
+-- covers the message and the client's next attempt. Meanwhile `leasehold_lock_next:{name}` contains the client. The queue
+-- only decides which attempts are refused and which clients are woken. Only the lock's own key decides whether the lock is
+-- free.
 --
--- None of these keys is among KEYS: in a cluster, one that has not moved with its slot yet would fail the script. Each
--- command on them goes by pcall. If memory is out, the user has no right, or a key holds something else, the script does
--- what it would do without a queue.
+-- None of these keys is among KEYS: while a slot moves between nodes of a cluster, a server refuses a script that declares
+-- a key which the server lacks. Each command on these keys runs by pcall: if it fails, for lack of memory or of a right or
+-- because the key has another type, the script acts as if there were no queue.
 --
--- Defines `notify_next`; `popped`: what the caller has popped from the queue already. The function returns whether it
--- passed a free lock on to the first client in the queue that listens, then whether a missing right prevented that. A
--- client that hangs listens too: so a notified client leaves the queue, and in a short queue the next one gets 'standby',
--- to ask soon. For a lock that is taken, the function only sends 'standby'
+-- Defines `notify_next`. `popped` is the entry that the caller has already popped from the queue, or nil. If the lock is
+-- free, the function notifies the first queued client that listens. It returns whether a client was notified, then whether
+-- only a missing right prevented that. A client that hangs still counts as listening. Therefore a notified client leaves
+-- the queue, and in a short queue the next client receives 'standby', so that it attempts soon. If the lock is held, the
+-- function only sends 'standby'
 local function is_denied(reply)
-  -- The words of 6.2 and 7.0, and of later versions and Valkey. Other errors may pass, such as a slot that moves.
+  -- The first text is that of Redis 6.2 and 7.0, the second that of later versions and Valkey. Other errors may be
+  -- temporary, for example while a slot moves.
   return type(reply) == 'table' and reply.err ~= nil and
     (reply.err:find('The user executing the script', 1, true) or reply.err:find('ACL failure', 1, true)) ~= nil
 end
 
--- Dead clients that nobody has removed yet are skipped: a thousand cost the server a few milliseconds, once.
+-- How many dead clients one call skips and removes at most. A thousand cost the server a few milliseconds, once.
 local MOST_PASSED_OVER = 1024
 
 local function notify_next(lock, is_free, popped)
@@ -37,7 +41,7 @@ local function notify_next(lock, is_free, popped)
     end
     local receivers = redis.pcall('publish', wake .. client, 'next')
     if type(receivers) ~= 'number' then
-      -- Back into the queue, which is a new key without an expiry if this was the only client.
+      -- Puts the client back. If the queue had become empty, ZADD makes a key without an expiry, so PEXPIRE follows.
       redis.pcall('zadd', queue, first[2], client)
       redis.pcall('pexpire', queue, 60000)
       return false, is_denied(receivers)

@@ -23,9 +23,9 @@ const ONE_DEADLINE: &str = "one deadline for a batch";
 struct Batch {
     broken: &'static str,
     left: [u8; HOLDS],
-    /// The requested owners, and since when.
+    /// The hold whose renewal was sent, and how long ago.
     asked: Option<(usize, u8)>,
-    /// Only with one deadline for a batch: the next owner, and the batch's age.
+    /// Used only if the rule is broken by one deadline for a batch: the next hold, and the age of the batch.
     batch: (usize, u8),
 }
 
@@ -44,7 +44,7 @@ impl Batch {
     fn next(&self) -> Option<usize> {
         let is_due = |at: &usize| self.left[*at] <= DUE;
         match self.broken {
-            // All holds in order, once one is due.
+            // Renews all holds in order as soon as one of them is due.
             ONE_DEADLINE => (self.batch.0 > 0 || (0..HOLDS).any(|at| is_due(&at))).then_some(self.batch.0),
             "never by the end of the lease" => (0..HOLDS).find(is_due),
             _ => (0..HOLDS).filter(is_due).min_by_key(|at| self.left[*at]),
@@ -75,7 +75,7 @@ impl World for Batch {
                     next.left[at] = LEASE - age;
                     next.batch.0 = (at + 1) % HOLDS;
                 } else {
-                    // An unanswered request is abandoned with the batch, and sent anew.
+                    // An unanswered renewal is abandoned together with its batch, and sent again.
                     next.batch.0 = 0;
                 }
                 if next.batch.0 == 0 || self.broken != ONE_DEADLINE {

@@ -1,5 +1,6 @@
-//! Rules that no script has, each as a specification: a small world whose states are all explored, and what
-//! must hold in each. A rule can be broken by name, and each break must be found.
+//! Rules of the library that are in no script. Each is a specification: a small world, all of whose states
+//! are explored, and what must hold in each state. A rule can be broken by name, and the exploration must
+//! find each break.
 
 pub mod batch;
 pub mod numbers;
@@ -11,19 +12,19 @@ pub mod window;
 
 use crate::explore::{Explored, World, explore};
 
-/// More states than any rule has.
+/// A limit that is larger than the number of states of any rule.
 const MOST: usize = 12_000_000;
 
 pub struct Rule {
     pub name: &'static str,
     pub words: &'static str,
-    /// The ways to break the rule, and what each leads to.
+    /// The ways to break the rule, and the fault that each leads to.
     pub breaks: &'static [(&'static str, &'static str)],
     explored: fn(&'static str) -> Explored,
 }
 
 impl Rule {
-    /// All states, with the rule intact (`""`) or broken.
+    /// Explores all states with the rule intact (`""`) or broken in one way.
     pub fn explored(&self, broken: &'static str) -> Explored {
         assert!(broken.is_empty() || self.breaks.iter().any(|(name, _)| *name == broken), "{broken}");
         (self.explored)(broken)

@@ -34,12 +34,12 @@ enum Doing {
 #[derive(Clone, Debug)]
 struct Numbers {
     broken: &'static str,
-    /// The thread's number that has the lock; 255 is the other client.
+    /// The owner number that holds the lock; 255 is the other client.
     server: Option<u8>,
     doing: Doing,
     number: u8,
     tries: u8,
-    /// The thread's requests that have not arrived, the awaited one last.
+    /// The thread's requests that have not arrived. The thread waits for the last one.
     on_the_way: Vec<(What, u8)>,
     cleanups: Vec<u8>,
 }
@@ -80,7 +80,7 @@ impl Numbers {
         match what {
             What::Acquire if self.server.is_none() => self.server = Some(number),
             What::Release if self.server == Some(number) => self.server = None,
-            // The owner of the lock is granted it again.
+            // An owner that already holds the lock is granted it again.
             What::Acquire => return self.server == Some(number),
             What::Release => return false,
         }
@@ -156,13 +156,13 @@ impl World for Numbers {
                         next.server = None;
                         true
                     }
-                    // The request may still arrive: cleaned up until harmless, here until it has arrived.
+                    // The request may still arrive, so the clean-up is repeated until it has arrived.
                     false => {
                         self.broken == "the clean-up ends at the first nothing there"
                             || next.on_the_way.iter().all(|(_, other)| *other != number)
                     }
                 };
-                // A freed number is not done while another of its requests is on the way.
+                // The clean-up of a number is not finished while another of its requests is on the way.
                 let is_done = is_done
                     && (self.broken == "the clean-up ends at the first nothing there"
                         || next.on_the_way.iter().all(|(_, other)| *other != number));

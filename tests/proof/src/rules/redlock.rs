@@ -21,7 +21,7 @@ const LEASE: u8 = 3;
 const SHARE: u8 = 1;
 const TRIES: [u8; 2] = [2, 1];
 
-/// The client, and its number of earlier owners.
+/// The client, and how many owner numbers it has used before.
 type Owner = (usize, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,9 +40,9 @@ enum Vote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// The age, and each server's answer.
+    /// The age of the attempt, and each server's vote.
     Votes(u8, [Vote; SERVERS]),
-    /// For this time.
+    /// The client may count on the lock for this time.
     Holds(u8),
 }
 
@@ -69,7 +69,7 @@ enum Action {
     Begin(usize),
     /// The request to that server arrives, and is answered.
     Vote(usize, usize),
-    /// Nobody waits for its answer.
+    /// The client stops waiting for that server's answer.
     GivesUp(usize, usize),
     Count(usize),
     /// The release reaches all servers, but perhaps one of them late.
@@ -192,7 +192,7 @@ impl World for Redlock {
                     next.clients[client].doing = Doing::Holds(left);
                 } else {
                     next.give_back(client, None);
-                    // An abandoned request may still be granted to a retired number.
+                    // If an abandoned request may still be granted, its owner number is retired.
                     next.clients[client].number += u8::from(self.late.is_some());
                 }
             }
@@ -211,7 +211,8 @@ impl World for Redlock {
                 for client in &mut next.clients {
                     client.doing = match client.doing {
                         Doing::Votes(age, votes) => Doing::Votes((age + 1).min(LEASE), votes),
-                        // The hold is reported as lost; what remains expires under a retired number.
+                        // The window ends, so the hold is reported as lost. Its remains on the servers expire
+                        // under a retired owner number.
                         Doing::Holds(1) => {
                             client.number += 1;
                             Doing::Nothing

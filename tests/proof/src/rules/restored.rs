@@ -22,7 +22,8 @@ const SERVERS: usize = 3;
 const MAJORITY: usize = 2;
 const LEASE: u8 = 3;
 const SHARE: u8 = 1;
-/// An operator who frees a majority counts as two forgetful servers.
+/// How often a server may lose its data. If an operator frees the lock on a majority, that counts as two such
+/// losses.
 const FAULTS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +40,13 @@ enum Vote {
     Silent,
 }
 
-/// The holder's view of a server; the first number is how long the hold may be there.
+/// What the holder knows about its hold on a server. The number is how long the restored hold may exist
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Counts,
     Asked(u8),
-    /// Whether a round has begun since.
+    /// The hold was restored. `before_round`: no renewal has begun since.
     GivenBack {
         before_round: bool,
     },
@@ -54,18 +56,18 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tries {
     Not,
-    /// The age, and each server's answer.
+    /// The age of the attempt, and each server's vote.
     Votes(u8, [Vote; SERVERS]),
     Holds(u8),
     Done,
 }
 
-/// A renewal: its age, each server's answer, and whether another had had the lock when it began.
+/// A renewal: its age, each server's vote, and whether another owner had held the lock before it began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     age: u8,
     votes: [Vote; SERVERS],
-    /// The servers that counted at its begin.
+    /// Which servers counted when the renewal began.
     counted: [bool; SERVERS],
     had_begun_doomed: bool,
 }
@@ -74,21 +76,21 @@ struct Round {
 struct GivenBack {
     broken: &'static str,
     servers: [Option<(Client, u8)>; SERVERS],
-    /// How long the holder counts on the lock; zero: released, or reported as lost.
+    /// How long the holder still counts on the lock; zero after a release or a reported loss.
     holds: u8,
     is_released: bool,
     round: Option<Round>,
     seen: [Seen; SERVERS],
-    /// The last counted renewal must check whether the hold has ended.
+    /// The last counted renewal requires a check whether the hold has ended.
     must_look: bool,
     other: Tries,
-    /// The server that a restoring request may still reach, and the lease of what it makes.
+    /// A late restoring request: its server, and the lease of the hold that it would create.
     late: Option<(usize, u8)>,
     lates: u8,
     faults: u8,
-    /// Another owner had the lock meanwhile, or an operator freed it.
+    /// Another owner has held the lock since the grant, or an operator freed it, so this hold must end.
     is_doomed: bool,
-    /// A renewal that began later was confirmed all the same.
+    /// A renewal that began after that was still confirmed, which is a fault.
     is_confirmed_doomed: bool,
 }
 
@@ -99,9 +101,9 @@ enum Action {
     Silent(usize),
     Count,
     Look,
-    /// The request arrives, and the answer is read.
+    /// The restoring request arrives at this server, and the holder reads the answer.
     Gives(usize),
-    /// Nobody waits for the answer.
+    /// The holder stops waiting for this server's answer.
     GivesUp(usize),
     Late,
     Forgotten(usize),
@@ -152,7 +154,7 @@ impl GivenBack {
         }
     }
 
-    /// Nothing is restored any more, and what was requested must be forgotten.
+    /// The hold is over: nothing is restored any more, and each restoring request must be undone.
     fn is_over(&mut self, or_given_back: bool) {
         for at in 0..SERVERS {
             self.seen[at] = match self.seen[at] {
@@ -208,7 +210,7 @@ impl World for GivenBack {
     type Action = Action;
 
     fn actions(&self) -> Vec<Action> {
-        // A lost hold causes no more requests; of a released one the remains do.
+        // A lost hold sends no more requests. A released one still cleans up what remains.
         if self.holds == 0 && !self.is_released {
             return Vec::new();
         }
@@ -216,7 +218,7 @@ impl World for GivenBack {
         match &self.round {
             Some(round) => {
                 let open = (0..SERVERS).filter(|at| round.votes[*at] == Vote::OnTheWay);
-                // In order.
+                // The requests reach the servers in order.
                 match open.min() {
                     Some(at) => all.extend([Action::Vote(at), Action::Silent(at)]),
                     None => all.push(Action::Count),
@@ -247,7 +249,7 @@ impl World for GivenBack {
         if self.is_released {
             return all;
         }
-        // A refused hold changes nothing.
+        // A server that refuses changes nothing, so only free servers matter.
         let is_free = |at: &usize| self.servers[*at].is_none();
         match &self.other {
             Tries::Not => all.extend((0..SERVERS).filter(is_free).map(Action::OtherAsks)),
@@ -339,7 +341,7 @@ impl World for GivenBack {
                 if self.has(at, Client::Holder) {
                     next.servers[at] = None;
                 }
-                // The clean-up continues while a request may arrive.
+                // The clean-up goes on as long as a restoring request may still arrive.
                 if self.late.is_none() {
                     next.seen[at] = Seen::Counts;
                 }

@@ -19,7 +19,7 @@ pub const RULE: Rule = Rule {
 
 const NODES: usize = 3;
 
-/// The name's node in the list with that epoch, which the process of that number uses.
+/// The name's home node in the list of this epoch.
 fn home(epoch: usize) -> usize {
     epoch - 1
 }
@@ -45,7 +45,7 @@ struct Ring {
     broken: &'static str,
     nodes: [Node; NODES],
     processes: [Doing; NODES],
-    /// The processes that have told their list to all nodes in reach.
+    /// For each process: whether all reachable nodes have its list.
     joined: [bool; NODES],
     has_lost: bool,
     has_been_away: bool,
@@ -85,7 +85,7 @@ impl Ring {
         if node.mark > epoch && self.broken != "an older mark is no reason to refuse" {
             return false;
         }
-        // A new or emptied node: the others may know a later epoch.
+        // The node is new or has lost its data, so the other nodes may know a later epoch.
         let known = self.nodes.iter().filter(|node| !node.is_away).map(|node| node.mark).max();
         if node.mark == 0 && known > Some(epoch) && self.broken != "a node without a mark is believed" {
             return false;
@@ -102,7 +102,7 @@ impl World for Ring {
         let mut all = Vec::new();
         for process in 0..NODES {
             match self.processes[process] {
-                // Lists follow each other.
+                // The processes introduce their lists one after the other.
                 _ if !self.joined[process] => {
                     if process == 0 || self.joined[process - 1] {
                         all.push(Action::Join(process));

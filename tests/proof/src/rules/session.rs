@@ -26,13 +26,13 @@ const SESSION: u8 = 10;
 /// The leader's maximum ping interval; a client waits longer than that between two answers.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
-/// The client asks no more than this needs.
+/// How many questions the client sends at most: the conclusion needs no more.
 const ASKED: usize = 3;
 
 /// The maximum number of pings and replies on the way.
 const UNDER_WAY: usize = 2;
 
-/// Messages in one direction, the oldest first.
+/// Messages that travel in one direction, the oldest first.
 type Way<T> = Vec<T>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ enum ToFollower {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ToLeader {
     Ask,
-    /// The reply to a ping, and whether a sign of life was noted since the last.
+    /// The reply to a ping: whether the follower noted a sign of life since its last reply.
     Noted(bool),
 }
 
-/// A question: how long ago it was sent and, perhaps, answered.
+/// A question of the client: how long ago it was sent and, if answered, how long ago that was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     sent: u8,
@@ -58,7 +58,8 @@ struct Asked {
 #[derive(Clone, Debug)]
 struct Session {
     broken: &'static str,
-    /// How long the leader still keeps the session; `None`: ended, and another has the lock.
+    /// How long the leader will still keep the session. `None`: the session has ended, and another client has
+    /// the lock.
     kept: Option<u8>,
     since_ping: u8,
     follower_noted: bool,
@@ -74,13 +75,13 @@ struct Session {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// The client asks: its follower notes that, and passes it on.
+    /// The client sends a question. Its follower notes the sign of life and passes the question on.
     Ask,
     Leader,
     Follower,
     Ping,
     Dies,
-    /// To another follower, which asks the leader for the session.
+    /// The client connects to another follower, which asks the leader whether the session is alive.
     Connects,
     Tick,
 }
@@ -102,7 +103,7 @@ impl Session {
         }
     }
 
-    /// The leader certainly heard of the session `ago`.
+    /// Extends the window: the leader certainly heard of the session `ago` units of time ago.
     fn counts(&mut self, ago: u8) {
         let left = (SESSION - 1).saturating_sub(ago);
         if self.window > 0 {
@@ -112,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Concludes from the client's answers so far.
+    /// Processes the client's answers so far.
     fn learn(&mut self) {
         let Some(at) = self.asked.iter().position(|asked| asked.answered.is_none()) else { return };
         self.asked[at].answered = Some(0);
@@ -123,7 +124,8 @@ impl Session {
                 first.answered.filter(|ago| *ago >= last.sent + LONGER).map(|_| first.sent)
             }
             (_, [first, second, third]) => {
-                // The second question left a ping after the first answer, the third after the second answer.
+                // The second question was sent at least one ping interval after the first answer, the third
+                // after the second answer.
                 let wait = if self.broken == "no ping need have passed" { 0 } else { LONGER };
                 let is_behind = |earlier: &Asked, later: &Asked, by: u8| {
                     earlier.answered.is_some_and(|ago| ago >= later.sent + by)
@@ -146,7 +148,7 @@ impl World for Session {
 
     fn actions(&self) -> Vec<Action> {
         let mut all = Vec::new();
-        // The leader pings in time; everything else may take any time.
+        // The leader always pings in time. Every other step may take any time.
         if self.since_ping < PING || !self.is_connected {
             all.push(Action::Tick);
         }

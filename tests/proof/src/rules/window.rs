@@ -31,9 +31,9 @@ enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     None,
-    /// For this time.
+    /// The client counts on the lock for this time.
     Held(u8),
-    /// The holder was notified, and still has to release the remains.
+    /// The holder was notified of the loss, and still has to release what may remain in the store.
     Lost,
 }
 
@@ -42,7 +42,7 @@ struct Client {
     hold: Hold,
     /// The loss of this hold was reported.
     told: bool,
-    /// A request, its age, and the server's action.
+    /// The request on its way, its age, and whether the server granted it.
     asked: Option<(What, u8, Option<bool>)>,
 }
 
@@ -146,7 +146,7 @@ impl World for Window {
         let mut next = self.clone();
         match *action {
             Action::Send(at, what) => {
-                // A releasing owner no longer counts on the lock.
+                // An owner that has sent its release no longer counts on the lock.
                 if what == What::Release {
                     next.clients[at].hold = Hold::Lost;
                 }

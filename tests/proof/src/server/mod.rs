@@ -18,10 +18,10 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Text(String),
-    /// In the order of insertion, as in a small hash.
+    /// Fields in the order of insertion, as Redis keeps a small hash.
     Hash(Vec<(String, String)>),
     List(VecDeque<String>),
-    /// By score, then by member. All scores of the scripts are whole numbers.
+    /// Sorted by score, then by member. All scores that the scripts use are whole numbers.
     Sorted(Vec<(i64, String)>),
 }
 
@@ -37,12 +37,12 @@ pub struct Server {
     pub keys: BTreeMap<String, Entry>,
     /// The number of listeners of each channel.
     pub listeners: BTreeMap<String, i64>,
-    /// Messages published since the last reading.
+    /// The messages that were published since the caller last took them.
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,
     pub is_full: bool,
-    /// The running script has called a command that writes.
+    /// The running script has written. Redis then no longer checks its memory.
     pub has_written: bool,
 }
 
@@ -55,7 +55,7 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     COMMANDS.split(' ')
 }
 
-/// The writing commands; those that may take memory come first.
+/// The commands that write. These may need memory.
 const TAKES_MEMORY: [&str; 9] =
     ["set", "incr", "incrby", "decrby", "hset", "hincrby", "rpush", "zadd", "zincrby"];
 const WRITES: [&str; 8] = ["del", "pexpire", "hdel", "lpop", "lrem", "zrem", "zpopmin", "zremrangebyscore"];
@@ -80,7 +80,7 @@ fn range(first: i64, last: i64, length: usize) -> (usize, usize) {
     (from as usize, (to - from + 1).max(0) as usize)
 }
 
-/// A whole score, perhaps in Lua's notation for large numbers.
+/// Reads a whole score, perhaps in Lua's notation for large numbers.
 fn score(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     #[allow(clippy::cast_possible_truncation)]
@@ -93,7 +93,7 @@ impl Server {
         self.now_us / 1000
     }
 
-    /// Removes expired keys: a key still exists in the millisecond in which it ends.
+    /// Removes expired keys. A key still exists in the millisecond in which it expires.
     pub fn expire(&mut self) {
         let now = self.now_ms();
         self.keys.retain(|_, entry| entry.ends_ms.is_none_or(|ends| now <= ends));
@@ -108,7 +108,7 @@ impl Server {
         self.keys.insert(key.to_owned(), Entry { value, ends_ms });
     }
 
-    /// Removes an empty collection.
+    /// Removes the key if its collection is empty, as Redis does.
     fn tidy(&mut self, key: &str) {
         let is_empty = match self.get(key) {
             Some(Value::Hash(fields)) => fields.is_empty(),
@@ -134,7 +134,8 @@ impl Server {
             return error("NOPERM this user has no permissions to run the command");
         }
         let takes_memory = TAKES_MEMORY.contains(&command.as_str());
-        // A script is never stopped between its writes.
+        // Redis checks its memory only before a script's first write, so a script is never stopped between
+        // its writes.
         if takes_memory && self.is_full && !self.has_written {
             return error("OOM command not allowed when used memory > 'maxmemory'.");
         }

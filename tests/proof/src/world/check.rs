@@ -14,7 +14,7 @@ impl World<'_> {
         })
     }
 
-    /// Whether nothing is on its way, and every living owner sleeps or has finished.
+    /// Whether no request is on its way, and every living owner sleeps or has finished.
     fn is_still(&self) -> bool {
         let is_still = |owner: &Owner| match owner.phase {
             Phase::Sleeps { until_ms } => {
@@ -37,7 +37,8 @@ impl World<'_> {
             }
             let is_settled = !self.requests.iter().any(|request| request.who.owner == one.who.owner);
             let count = self.kind.count(&self.server, &one.who);
-            // Outcomes of a semaphore's requests are forgotten before the permits return.
+            // Not checked for a semaphore after time has passed: the record of a request may expire before
+            // its permits return.
             let is_settled = is_settled && (self.kind.has_renewals() || self.no_time_has_passed());
             if is_settled && !one.is_spent && self.is_calm && count != *levels {
                 return Some(format!("{:?} holds it {levels} times, and the server has {count}", one.who));
@@ -72,7 +73,8 @@ impl World<'_> {
             key.starts_with("leasehold_request:") && entry.value == Value::Text("granted".to_owned())
         });
         let sum = now + i64::try_from(taken.count()).unwrap_or(0);
-        // Despite lost or late messages, an undoing request is repeated until answered.
+        // All permits must be back, even after lost or late messages, since a request that undoes another is
+        // repeated until answered.
         if self.is_whole && self.have_all_done() && now != i64::from(permits) {
             return Some(format!("all have done, and of {permits} permits there are {now}"));
         }

@@ -1,4 +1,4 @@
-//! The steps of our client after an answer, and without one.
+//! What our client does after an answer arrives, and when no answer arrives.
 
 use super::{Phase, Request, SOON_MS, World};
 use crate::kinds::{ALIVE_MS, Answer, Kind, LEASE_MS, Op, Why};
@@ -27,7 +27,7 @@ impl World<'_> {
                 self.is_to_wait(owner, left, why == Why::Foreign)
             }
             (Op::Acquire(..), Phase::Extends { levels, .. }, Answer::Granted(_)) => {
-                // Whatever happened before, the store now says that the owner holds the lock.
+                // Earlier losses no longer matter, since the store confirms that the owner holds the lock.
                 self.owners[owner].phase = Phase::Holds { until_us, levels: levels + 1 };
                 self.owners[owner].is_void = request.is_void;
             }
@@ -35,7 +35,7 @@ impl World<'_> {
                 self.owners[owner].phase = Phase::Holds { until_us, levels };
                 self.owners[owner].is_void = request.is_void;
             }
-            // The store no longer has the hold.
+            // The store no longer has the hold, so the owner has lost it.
             (_, Phase::Extends { .. }, _) => self.end_cycle(owner, true),
             (Op::Release(0), Phase::Releases { .. }, Answer::StillHeld) => {
                 if self.is_calm {
@@ -66,7 +66,8 @@ impl World<'_> {
         }
     }
 
-    /// The caller gets an error. A hold that could not be renewed or released stays until its window ends.
+    /// The request was refused, and the caller gets an error. A hold whose renewal or release was refused
+    /// lasts until its window ends.
     pub(super) fn refused(&mut self, request: &Request) {
         let owner = request.who.owner;
         match (request.op, self.owners[owner].phase) {
@@ -106,7 +107,8 @@ impl World<'_> {
         (owner.heard, owner.is_next, owner.standby) = (false, false, false);
     }
 
-    /// Listens before it sleeps, and asks again after it began to listen.
+    /// The waiter subscribes, then attempts once more, and only then sleeps. Otherwise it could miss a
+    /// release in between.
     pub(super) fn is_to_wait(&mut self, owner: usize, left_ms: Option<u64>, all_releases: bool) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_is_to_wait(owner, left_ms);
@@ -130,7 +132,7 @@ impl World<'_> {
             until_ms = Some(until_ms.map_or(soon, |until| until.min(soon)));
         }
         if fair {
-            // The waiter asks again to keep its place.
+            // The waiter attempts again by then to keep its place.
             let keeps = now + ALIVE_MS / 2;
             until_ms = Some(until_ms.map_or(keeps, |until| until.min(keeps)));
         }
@@ -138,7 +140,8 @@ impl World<'_> {
         owner.phase = Phase::Sleeps { until_ms };
     }
 
-    /// The owner will not learn of this request's outcome. A request on its way stays there.
+    /// The outcome of this request stays unknown to the owner. If the request is on its way, it may still
+    /// arrive.
     pub(super) fn unknown(&mut self, request: &Request) {
         if request.who.is_foreign() {
             return self.foreign_knows_nothing(request);

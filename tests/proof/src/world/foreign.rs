@@ -1,12 +1,12 @@
 //! The steps in which Redisson differs from our clients.
 //!
-//! Redisson waits for a message, or for the end of the lease that it was told. A message during a request is
-//! kept, and causes another request. Each request may overtake the one before, on another connection of its
-//! pool.
+//! Redisson waits for a message, or until the lease that the server reported has ended. A message that comes
+//! during a request causes another request. Each request may overtake the one before, since Redisson has a
+//! pool of connections.
 //!
-//! Redisson's own faults are left out. Its thread keeps its owner for good, so a late request under that
-//! owner may end a later hold, or add a level: here the thread stops after a lost or late request. And it
-//! believes in a hold until it releases it: here only until the requested lease has ended.
+//! Redisson's own faults are left out. A Redisson thread never changes its owner id, so a late request may end
+//! a later hold, or add a level; here the thread stops after a lost or late request. Redisson also counts on a
+//! hold until it releases the lock; here it does so only until the requested lease has ended.
 
 use super::{Phase, Request, World};
 use crate::foreign::{Foreign, Part, unlock_id};
@@ -14,7 +14,7 @@ use crate::kinds::{Answer, Call, Kind, Op, Who};
 use crate::server::Reply;
 
 impl<'a> World<'a> {
-    /// The same, with Redisson as the client of the owners of [`crate::kinds::FOREIGN`].
+    /// This world, with Redisson as the client of the owners of [`crate::kinds::FOREIGN`].
     #[must_use]
     pub fn beside(self, foreign: &'a Foreign) -> World<'a> {
         World { foreign: Some(foreign), ..self }
@@ -48,7 +48,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The number that belongs to this release and its remains.
+    /// The id for the next release: one that no request on its way and no stored record of an earlier release
+    /// uses.
     pub(super) fn next_unlock(&self, owner: usize) -> u8 {
         let is_free = |unlock: &u8| {
             let of_one = |request: &Request| request.who.owner == owner && request.unlock == *unlock;
@@ -58,19 +59,20 @@ impl<'a> World<'a> {
         (1..).find(is_free).expect("few releases are on their way")
     }
 
-    /// After the answer to a release.
+    /// After the answer to a release, Redisson deletes the record of its outcome.
     pub(super) fn forgets(&mut self, release: &Request) {
         self.send(release.who.owner, Op::Forget, None, false);
         self.requests.last_mut().expect("it was sent").unlock = release.unlock;
     }
 
-    /// Whether the waiter is still giving up its place, which precedes everything else.
+    /// Whether the waiter's request to leave the queue is on its way. The waiter does nothing else until that
+    /// arrives.
     pub(super) fn is_leaving(&self, owner: usize) -> bool {
         let is_leave = |request: &Request| request.who.owner == owner && request.op == Op::Leave;
         self.owners[owner].who.is_foreign() && self.requests.iter().any(is_leave)
     }
 
-    /// Listens before it sleeps, and asks again after it began to listen.
+    /// The waiter subscribes, then attempts once more, and only then sleeps.
     pub(super) fn foreign_is_to_wait(&mut self, owner: usize, left_ms: Option<u64>) {
         let now = self.server.now_ms();
         let owner = &mut self.owners[owner];
@@ -80,7 +82,7 @@ impl<'a> World<'a> {
         owner.phase = if asks_again { Phase::Wants } else { Phase::Sleeps { until_ms } };
     }
 
-    /// Its caller gets an error, as does a late release.
+    /// A request was lost or came late: the caller gets an error.
     pub(super) fn foreign_knows_nothing(&mut self, request: &Request) {
         let owner = request.who.owner;
         match self.owners[owner].phase {
@@ -92,13 +94,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A foreign waiter gives up a place before a free lock and notifies nobody: those behind find out when
-    /// they renew their places.
+    /// Whether this request gives up a place before a free lock. Redisson then notifies nobody, so the
+    /// waiters behind find the lock free only when they renew their places.
     pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
         request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }
 
-    /// Only the waiting owner listens to its channel, and to these two.
+    /// Records a message for a waiting owner, if the message is one of the two that Redisson acts on.
     pub(super) fn foreign_hears(&mut self, owner: usize, channel: &str, message: &str) {
         let is_its = self.channel(&self.owners[owner].who, false) == channel;
         let owner = &mut self.owners[owner];
@@ -106,13 +108,13 @@ impl<'a> World<'a> {
             is_its && owner.releases && owner.phase != Phase::Dead && ["0", "1"].contains(&message);
     }
 
-    /// Its attempt was answered too late to count on: its caller releases.
+    /// The attempt was answered too late for its lease, so the caller releases the lock.
     pub(super) fn foreign_is_too_late(&mut self, owner: usize) {
         self.send(owner, Op::Release(0), None, false);
         self.end_cycle(owner, true);
     }
 
-    /// Gives up places in a fair lock's queue; a plain waiter just leaves.
+    /// The waiter gives up. In a fair lock's queue it removes its place; a plain waiter has no place.
     pub(super) fn foreign_leaves(&mut self, owner: usize) {
         if self.kind == Kind::Fair {
             self.send(owner, Op::Leave, None, false);

@@ -7,9 +7,9 @@ use crate::kinds::{Answer, Kind};
 use crate::server::Value;
 
 impl World<'_> {
-    /// Times count from now.
+    /// The text that identifies this state. Times in it are relative to the present.
     pub(super) fn described(&self) -> String {
-        // The fault may show in nothing else: the answered request left the state as it was.
+        // A fault may be the only difference: the request that was answered may have changed nothing else.
         let mut key = self.wrong.clone().unwrap_or_default();
         let now_us = i128::from(self.server.now_us);
         let since = |us: u64| i128::from(us) - now_us;
@@ -17,18 +17,18 @@ impl World<'_> {
             let ends = entry.ends_ms.map(|ends| since(ends * 1000));
             write!(key, "{name} {ends:?} ").ok();
             match &entry.value {
-                // A fencing counter is compared with the clock.
+                // A fencing counter is shown relative to the clock, since scripts compare it with the clock.
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times: of the wait queue only the order matters, and the second of each place's
-                // last sign of life; the others are compared with the clock.
+                // Scores are times. In the wait queue only the order matters, and the second of each client's
+                // last attempt. In other sets a score is shown relative to the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_queue:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
                         let ago_s = (now_s - i128::from(*score)).rem_euclid(100);
                         write!(key, "{member} {ago_s},").ok();
-                        // A writer that has waited for long enough comes before readers.
+                        // Shows whether the writer has waited so long that it goes before new readers.
                         if self.kind == Kind::ReadWrite {
                             write!(
                                 key,

@@ -1,9 +1,10 @@
 //! Clients, their requests on the way, a server, and time.
 //!
-//! The clients behave like the library's engine: they ask, listen, ask again before they sleep, wake by a
-//! message or at the end of a lease that they were told, keep to the window from before a request was sent,
-//! retire a number while a request under it may still arrive, and hand a lock off to a thread of their own.
-//! Safety polls are not modelled: nobody may need them unless a request is lost or a process killed.
+//! The clients behave like the library's engine. A waiter attempts, subscribes, attempts again, and sleeps until
+//! a message or the reported end of a lease. A holder counts on its hold only within the window, which begins
+//! before the request was sent. A client retires an owner number while a request under that number may still
+//! arrive, and hands a lock off to its own threads. Safety polls are not modelled: a waiter must not need them
+//! unless a request was lost or a process killed.
 
 mod check;
 mod client;
@@ -18,36 +19,36 @@ use crate::server::{Server, Value};
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
-/// A request is answered or abandoned within this: longer than a lease, so that holds end while requests are
-/// on their way, and much shorter than outcomes are remembered.
+/// Within this time each request is answered or abandoned. It is longer than a lease, so that holds can end
+/// while requests are on their way, and much shorter than the time for which outcomes are recorded.
 const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
 
-/// How long the second in the queue waits for the first, and more.
+/// How long the second client in the queue waits for the first, with a margin.
 const SOON_MS: u64 = 26;
 
-/// How often events may happen.
+/// How often each event may happen in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub owners: &'static [usize],
-    /// An owner that does nothing.
+    /// An owner that never wants the lock.
     pub idle: Option<usize>,
-    /// How often each owner takes the lock or gives up.
+    /// How often each owner acquires the lock or gives up.
     pub cycles: u8,
-    /// Lost or late requests and answers.
+    /// How many requests or answers may be lost or late.
     pub faults: u8,
     pub kills: u8,
     /// How often the server loses its data.
     pub losses: u8,
-    /// How often time passes until something ends, and how often by five milliseconds.
+    /// How often time may jump to the next expiry, and how often it may advance by 5 ms.
     pub spans: u8,
     pub ticks: u8,
     pub renewals: u8,
     pub reentries: u8,
-    /// Waits that end without the lock.
+    /// How many waits may end without the lock.
     pub gives_up: u8,
-    /// How often the server's memory fills up. It may have room again at any time.
+    /// How often the server may run out of memory. It may recover at any time.
     pub fills: u8,
     /// A command that the user may not use.
     pub refused: Option<&'static str>,
@@ -56,7 +57,7 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// The process has not asked, or will ask again at once.
+    /// The owner wants the lock, and no attempt is on its way.
     Wants,
     Asks,
     Sleeps {
@@ -66,7 +67,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    /// The process holds, and has asked for more time or another level.
+    /// The owner holds the lock, and a request for more time or another level is on its way.
     Extends {
         until_us: u64,
         levels: u8,
@@ -89,17 +90,18 @@ struct Owner {
     cycles: u8,
     /// When the wait began.
     since_us: u64,
-    /// Has it asked since it began to wait, does it listen to its own turn, to all releases.
+    /// Whether the owner has attempted since the wait began, listens for its own turn, and listens to all
+    /// releases.
     has_asked: bool,
     own_turn: bool,
     releases: bool,
-    /// Messages since its last request.
+    /// The messages that the owner received since its last request: a release, or its turn.
     heard: bool,
     is_next: bool,
     standby: bool,
-    /// A request may still arrive under its number.
+    /// An earlier request may still arrive under the owner's number.
     is_spent: bool,
-    /// The server lost the lock that it held.
+    /// The server lost its data, and with it this owner's hold.
     is_void: bool,
 }
 
@@ -109,13 +111,13 @@ struct Request {
     to: Option<Who>,
     op: Op,
     sent_us: u64,
-    /// For how long its owner had waited by then.
+    /// How long the owner had waited when the request was sent.
     waited_ms: u64,
     /// Whether the owner still waits for the answer.
     is_awaited: bool,
-    /// Whether it uses its client's connection, behind earlier requests.
+    /// Whether the request is sent on the client's connection, where earlier requests arrive first.
     is_in_order: bool,
-    /// The number of Redisson's release that this belongs to; 0 for all other requests.
+    /// The id of the Redisson release to which this request belongs; 0 for all other requests.
     unlock: u8,
     answer: Option<Answer>,
     is_void: bool,
@@ -127,9 +129,9 @@ pub enum Action {
     GiveUp(usize),
     Serve(usize),
     Answer(usize),
-    /// The request or its answer never arrives.
+    /// This request, or its answer, never arrives.
     Lose(usize),
-    /// Its owner stopped waiting, and it still arrives.
+    /// The owner no longer waits for this request, which may still arrive.
     Late(usize),
     Renew(usize),
     Reenter(usize),
@@ -154,10 +156,10 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// Whether no request was lost, no answer came after its lease, nobody was killed, no data lost, and no
-    /// hold expired.
+    /// Nothing has gone wrong: no request lost, no answer later than its lease, no process killed, no data
+    /// lost, no hold expired.
     is_calm: bool,
-    /// Whether nobody was killed and no data lost.
+    /// No process was killed and no data was lost.
     is_whole: bool,
     wrong: Option<String>,
 }
@@ -198,7 +200,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Uses the client's connection. The request that undoes an unanswered one uses another.
+    /// Sends a request on the client's connection, except a request that undoes an unanswered one, which uses
+    /// another connection.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
@@ -222,10 +225,10 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Whether another thread of the client asks, so that this one waits for it.
+    /// Whether this owner must wait because another thread of its client sends the requests.
     fn stands_behind(&self, owner: usize) -> bool {
         let me = &self.owners[owner];
-        // Only one of a client's threads that want permits asks at a time.
+        // Of a client's threads that want permits, only one sends requests at a time.
         if matches!(self.kind, Kind::Semaphore(_)) {
             return self.waits_beside(owner);
         }
@@ -237,7 +240,7 @@ impl<'a> World<'a> {
             })
     }
 
-    /// Whether another thread of the same client asks or sleeps.
+    /// Whether another thread of the same client attempts or sleeps.
     fn waits_beside(&self, owner: usize) -> bool {
         let client = self.owners[owner].who.client;
         self.owners.iter().any(|other| {
@@ -247,7 +250,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Another thread of the same client that waits for this one.
+    /// A thread of the same client that can receive the lock by a hand-off.
     fn successor(&self, owner: usize) -> Option<usize> {
         let client = self.owners[owner].who.client;
         let waits = |other: &&Owner| {
@@ -258,8 +261,8 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
-    /// Stops waiting. The place in the queue is the client's: another of its threads keeps it; the last one
-    /// gives it up, if it has not asked itself.
+    /// The owner stops waiting. The place in the queue belongs to the client, so it stays if another thread
+    /// of the client waits. Otherwise the client leaves the queue.
     fn leaves(&mut self, owner: usize) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
@@ -275,7 +278,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The owner holds nothing, and wants nothing until its next cycle.
+    /// The owner holds nothing now, and wants nothing until its next cycle.
     fn end_cycle(&mut self, owner: usize, gives_number_up: bool) {
         let owner = &mut self.owners[owner];
         owner.phase = Phase::Idle;
@@ -283,7 +286,7 @@ impl<'a> World<'a> {
         (owner.has_asked, owner.own_turn, owner.releases) = (false, false, false);
         (owner.heard, owner.is_next, owner.standby, owner.is_void) = (false, false, false, false);
         if owner.who.is_foreign() {
-            // Redisson's thread has no other number, so it stops.
+            // A thread of Redisson cannot change its owner id, so it stops for good.
             owner.cycles *= u8::from(!gives_number_up);
             return;
         }
@@ -310,7 +313,7 @@ impl<'a> World<'a> {
         let reply = self.scripts.run(&mut self.server, &call.script, &call.keys, &call.arguments);
         match self.read(&request, &reply) {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
-            // Requests that end or renew a hold must not need more memory.
+            // A request that ends or renews a hold must also work when the server is out of memory.
             Ok(Answer::Refused)
                 if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOff(..)) =>
             {
@@ -359,7 +362,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Delivers the answer, then ends what has expired, here and in the store.
+    /// Ends the windows and holds that have expired, in the clients and in the store.
     fn end_windows(&mut self) {
         self.keep_places();
         self.server.expire();
@@ -383,7 +386,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A sleeper asks at least each 1.2 s, and so keeps its place in the queue.
+    /// A sleeping waiter attempts at least every 1.2 s, and so keeps its place in the queue.
     fn keep_places(&mut self) {
         let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
@@ -399,8 +402,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether no request is on its way for too long: by then its owner has abandoned it, and the server has
-    /// it.
+    /// Whether time may advance to `now_us`: not if a request would then be on its way for too long. Each
+    /// request is answered or abandoned before that.
     fn may_become(&self, now_us: u64) -> bool {
         self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
     }
@@ -422,7 +425,8 @@ impl<'a> World<'a> {
         let waits = |owner: &Owner| matches!(owner.phase, Phase::Idle | Phase::Wants | Phase::Sleeps { .. });
         let only_waits = self.owners.iter().filter(|owner| owner.who.client == client).all(waits)
             && !self.requests.iter().any(|request| request.who.client == client);
-        // A waiter behind one that dies must not wait longer for that.
+        // If a waiter dies, the waiters behind it must not wait longer for that, so the world still counts as
+        // calm.
         self.is_calm &= only_waits;
         for owner in &mut self.owners {
             if owner.who.client == client {

@@ -91,7 +91,8 @@ impl explore::World for World<'_> {
                     (true, false) => Turn::Stand,
                     (true, true) => Turn::Next,
                 };
-                // Redisson keeps a message until it would sleep.
+                // Our waiters drop old messages when they attempt. Redisson's waiters keep a message until
+                // they would sleep.
                 one.heard &= one.who.is_foreign() && one.phase == Phase::Wants;
                 one.phase = Phase::Asks;
                 (one.is_next, one.standby) = (false, false);
@@ -166,7 +167,7 @@ impl explore::World for World<'_> {
                 next.left.losses -= 1;
                 (next.is_calm, next.is_whole) = (false, false);
                 next.server.keys.clear();
-                // A server takes longer than this to return.
+                // A server takes at least this long to come back without its data.
                 next.server.now_us += TICK_US;
                 next.end_windows();
                 for owner in &mut next.owners {

@@ -1,5 +1,5 @@
-//! Changes of scripts, written as paragraphs: a head of words with ` | ` between them, lines that begin with `- `
-//! for the text in the file, and with `+ ` for what is put in its place.
+//! Changes of scripts, written as paragraphs. The first line is a head of words, separated by ` | `. Lines
+//! that begin with `- ` are text in the file; lines that begin with `+ ` replace this text.
 
 #![allow(dead_code, reason = "each test uses another part of this")]
 

@@ -1,5 +1,5 @@
-//! Overhears Redisson: what MONITOR tells of its requests while a JVM locks and unlocks. Nothing of it is
-//! kept.
+//! Records Redisson's requests: MONITOR shows them while a JVM acquires and releases locks. The records are
+//! not stored anywhere.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,18 +18,19 @@ use crate::real::{Program, start};
 
 const LOCK: &str = "{l}";
 
-/// Numbers that are nothing else. A third of a lease is how long a renewal is waited for.
+/// Numbers that occur nowhere else, so that they can be found in requests. A renewal comes after a third of a
+/// lease.
 const LEASE_MS: &str = "15001";
 const FAIR_WAIT_MS: &str = "70003";
 const SHORT_WAIT_MS: &str = "701";
 
-/// A step that takes longer hangs.
+/// A step that takes longer than this fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The part that carries out a command that is no script.
+/// A script that runs a command which Redisson sends without a script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// The commands that Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that
+/// The requests that Redisson sends. Without Java or Maven this is `None`, with a loud message; in CI it
 /// fails.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
@@ -76,7 +77,7 @@ fn jar() -> Result<(), String> {
     }
 }
 
-/// The agent of `tests/interop`; see there for what it is asked and what it answers.
+/// The agent of `tests/interop`, whose documentation describes requests and answers.
 struct Java {
     _program: Program,
     requests: ChildStdin,
@@ -100,7 +101,7 @@ impl Java {
         Ok(Java { _program: Program(child), requests, answers })
     }
 
-    /// The words of a thread about this, or the reason of its failure.
+    /// Lets a thread of the JVM run a command. Returns its result, or the reason of its failure.
     fn ask(&mut self, thread: &str, verb: &str, arguments: &[&str]) -> Result<String, String> {
         let request = [&["0", thread, "redisson", verb], arguments].concat().join("\t");
         writeln!(self.requests, "{request}").expect("the agent reads");
@@ -148,16 +149,16 @@ impl Ear {
         })
     }
 
-    /// Each part is held, entered again, in vain asked for by another thread, released, renewed and taken
-    /// away.
+    /// For each part, one thread acquires, re-enters, renews and releases the lock. Another tries in vain.
+    /// Then the lock is freed by force.
     fn listen(mut self) -> Foreign {
-        // Redisson has sent other requests since it began.
+        // Skips the requests that Redisson sent when it connected.
         let mark = self.mark();
         while self.next() != ["ECHO", &mark] {}
         self.shared(Part::Plain, "");
         self.shared(Part::Fair, "fair-");
         self.shared(Part::Write, "write-");
-        // Only a writer blocks readers.
+        // Readers are blocked only by a writer, so a writer holds the lock here.
         self.step("a", Part::Write, "write-lock-lease", &[LEASE_MS], &[], "");
         self.step("b", Part::Read, "read-try-for", &[SHORT_WAIT_MS], &[Verb::Acquire], "false");
         self.step("a", Part::Write, "write-unlock", &[], &[], "");
@@ -179,7 +180,8 @@ impl Ear {
         self.ends(part, kind);
     }
 
-    /// The thread holds the lock once.
+    /// Begins while the thread holds the lock with count 1: re-enters, releases, waits for a renewal, and
+    /// frees by force.
     fn ends(&mut self, part: Part, kind: &str) {
         let verb = |verb: &str| format!("{kind}{verb}");
         let again: (&str, &[&str], &str) = match part {
@@ -199,14 +201,14 @@ impl Ear {
         self.step("a", part, &verb("force-unlock"), &[], &[Verb::Force, Verb::Renew], "true");
     }
 
-    /// Has a thread do something, and learns from what is sent for it: the first time that a script is heard,
-    /// it is for the first of these that none was heard for before.
+    /// Lets a thread run a command, and records the scripts that it sends. A script that is not known yet
+    /// belongs to the first of the verbs `new` that has no script yet.
     fn step(&mut self, thread: &str, part: Part, verb: &str, more: &[&str], new: &[Verb], expected: &str) {
         let said = self.java.ask(thread, verb, &[&[LOCK], more].concat());
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
         assert_eq!(said, expected, "{verb}");
         let mark = self.mark();
-        // Redisson does not wait for the reply to the last command that it sends.
+        // Redisson does not wait for the reply to the last command of a step, so the command may come late.
         let mut is_forgotten =
             !verb.ends_with("-unlock") && verb != "unlock" || verb.ends_with("force-unlock");
         let mut is_over = false;
@@ -218,7 +220,7 @@ impl Ear {
         }
     }
 
-    /// The lines of MONITOR after all that was done before.
+    /// Sends a command that marks the end of all earlier requests in MONITOR's output.
     fn mark(&mut self) -> String {
         self.marks += 1;
         let mark = format!("mark {}", self.marks);
@@ -226,7 +228,7 @@ impl Ear {
         mark
     }
 
-    /// The next command of a client. MONITOR also shows commands called by scripts; these are skipped.
+    /// The next command of a client. Commands that scripts call are skipped.
     fn next(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
@@ -275,7 +277,7 @@ impl Ear {
         }
     }
 
-    /// The name of a script: the server's.
+    /// The name of a script: the hash that the server gives it.
     fn script(&mut self, text: &str) -> String {
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut self.admin);
         let name: String = load.expect("the server takes the script too");
@@ -283,7 +285,7 @@ impl Ear {
         name
     }
 
-    /// A word of a request with marks in the place of what differs.
+    /// A word of a request, with placeholders for the parts that differ between requests.
     fn marked(&self, word: &str) -> String {
         let mut marked = word.to_owned();
         for owner in self.owners.values() {
@@ -309,7 +311,7 @@ impl Ear {
     }
 }
 
-/// The words that MONITOR has put in quotes.
+/// Parses the quoted words of a line of MONITOR.
 fn words(quoted: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut letters = quoted.chars();

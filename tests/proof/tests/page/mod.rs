@@ -1,4 +1,5 @@
-//! The runs of the models: each table whole in `target/figures`, and a line about each in `docs/figures/proof.md`.
+//! Results of the models. Each complete table is written to `target/figures`; `docs/figures/proof.md` has one
+//! line for each table.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +10,8 @@ const PAGE: &str = "docs/figures/proof.md";
 /// Guards the page, since tests of one program write to it at the same time.
 static PAGE_IS_WRITTEN: Mutex<()> = Mutex::new(());
 
-/// The page has the line of this table: its rows, the sum of its states, and a checksum of its text.
-/// `LEASEHOLD_BLESS` writes the line.
+/// Checks that the page has this table's line: the number of rows, the sum of states, and a checksum of the
+/// text. With `LEASEHOLD_BLESS` set, writes the line.
 pub fn has(name: &str, columns: &str, rows: &[String]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let rule = "|---".repeat(columns.matches('|').count() - 1) + "|";

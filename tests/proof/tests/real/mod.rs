@@ -1,4 +1,4 @@
-//! A server beside the model of it.
+//! A real Redis server, with which the model is compared.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Drop for Program {
     }
 }
 
-/// The server, a connection to it by a socket in `folder`, and the port that it listens on too.
+/// Starts the server. Returns it, a connection through a socket in `folder`, and the server's TCP port.
 pub fn start(folder: &Path) -> (Program, Connection, u16) {
     // Another process may have taken the port by now.
     (0..10).find_map(|_| start_on_a_port(folder)).expect("a server with a port of its own")

@@ -1,7 +1,6 @@
--- Makes the row of a lock, which is free, unless there is one.
+-- Adds the row of a lock, which is free, unless there is one.
 --
 -- :name
---
 -- Changes a row if there was none.
 INSERT IGNORE INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since)
 VALUES (UNHEX(SHA2(:name, 256)), :name, FALSE, '', 0, UTC_TIMESTAMP(6), 0, '', 0, '', UTC_TIMESTAMP(6))

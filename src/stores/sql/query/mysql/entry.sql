@@ -1,7 +1,6 @@
--- Reads a client's entry. Locks no row.
+-- Reads a client's entry in the directory. Locks no row.
 --
 -- :client
---
 -- Returns client, entry, remaining_ms.
 SELECT client, entry, {remaining}
 FROM leasehold_locks_clients WHERE client = :client AND expires_at > UTC_TIMESTAMP(6)

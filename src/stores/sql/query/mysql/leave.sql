@@ -1,8 +1,7 @@
--- Leaves an owner `left` holds; none: frees the lock. Never changes how long it runs.
+-- Sets an owner's hold count to `left`. If that is 0, frees the lock. The expiry of a lock that stays held is unchanged.
 --
 -- :name  :token  :owner  :left
---
--- Changes a row if the owner holds it.
+-- Changes a row if the owner holds the lock.
 UPDATE leasehold_locks SET
     holds = :left,
     expires_at = IF(:left = 0, UTC_TIMESTAMP(6), expires_at),

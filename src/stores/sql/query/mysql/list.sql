@@ -1,7 +1,6 @@
--- Reads a page of the locks, free or held, and what is told of them. Locks no row.
+-- Reads a page of locks, free or held, with their notes about the holder. Locks no row.
 --
 -- :after
---
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
 SELECT token, owner, holds, {remaining}, fence, host, pid, thread,
     CAST(GREATEST(0, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)) DIV 1000) AS SIGNED), id, name

@@ -1,10 +1,9 @@
--- Locks the row of a name until the transaction ends, making it where it is not there.
+-- Locks the row of a name until the transaction ends. Inserts the row if it is absent.
 --
--- One statement for both, which asks for the row exclusively from the start. SELECT … FOR UPDATE of a name
--- that is not there would lock a gap, which others can lock too, and then nobody could insert into it: a
--- deadlock. INSERT IGNORE would share the row first and want it alone later: a deadlock too.
+-- One statement does both, and locks the row exclusively from the start. SELECT … FOR UPDATE of an absent row would lock a
+-- gap, which other transactions can lock too; then none of them could insert the row: a deadlock. INSERT IGNORE would take
+-- a shared lock first and need an exclusive one later: also a deadlock.
 --
 -- :name
---
--- Changes a row if it was not there.
+-- Changes a row if it was absent.
 INSERT INTO leasehold_names (id, name) VALUES (UNHEX(SHA2(:name, 256)), :name) ON DUPLICATE KEY UPDATE id = id

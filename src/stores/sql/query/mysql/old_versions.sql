@@ -1,9 +1,8 @@
--- The causes for which old versions of rows are kept: the oldest transaction that is open for longer than an age, and the list of versions if
--- it is long.
+-- Reads why the server keeps old versions of rows: the oldest transaction that has been open for longer than an age, and
+-- the length of the history list, if the list is long.
 --
 -- :age_ms
---
--- Returns a row with words for each.
+-- Returns a row with an explanation for each.
 (
     SELECT CONCAT('a transaction of the session ', trx_mysql_thread_id, ' is open since ',
         TIMESTAMPDIFF(SECOND, trx_started, NOW()), ' s')

@@ -1,16 +1,15 @@
--- Parts of statements: each stands in place of its name in braces. Their parameters are in the heads of the statements.
+-- Parts of statements. Each part replaces its name in braces; the heads of the statements list the parameters.
 --
 -- :name  :token  :owner  :lease_ms  :fenced  :realm
---
 -- Returns nothing by itself.
 
 -- {read_only}
--- Whether the server takes no writes. Users with the right to write all the same (SUPER, READ ONLY ADMIN) are to go by it too:
--- grants come from the primary.
+-- Whether the server takes no writes. Applies to users with the right to write all the same (SUPER, READ ONLY ADMIN)
+-- too, since only the primary may grant locks.
 (CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)
 
 -- {session_lock}
--- At most 64 characters, and their case makes no difference.
+-- The server allows at most 64 characters and ignores case, so the name is a part of a hash.
 CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48))
 
 -- {turnstile}

@@ -1,8 +1,7 @@
 -- Writes a client's entry in the directory.
 --
 -- :client  :entry  :lease_ms
---
--- Changes its row.
+-- Changes the client's row.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at)
 VALUES (:client, :entry, {lease_end})
 ON DUPLICATE KEY UPDATE entry = VALUES(entry), expires_at = VALUES(expires_at)

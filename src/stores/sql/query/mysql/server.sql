@@ -1,4 +1,3 @@
--- Reads the server's version, and whether it takes no writes.
---
+-- Reads the server's version, and whether the server takes no writes.
 -- Returns both.
 SELECT VERSION(), {read_only}

@@ -1,7 +1,6 @@
--- Frees the session's lock of a name. If the server takes no writes any more, its successor may have given the lock to another
--- before.
+-- Frees the session's lock of a name. If the server takes no writes any more, its successor may have granted the lock to
+-- another session before.
 --
 -- :name
---
--- Returns 1 if the session had it and the server takes writes.
+-- Returns 1 if the session held the lock and the server takes writes.
 SELECT RELEASE_LOCK({session_lock}) = 1 AND NOT {read_only}

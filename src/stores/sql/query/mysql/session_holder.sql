@@ -1,6 +1,5 @@
--- Reads which session has the lock of a name.
+-- Reads which session holds the lock of a name.
 --
 -- :name
---
--- Returns its number (NULL: none has).
+-- Returns the session's number (NULL: no session holds the lock).
 SELECT IS_USED_LOCK({session_lock})

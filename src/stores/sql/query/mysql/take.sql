@@ -1,9 +1,8 @@
--- Takes a lock that is free or the owner's already, with count one. The order matters: what is assigned is
--- read from then on, so the owner comes last.
+-- Takes a lock that is free or that the owner already holds, with count 1. MySQL assigns the columns in order, and later
+-- expressions see the new values. Therefore owner, which the other expressions compare, comes last.
 --
 -- :name  :token  :owner  :lease_ms  :fenced  :host  :pid  :thread
---
--- Changes a row if it was taken; the fence is then the statement's insert id.
+-- Changes a row if the lock was taken; the fence is then the statement's insert id.
 UPDATE leasehold_locks SET
     expires_at = IF(owner = :owner, GREATEST(expires_at, {lease_end}), {lease_end}),
     fence = {fence},

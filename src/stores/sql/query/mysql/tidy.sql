@@ -1,2 +1,2 @@
--- Removes the entries that have ended.
+-- Removes the directory's entries that have expired.
 DELETE FROM leasehold_locks_clients WHERE expires_at < UTC_TIMESTAMP(6)

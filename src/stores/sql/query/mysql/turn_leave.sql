@@ -1,6 +1,5 @@
--- Gives the turnstile of a name back.
+-- Releases the poller lock of a name.
 --
 -- :name  :realm
---
--- Returns 1 if it was this connection's.
+-- Returns 1 if this connection had the poller lock.
 SELECT RELEASE_LOCK({turnstile})

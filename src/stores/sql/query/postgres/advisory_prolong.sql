@@ -1,7 +1,6 @@
--- Has the session end when idle for the lease, from now on, if the server takes writes.
+-- Renews the session's lock, if the server takes writes: the server ends the session once it has been idle for a lease.
 --
 -- $1 lease_ms
---
 -- Returns whether the server takes writes.
 SELECT CASE WHEN NOT {is_read_only}
     THEN set_config('idle_session_timeout', $1, false) IS NOT NULL ELSE false END

@@ -1,13 +1,14 @@
--- Looks whether others want locks that their client keeps until they ask, or of which the holder is to hear that. Only
--- reads, so that no row is waited for.
+-- Checks whether other clients want locks that are cached or whose holders want recalls. Only reads, so that the statement
+-- never waits for a row that another transaction has locked.
 --
--- A client that joins a wait queue at the same time is not seen. It asks for the lock by recall.sql behind that.
+-- The statement may miss a client that joins a wait queue at the same time. Such a client then recalls the lock
+-- (recall.sql).
 --
--- $1 names  $2 tokens  $3 owners: of each lock, with commas in between, the names in hexadecimal digits
+-- $1 names  $2 tokens  $3 owners
+--    (of each lock, separated by commas; the names in hexadecimal digits)
 -- $4 client
---
--- Returns of each that its owner holds: its place in the list, from 1; whether others have asked for it; and whether they
--- stand in its wait queue.
+-- Returns for each lock that its owner holds: its position in the list, from 1; whether the lock has been recalled; whether
+-- another client waits in its queue.
 SELECT asked.at, held.keeper IS NULL, coalesce((
     SELECT max(seen) FROM leasehold_locks_wait_queue WHERE id = held.id AND client <> $4::text
 ) > clock_timestamp() - interval '5 seconds', false)

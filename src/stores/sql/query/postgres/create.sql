@@ -1,13 +1,15 @@
--- Makes a table unless it is in sight, which needs no right to make one then. A table without a schema's name is not made beside
--- one of another schema, which others may find by the same name: both would have the lock then. One client at a time does: of two
--- that create the same table at once, even with IF NOT EXISTS, one can fail.
+-- Creates a table unless the search path finds it: if the table exists, the user needs no right to create tables. If the
+-- table's name has no schema, and another schema has a table of that name, the statement fails: otherwise some clients
+-- would find the one table and some the other, and two clients could hold the same lock. Only one client at a time runs
+-- this, since of two clients that create a table at the same time one can fail, even with IF NOT EXISTS.
 --
--- {table} is its name in quotes, {plain} the same without them, {has_schema} whether a schema's is in it, {create} makes it.
+-- {table} is the quoted name, {plain} the name without quotes, {has_schema} whether it contains a schema, {create} the
+-- statement.
 --
 -- Changes nothing else.
 DO $$ DECLARE others text; BEGIN
     PERFORM pg_advisory_xact_lock(7094372811453);
-    PERFORM 1 FROM pg_class LIMIT 1; -- what another has made meanwhile comes in sight
+    PERFORM 1 FROM pg_class LIMIT 1; -- makes a table visible that another client has just created
     IF to_regclass('{table}') IS NULL THEN
         others := (SELECT string_agg(relnamespace::regnamespace::text, ', ' ORDER BY 1) FROM pg_class
             WHERE NOT {has_schema} AND relname = '{plain}' AND relkind IN ('r', 'p', 'v') AND relpersistence <> 't');

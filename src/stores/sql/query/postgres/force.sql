@@ -1,9 +1,9 @@
--- Frees a lock, whoever holds it, and wakes the waiters; without a channel it wakes nobody, as leave.sql. A client that kept
--- the lock until others ask for it gets a recall.
+-- Frees a lock, whoever holds it, and wakes the waiters. Without a channel it wakes no waiter: tell.sql follows, as after
+-- leave.sql. A client that has cached the lock receives a recall.
 --
 -- $1 name  $2 token  $3 channel, or ''
---
--- Returns one row: 0 (NULL: was free), token, owner, holds, remaining_ms as they were before, and what it woke by.
+-- Returns one row: 0 (NULL: was free), token, owner, holds and remaining_ms as they were before; the last two columns are
+-- the notifications.
 WITH {seen}, made AS (
     UPDATE leasehold_locks AS held SET owner = '', holds = 0, expires_at = clock_timestamp()
     WHERE id = sha256($1) AND held.token = $2 AND held.owner <> '' AND held.expires_at > clock_timestamp()

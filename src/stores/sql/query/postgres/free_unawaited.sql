@@ -1,15 +1,15 @@
--- Frees a lock that the owner holds if no client stands in its wait queue, and wakes those that listen to its
--- releases. Else it does nothing: the lock is then freed by leave.sql, and the wait queue told by tell.sql behind
--- it.
+-- Frees a lock that the owner holds, if no client is in its wait queue, and wakes the listeners of its release channel. If
+-- a client is in the queue, changes nothing; the caller then frees the lock by leave.sql and notifies the queue by
+-- tell.sql.
 --
--- The wait queue is read as it was when this statement began. A client that joins it later writes to the lock's row
--- too: that row is another version then than was seen, and nothing is done either.
+-- The statement reads the wait queue as it was when the statement began. A client that joins later also writes to the
+-- lock's row. The row then has another version (xmin) than the statement saw, and the statement changes nothing.
 --
--- Nobody waits for the disk, as in leave.sql.
+-- The commit does not wait for the disk, for the reason given in leave.sql.
 --
 -- $1 name  $2 token  $3 owner  $4 channel, or ''
---
--- Returns one row: 0 (NULL: not held, or not done), token, owner, holds, remaining_ms as they were before, and what it woke by.
+-- Returns one row: 0 (NULL: not held, or not freed), token, owner, holds and remaining_ms as they were before; the last
+-- column is the notification.
 WITH seen AS MATERIALIZED (
     SELECT xmin AS version, token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
 ), made AS (

@@ -1,8 +1,7 @@
--- Whether the wait queue of an election is full: three clients stand there that have asked of late.
+-- Reads whether the wait queue of an election is full: it contains three clients that have made an attempt in the last 5 s.
 --
 -- $1 name
---
--- Returns whether it is, in one row.
+-- Returns one row: whether the queue is full.
 SELECT count(*) = 3 FROM (
     SELECT FROM leasehold_locks_wait_queue
     WHERE id = sha256($1) AND NOT is_next AND seen > clock_timestamp() - interval '5 seconds'

@@ -1,14 +1,13 @@
--- Leaves an owner `left` holds; none: frees the lock and wakes the waiters. Never changes how long it runs.
--- Without a channel it wakes nobody: tell.sql does that, which is sent behind it and has to see the lock
--- free.
+-- Sets an owner's hold count to `left`. If that is 0, frees the lock and wakes the waiters. The expiry of a lock that stays
+-- held is unchanged. Without a channel no waiter is woken: the caller sends tell.sql next, in a statement that sees the
+-- lock free.
 --
--- A freed row need not be on the disk when this returns: lost in a crash, the lock ends with its lease, and a
--- later grant cannot be on the disk without it. So nobody waits for the disk, nor for the queue of those who
--- notify.
+-- The commit does not wait for the disk. If a crash undoes the release, the lock ends with its lease; a later grant is on
+-- the disk only together with this release. So neither the caller nor other commits that notify wait for the disk.
 --
 -- $1 name  $2 token  $3 owner  $4 left  $5 channel, or ''
---
--- Returns one row: 0 (NULL: not held), token, owner, holds, remaining_ms as they were before, and what it woke by.
+-- Returns one row: 0 (NULL: not held), token, owner, holds and remaining_ms as they were before; the last column is the
+-- notification.
 WITH {seen}, made AS (
     UPDATE leasehold_locks AS held SET
         holds = $4,

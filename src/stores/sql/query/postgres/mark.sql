@@ -1,9 +1,8 @@
--- Has the next client that waits for a lock ask its holder for it, by recall.sql. Passes over a row that another
--- transaction has locked. Nobody waits for the disk: the next look sets again what is lost in a crash.
+-- Marks a lock so that the next client that waits recalls it (recall.sql). Skips a row that another transaction has locked.
+-- The commit does not wait for the disk: if a crash undoes the mark, the holder's next check sets it again.
 --
--- $1 name  $2 token  $3 owner  $4 keeper: the channel on which the holder's client can be asked
---
--- Returns a row if nobody would have asked up to now.
+-- $1 name  $2 token  $3 owner  $4 keeper: the channel on which the holder's client receives a recall
+-- Returns a row if the lock had no mark, so that no waiter would have sent a recall until now.
 WITH open AS MATERIALIZED (
     SELECT id FROM leasehold_locks AS held WHERE {held_by_owner} AND held.keeper IS NULL FOR UPDATE SKIP LOCKED
 )

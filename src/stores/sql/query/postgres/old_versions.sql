@@ -1,9 +1,8 @@
--- The causes for which old versions of rows are kept, as far as this user may see them: the oldest transaction that is open for longer than an
--- age, and replication slots that nobody uses, or that keep versions.
+-- Reads why the server keeps old versions of rows, as far as this user may see: the oldest transaction that has been open
+-- for longer than an age, and replication slots that are unused or that keep old versions.
 --
 -- $1 age_ms
---
--- Returns a row with words for each.
+-- Returns a row with an explanation for each.
 (
     SELECT format('a transaction of %s (process %s, program %s) is open since %s s', usename, pid,
         coalesce(nullif(application_name, ''), '?'), extract(epoch FROM clock_timestamp() - xact_start)::bigint)

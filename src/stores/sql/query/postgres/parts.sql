@@ -1,7 +1,6 @@
--- Parts of statements: each stands in place of its name in braces. Their parameters are in the heads of the statements.
+-- Parts of statements. Each part replaces its name in braces; the heads of the statements list the parameters.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread  $9 keeper  $10 client
---
 -- Returns nothing by itself.
 
 -- {remaining}
@@ -17,7 +16,7 @@ seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint
 
 -- {kept}
--- Not for long, if the clock was set back.
+-- Ignores a reservation of 700 ms or more, which only a server clock that was set back can cause.
 kept AS MATERIALIZED (
     SELECT max(reserved_until) AS until FROM leasehold_locks_wait_queue
     WHERE id = sha256($1) AND is_next AND client <> $10::text

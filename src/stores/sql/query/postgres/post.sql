@@ -1,9 +1,6 @@
 -- Writes a client's entry in the directory.
 --
--- $1 client
--- $2 entry
--- $3 lease_ms
---
+-- $1 client  $2 entry  $3 lease_ms
 -- Returns the client.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at)
 VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond')

@@ -1,8 +1,7 @@
--- As renew.sql, but passes over a row that another transaction has locked.
+-- Does what renew.sql does, but skips a row that another transaction has locked.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms
---
--- Returns a row if the owner holds it and nobody has locked the row.
+-- Returns a row if the owner holds the lock and its row was not locked.
 WITH free AS MATERIALIZED (
     SELECT id FROM leasehold_locks WHERE id = sha256($1) FOR NO KEY UPDATE SKIP LOCKED
 )

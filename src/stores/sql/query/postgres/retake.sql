@@ -1,8 +1,7 @@
--- Sets the count of a lock that the owner holds; it then runs for the lease at least.
+-- Sets the hold count of a lock that the owner holds, and extends the lock to at least a lease from now.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 count
---
--- Returns one row: the fence (NULL: not held), and token, owner, holds, remaining_ms as they were before.
+-- Returns one row: the fence (NULL: not held), and token, owner, holds and remaining_ms as they were before.
 WITH {seen}, took AS (
     UPDATE leasehold_locks AS held SET
         holds = $6,

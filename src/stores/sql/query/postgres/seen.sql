@@ -1,8 +1,11 @@
--- Looks at the server and for the tables, all at once: on a slow link each question would cost a round trip.
---
--- Returns one row: the process that answers, the server's version, whether it is a standby; of the locks' table in sight the
--- schema, the name, the tables of that name in other schemas, the comment; whether the tables beside it are there, whether this
--- user may use that of the wait queue or may take no locks; the schemas of the search path.
+-- Reads what a client must know of the server and of the tables, in one statement: each further statement would cost a
+-- round trip.
+-- Returns one row:
+--   the server process of this connection, the server's version, whether it is a standby;
+--   of the table of locks that the search path finds: schema, name, tables of that name in other schemas, comment;
+--   whether the table of clients exists, whether the wait queue's table exists;
+--   whether the user needs no more rights: may use the wait queue's table, or cannot take locks anyway;
+--   the schemas of the search path.
 SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery(),
     n.nspname, c.relname, (
         SELECT string_agg(other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname), E'\n' ORDER BY 1)

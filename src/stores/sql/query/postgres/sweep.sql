@@ -1,7 +1,6 @@
--- Removes rows of locks that have been free for long, at most a thousand. Rows in use are not waited for.
+-- Removes the rows of locks that ended long ago, at most a thousand. Skips rows that another transaction has locked.
 --
 -- $1 age_ms
---
 -- Returns a row for each.
 DELETE FROM leasehold_locks WHERE id = ANY (ARRAY(
     SELECT id FROM leasehold_locks WHERE expires_at < clock_timestamp() - $1::bigint * interval '1 millisecond'

@@ -1,10 +1,9 @@
--- Takes a lock that is free or the owner's already, with count one. A lock that another holds is only read.
+-- Takes a lock that is free or that the owner already holds, with count 1. Only reads a lock that another owner holds.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
--- $9 keeper: its client's channel, if that keeps it until others ask for it (NULL: it does not)
---
--- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, and the channel on which
--- its holder can be asked for it (NULL: on none).
+-- $9 keeper: the channel for a recall, if the client caches the lock (NULL: it does not)
+-- Returns one row: the fence (NULL: not taken), token, owner, holds and remaining_ms as they were before, and the channel
+-- for a recall to its holder (NULL: the lock is not cached).
 WITH {seen}, took AS (
     {insert}
     {or_update}

@@ -1,19 +1,19 @@
--- Takes a lock that is free or the owner's already, as take_kept.sql does. Else joins the wait queue of the clients
--- that wait for it, or says there that it still waits. A client that has stood there of late only reads.
+-- Takes a lock as take_cached.sql does. If the lock is not free, puts the client into the lock's wait queue, or records
+-- there that the client still waits. A client that recorded this within 2 s only reads.
 --
--- A client that writes to the wait queue writes to the lock's row too, without a change. So a release that began
--- before, and does not see what is written to the wait queue, finds another version of the row than it saw; or this
--- statement waits until the release is committed, and says that the lock is not held any more. Nobody waits
--- for the disk then. One that was told and finds the lock taken stands in front again, where it was.
+-- A client that writes to the wait queue also writes to the lock's row, without changing it. If a release that began before
+-- does not see the new row in the queue, it finds another version of the lock's row than it saw, and changes nothing (see
+-- free_unawaited.sql). Or this statement waits until the release has committed, and reports that the lock is no longer
+-- held. The commit does not wait for the disk. A notified client that finds the lock taken returns to its old place, before
+-- the others.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
--- $9 keeper: the channel, if the client keeps the lock until others ask for it (NULL: it does not)  $10 client
--- $11 channel  $12 reserved_ms: for how long a freed lock is to be kept for the client
---
--- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, the channel on which
--- its holder can be asked for it (NULL: on none), for how many ms the lock is kept for another (NULL: it is not), whether this
--- wrote to the wait queue of a lock that is free by now, how it wrote, and, if it took the lock out of the wait queue, how many clients stood
--- there.
+-- $9 keeper: the channel for a recall, if the client caches the lock (NULL: it does not)  $10 client
+-- $11 channel  $12 reserved_ms: for how long a freed lock is to be reserved for the client
+-- Returns one row: the fence (NULL: not taken); token, owner, holds and remaining_ms as they were before; the channel for a
+-- recall to its holder (NULL: the lock is not cached); for how many ms the lock is reserved for another client (NULL: it is
+-- not); whether the client joined the queue of a lock that became free meanwhile; a setting of the commit, to be ignored;
+-- how many clients were in the queue, if this one took the lock from there (NULL: it did not).
 WITH {seen}, {kept}, took AS (
     {insert} {unless_kept}
     {or_update}
@@ -41,7 +41,7 @@ WITH {seen}, {kept}, took AS (
 SELECT took.fence, {before}, seen.keeper, {kept_ms},
     EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
     CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END,
-    -- As they stood before.
+    -- Counts the clients as they were before this statement.
     CASE WHEN EXISTS (SELECT FROM gone) THEN (
         SELECT count(*) FROM leasehold_locks_wait_queue
         WHERE id = sha256($1) AND (client = $10 OR seen > clock_timestamp() - interval '5 seconds')

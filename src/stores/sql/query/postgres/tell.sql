@@ -1,13 +1,12 @@
--- Tells the first client in the wait queue of a lock that was freed that it is next, keeps the lock for it for as
--- long as it asked for when it joined, and wakes those that listen to the lock's releases. In a short wait queue the one
--- behind it is told to ask soon, in case.
+-- Notifies the first client in the wait queue of a freed lock that it is next. Reserves the lock for that client for the
+-- time that the client requested when it joined. Also wakes the listeners of the lock's release channel. In a short queue
+-- the statement sends 'standby' to the second client, which then attempts soon, in case the first one hangs.
 --
--- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another
--- statement has locked: its client asks, leaves, or was told just now.
+-- Skips a client that has not made an attempt for 5 s, since it is dead or hangs. Also skips a client whose row another
+-- statement has locked, since that statement is the client's own attempt or departure, or has just notified the client.
 --
--- $1 name  $2 listeners: the channel of those that listen to its releases
---
--- Returns one row: the client that was told (NULL: nobody), and what it woke by.
+-- $1 name  $2 listeners: the lock's release channel
+-- Returns one row: the client that was notified (NULL: none); the other columns are the notifications.
 WITH front AS MATERIALIZED (
     SELECT client FROM leasehold_locks_wait_queue
     WHERE id = sha256($1) AND NOT is_next AND seen > clock_timestamp() - interval '5 seconds'

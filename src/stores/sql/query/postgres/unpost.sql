@@ -1,6 +1,5 @@
--- Removes a client's entry.
+-- Removes a client's entry from the directory.
 --
 -- $1 client
---
 -- Returns the client.
 DELETE FROM leasehold_locks_clients WHERE client = $1 RETURNING client

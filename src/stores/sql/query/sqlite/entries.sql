@@ -1,7 +1,6 @@
--- Reads a page of the clients' entries.
+-- Reads a page of clients' entries in the directory.
 --
 -- ?1 after
---
 -- Returns client, entry, remaining_ms of each.
 SELECT client, entry, runs FROM (
     SELECT client, entry, lease_ms, expires_at - {now} AS runs

@@ -1,7 +1,6 @@
--- Reads a client's entry.
+-- Reads a client's entry in the directory.
 --
 -- ?1 client
---
 -- Returns client, entry, remaining_ms.
 SELECT client, entry, runs FROM (
     SELECT client, entry, lease_ms, expires_at - {now} AS runs

@@ -1,8 +1,7 @@
--- Leaves an owner `left` holds; none: frees the lock. Never changes how long it runs.
+-- Sets an owner's hold count to `left`. If that is 0, frees the lock. The expiry of a lock that stays held is unchanged.
 --
 -- ?1 boot  ?2 up_ms  ?3 name  ?4 token  ?5 owner  ?6 left
---
--- Changes a row if the owner holds it.
+-- Changes a row if the owner holds the lock.
 UPDATE leasehold_locks SET
     holds = ?6,
     owner = CASE WHEN ?6 = 0 THEN '' ELSE owner END,

@@ -1,7 +1,6 @@
--- Parts of statements: each stands in place of its name in braces. Their parameters are in the heads of the statements.
+-- Parts of statements. Each part replaces its name in braces; the heads of the statements list the parameters.
 --
 -- ?1 boot  ?2 up_ms  ?3 name  ?4 token  ?5 owner  ?6 lease_ms
---
 -- Returns nothing by itself.
 
 -- {held_by_owner}
@@ -19,11 +18,13 @@ FROM (
 WHERE name = ?3 AND token = ?4 AND owner = ?5 AND runs > 0
 
 -- {runs}
--- How long a lock still runs. Until the machine is started again its lease goes by the time since the start, whatever is done to
--- the clock. After that by the clock, unless that was set back: then its end is further away than the lease. Of a machine whose
--- start is not known (NULL, or '') it goes by the clock alone.
+-- The remaining milliseconds of a lock. Until the machine restarts, a lease is measured by the time since the
+-- machine's start, so changes of the clock do not matter. After a restart the clock decides. If the clock was set
+-- back, the end is further away than the lease, and the lock counts as ended. If the machine's start is unknown
+-- (NULL, or ''), the clock alone decides.
 --
--- A lease is kept a millisecond longer than asked for, since both clocks' milliseconds are cut; that one is not shown.
+-- Each lease ends 1 ms later than requested, since both clocks cut fractions of a millisecond. Results to the user
+-- leave this millisecond out.
 CASE WHEN boot = ?1 THEN ends_up - ?2
     WHEN boot <> '' AND expires_at - {now} > lease_ms + 1000 THEN 0
     ELSE expires_at - {now} END

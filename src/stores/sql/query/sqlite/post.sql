@@ -1,10 +1,7 @@
 -- Writes a client's entry in the directory.
 --
--- ?1 client
--- ?2 entry
--- ?3 lease_ms
---
--- Changes its row.
+-- ?1 client  ?2 entry  ?3 lease_ms
+-- Changes the client's row.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at, lease_ms)
 VALUES (?1, ?2, {now} + ?3, ?3)
 ON CONFLICT (client) DO UPDATE SET

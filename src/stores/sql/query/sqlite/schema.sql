@@ -1,14 +1,14 @@
 CREATE TABLE IF NOT EXISTS leasehold_locks (
     name       BLOB PRIMARY KEY,   -- leasehold format 1
-    token      INTEGER NOT NULL,   -- taken by get_token_lock
+    token      INTEGER NOT NULL,   -- taken through get_token_lock
     owner      TEXT NOT NULL,      -- client:number; '' if free
     holds      INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,   -- ms since 1970, by the machine's clock; free from then on
-    boot       TEXT NOT NULL,      -- the start of the machine at which it was taken; '' if not known
-    ends_up    INTEGER NOT NULL,   -- ms since that start; decides instead of expires_at until the next
-    lease_ms   INTEGER NOT NULL,   -- an end further away than that proves that the clock was set back
-    fence      INTEGER NOT NULL,   -- the last one given; never goes back
-    host       TEXT NOT NULL,      -- who took it, for people to see
+    expires_at INTEGER NOT NULL,   -- ms since 1970, by the machine's clock; the lock is free from then on
+    boot       TEXT NOT NULL,      -- id of the machine's start before the grant; '' if unknown
+    ends_up    INTEGER NOT NULL,   -- the end in ms since that start; replaces expires_at until the machine restarts
+    lease_ms   INTEGER NOT NULL,   -- if the end is further away than this, the clock was set back
+    fence      INTEGER NOT NULL,   -- the last fencing token issued; never decreases
+    host       TEXT NOT NULL,      -- where the holder runs, for people to read
     pid        INTEGER NOT NULL,
     thread     TEXT NOT NULL,
     since      INTEGER NOT NULL    -- ms since 1970

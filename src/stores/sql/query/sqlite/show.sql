@@ -1,7 +1,6 @@
--- Reads a lock and what is told of it.
+-- Reads a lock with its notes about the holder.
 --
 -- ?1 boot  ?2 up_ms  ?3 name
---
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, if there is a row.
 SELECT token, owner, holds, runs - (runs > 1), fence, host, pid, thread, max(0, held) FROM (
     SELECT token, owner, holds, {runs} AS runs, fence, host, pid, thread, {now} - since AS held

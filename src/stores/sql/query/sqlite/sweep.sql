@@ -1,7 +1,6 @@
--- Removes rows of locks that have been free for long, at most a thousand.
+-- Removes the rows of locks that ended long ago, at most a thousand.
 --
 -- ?1 boot  ?2 up_ms  ?3 age_ms
---
 -- Returns a row for each.
 DELETE FROM leasehold_locks WHERE name IN (
     SELECT name FROM leasehold_locks WHERE expires_at < {now} - ?3 AND (owner = '' OR {runs} <= 0) LIMIT 1000

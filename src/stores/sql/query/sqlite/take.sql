@@ -1,15 +1,14 @@
--- Takes a lock that is free or the owner's already, with count one.
+-- Takes a lock that is free or that the owner already holds, with count 1.
 --
 -- ?1 boot  ?2 up_ms  ?3 name  ?4 token  ?5 owner  ?6 lease_ms  ?7 fenced  ?8 host  ?9 pid  ?10 thread
---
--- Returns the fence, if it was taken.
+-- Returns the fence, if the lock was taken.
 INSERT INTO leasehold_locks AS held
     (name, token, owner, holds, expires_at, boot, ends_up, lease_ms, fence, host, pid, thread, since)
 SELECT ?3, ?4, ?5, 1, wall + 1 + rest, coalesce(?1, ''), ?2 + 1 + rest, rest,
     CASE WHEN ?7 THEN wall * 1000 ELSE 0 END, ?8, ?9, ?10, wall
 FROM (
     SELECT {now} AS wall, max(?6, coalesce((
-        -- One that the owner has is not to end sooner.
+        -- If the owner already holds the lock, the lock must not end sooner than before.
         SELECT {runs} - 1 FROM leasehold_locks WHERE name = ?3 AND owner = ?5
     ), 0)) AS rest
 )
