@@ -86,8 +86,15 @@ impl Store for Scripted {
         next(&self.releases, freed())
     }
 
-    fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
+    fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
         meanwhile(&self.renewing);
+        let silent_until = *self.silent_until.lock();
+        if let Some(until) = silent_until {
+            while Clock::System.now() < by.min(until) {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            return claims.iter().map(|_| Err(Failure::Unknown(silence()))).collect();
+        }
         claims.iter().map(|_| next(&self.renewals, Ok(true))).collect()
     }
 

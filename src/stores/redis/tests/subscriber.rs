@@ -7,11 +7,12 @@ use std::time::Duration;
 use crate::LockClient;
 use crate::config::ServerOptions;
 use crate::observe::reporter::Reporter;
+use crate::seam::hub::Hub;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Kind, Release, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::pubsub::Subscriber;
+use crate::stores::redis::pubsub::{RedisPubSub, Subscriber};
 use crate::stores::redis::tests::fake::{Act, Fake};
 use crate::stores::redis::tests::harness::{Said, Server, Wakeups, claim, eventually, granted, open, soon};
 use crate::sync::Waker;
@@ -321,14 +322,13 @@ const SHORT: Duration = Duration::from_millis(40);
 
 /// A subscriber on this server, which gives a connection up after `silence`.
 fn impatient(fake: &Fake, silence: Duration) -> Arc<Subscriber> {
-    let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
-    Subscriber::of(
-        address,
-        Arc::new(Reporter::new(None)),
-        Duration::from_secs(5),
-        silence,
-        &[crate::stores::redis::pubsub::PLAIN],
-    )
+    subscriber(&fake.options(), Duration::from_secs(5), silence)
+}
+
+fn subscriber(options: &ServerOptions, linger: Duration, silence: Duration) -> Arc<Subscriber> {
+    let address = Arc::new(RedisAddress::new(options).unwrap());
+    let protocol = RedisPubSub { address, silence, modes: &[crate::stores::redis::pubsub::PLAIN] };
+    Hub::new(protocol, Some(Arc::new(Reporter::new(None))), linger)
 }
 
 #[test]
@@ -487,14 +487,8 @@ fn many_subscriptions_follow_a_full_socket() {
 
 /// Megabytes of subscriptions. The reading thread's own checks come too late to help.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
-    let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
-    let subscriber = Subscriber::of(
-        address,
-        Arc::new(Reporter::new(None)),
-        late,
-        late,
-        &[crate::stores::redis::pubsub::PLAIN],
-    );
+    let late = Duration::from_secs(60);
+    let subscriber = subscriber(options, late, late);
     let (waker, _woken) = waker();
     let channel = |number| format!("{number}:{}", "x".repeat(60_000));
     let listening: Vec<_> =
@@ -524,10 +518,7 @@ fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
 #[test]
 fn a_new_listener_keeps_an_ending_subscription() {
     let server = Server::start(&[]);
-    let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-    let (linger, reporter) = (Duration::from_secs(3_600), Arc::new(Reporter::new(None)));
-    let modes = &[crate::stores::redis::pubsub::PLAIN];
-    let subscriber = Subscriber::of(address, reporter, linger, Duration::from_secs(60), modes);
+    let subscriber = subscriber(&server.options(), Duration::from_secs(3_600), Duration::from_secs(60));
     let (waker, _woken) = waker();
     let listen = || subscriber.listen(CHANNEL, &waker).unwrap();
     let first = listen();
