@@ -89,18 +89,20 @@ pub(crate) fn named_each<T>(
     answers.map(|(claim, answer)| crate::seam::failure::named(answer, action, claim.name.given())).collect()
 }
 
-/// A sent request whose answer is to be read.
+/// A sent request whose answer is to be read: a function that reads it.
 pub(crate) trait Pending<T = Handoff>: Send {
     /// Waits for the answer until the request's deadline. An answer that arrived by then is read.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 
-pub(crate) struct Answered<T>(pub(crate) Answer<T>);
-
-impl<T: Send> Pending<T> for Answered<T> {
+impl<T, F: FnOnce() -> Answer<T> + Send> Pending<T> for F {
     fn wait(self: Box<Self>) -> Answer<T> {
-        self.0
+        self()
     }
+}
+
+pub(crate) fn ready<T: Send + 'static>(answer: Answer<T>) -> Box<dyn Pending<T>> {
+    Box::new(|| answer)
 }
 
 /// Receives the answer of a release that no thread waits for.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::ident::{FencingToken, LockName};
 use crate::park::ServiceWaker;
 use crate::seam::Store;
-use crate::seam::answer::{Answered, Attempt, Pending, Release};
+use crate::seam::answer::{Attempt, Pending, Release, ready};
 use crate::seam::claim::{Bound, Claim};
 use crate::seam::directory::{Directory, Listing};
 use crate::seam::failure::Answer;
@@ -213,7 +213,7 @@ pub(crate) fn begin_attempt(
 ) -> Box<dyn Pending<Attempt>> {
     match store.capabilities().batches {
         Some(batches) => batches.begin_attempt(claim, count, deadline),
-        None => Box::new(Answered(store.attempt(claim, count, deadline))),
+        None => ready(store.attempt(claim, count, deadline)),
     }
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn begin_release(
 ) -> Box<dyn Pending<Release>> {
     match store.capabilities().batches {
         Some(batches) => batches.begin_release(claim, left, deadline),
-        None => Box::new(Answered(store.release(claim, left, deadline))),
+        None => ready(store.release(claim, left, deadline)),
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Location;
+use crate::seam::failure::Answer;
 use crate::seam::kind::Kind;
+use crate::sync::at_once;
 use crate::time::Moment;
 
 #[derive(Debug, Clone)]
@@ -95,6 +97,37 @@ impl Claim {
             ..self
         }
     }
+}
+
+/// Asks about many claims: those with the same key together, each group at the same time as the others. A
+/// claim without a key, and one whose group's thread panicked, gets no answer.
+pub(crate) fn ask_groups<K: PartialEq + Sync, T: Send>(
+    claims: &[Claim],
+    keys: &[Option<K>],
+    ask: impl Fn(&K, &[Claim]) -> Vec<Answer<T>> + Sync,
+) -> Vec<Option<Answer<T>>> {
+    let mut groups: Vec<(&K, Vec<usize>, Vec<Claim>)> = Vec::new();
+    for (at, (claim, key)) in claims.iter().zip(keys).enumerate() {
+        let Some(key) = key else { continue };
+        let place = groups.iter().position(|(other, ..)| *other == key).unwrap_or(groups.len());
+        if place == groups.len() {
+            groups.push((key, Vec::new(), Vec::new()));
+        }
+        if let Some((_, places, theirs)) = groups.get_mut(place) {
+            places.push(at);
+            theirs.push(claim.clone());
+        }
+    }
+    let asked = at_once(&groups, |(key, _, theirs)| ask(key, theirs));
+    let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
+    for ((_, places, _), asked) in groups.iter().zip(asked) {
+        for (at, answer) in places.iter().zip(asked.unwrap_or_default()) {
+            if let Some(place) = answers.get_mut(*at) {
+                *place = Some(answer);
+            }
+        }
+    }
+    answers
 }
 
 /// How an attempt treats the queue of waiting clients. All threads of a client have one place in it.

@@ -93,10 +93,16 @@ impl<T> Page<T> {
     }
 }
 
-/// A page of a list over several servers, from the answer of the first of `servers`. That server stays first
-/// until it has listed everything.
-pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
-    let mut page = answer?;
+/// A page of a list over several servers: `ask` gets the first of those that remain, at first of `all`, and
+/// the place in its list. That server stays first until it has listed everything.
+pub(crate) fn page_by_server<T>(
+    from: &Place,
+    all: impl FnOnce() -> Vec<String>,
+    ask: impl FnOnce(&str, &Place) -> Answer<Page<T>>,
+) -> Answer<Page<T>> {
+    let servers = from.servers.clone().unwrap_or_else(all);
+    let here = Place { servers: None, cursor: from.cursor.clone() };
+    let mut page = ask(servers.first().map_or("", String::as_str), &here)?;
     let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
     let servers: Vec<String> = servers.into_iter().skip(usize::from(cursor.is_empty())).collect();
     page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });

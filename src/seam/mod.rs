@@ -30,10 +30,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite", feature = "etcd"))]
 pub(crate) use crate::seam::answer::named_each;
-pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink};
+pub(crate) use crate::seam::answer::{Attempt, Handoff, Others, Pending, Release, Releasing, Sink, ready};
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{
-    AFTER_LEASE, AFTER_RESERVATION, Bound, Claim, HoldNote, ListensFor, QueueMode,
+    AFTER_LEASE, AFTER_RESERVATION, Bound, Claim, HoldNote, ListensFor, QueueMode, ask_groups,
 };
 pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named, not_set_up};
 pub(crate) use crate::seam::inspection::{Inspect, Snapshot};

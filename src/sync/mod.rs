@@ -36,3 +36,20 @@ pub(crate) use outbox::Outbox;
 #[cfg(not(leasehold_shuttle))]
 pub(crate) use real::*;
 pub(crate) use waker::Waker;
+
+/// Runs `ask` for all items at the same time, the first on the caller's thread. Returns the results in the
+/// order of the items; `None`: the item's thread panicked.
+pub(crate) fn at_once<I: Sync, T: Send>(items: &[I], ask: impl Fn(&I) -> T + Sync) -> Vec<Option<T>> {
+    let Some((first, others)) = items.split_first() else { return Vec::new() };
+    thread::scope(|scope| {
+        let ask = &ask;
+        let begin = |item| (item, spawn_scoped(scope, move || ask(item)));
+        let begun: Vec<_> = others.iter().map(begin).collect();
+        let first = Some(ask(first));
+        let others = begun.into_iter().map(|(item, thread)| match thread {
+            Ok(thread) => thread.join().ok(),
+            Err(_no_thread) => Some(ask(item)),
+        });
+        std::iter::once(first).chain(others).collect()
+    })
+}

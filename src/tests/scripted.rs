@@ -23,16 +23,18 @@ use crate::seam::{
 };
 use crate::stores::memory::{MemoryAccess, MemoryStore};
 use crate::sync::{Mutex, Waker};
-use crate::time::{ManualClock, Moment};
+use crate::time::{Clock, ManualClock, Moment};
 
 /// Answers a question, or asks the function that it gets for the right answer.
 type Script<T> = Box<dyn FnOnce(&dyn Fn() -> Answer<T>) -> Answer<T> + Send>;
+
+type Always<T> = fn() -> Answer<T>;
 
 /// The questions of one sort, and the scripts of the next ones.
 pub(crate) struct Asked<T> {
     scripts: Mutex<VecDeque<Script<T>>>,
     /// The answer to every question without a script.
-    always: Mutex<Option<fn() -> Answer<T>>>,
+    always: Mutex<Option<Always<T>>>,
     asked: Mutex<Vec<Question>>,
 }
 
@@ -183,6 +185,8 @@ pub(crate) struct Scripted {
     /// The end of the session of all holds.
     pub(crate) session: Option<Arc<dyn Bound>>,
     pub(crate) attached: Mutex<Option<ServiceWaker>>,
+    /// Until then renewals get no answer before their deadline.
+    pub(crate) silent_until: Mutex<Option<Moment>>,
     /// As a node of a ring, grants requests under this mark.
     pub(crate) mark: Mutex<String>,
 }
@@ -283,6 +287,13 @@ impl Store for Scripted {
     }
 
     fn renew(&self, claims: &[Claim], by: Moment) -> Vec<Answer<bool>> {
+        let silent_until = *self.silent_until.lock();
+        if let Some(until) = silent_until {
+            while Clock::System.now() < by.min(until) {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+            return claims.iter().map(|_| in_doubt()).collect();
+        }
         let renew =
             |memory: &MemoryAccess, claim: &Claim| memory.renew(std::slice::from_ref(claim), by).remove(0);
         let one =

@@ -237,7 +237,7 @@ fn another_task_gets_a_lock_of_its_own() {
 #[test]
 fn a_conditions_wait_an_ended_slice_or_a_shutdown_caches_nothing() {
     let ends: [fn(&InSlice); 3] = [
-        |turn| _ = turn.engine.end_all_levels("wait", &turn.guard.hold).unwrap(),
+        |turn| turn.engine.end_all_levels("wait", &turn.guard.hold).unwrap(),
         |turn| {
             turn.clock.advance(Duration::from_millis(3));
             turn.drop_guard();

@@ -10,8 +10,8 @@ use crate::park::take_time;
 use crate::seam::capabilities::{CachedCheck, HoldCaching, WaitQueues};
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, ListensFor, Pending,
-    Release, Snapshot, Store,
+    Answer, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, ListensFor, Pending, Release,
+    Snapshot, Store, ready,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::state::{Access, MemoryKind, MemoryState, recall_channel, turn_channel};
@@ -154,8 +154,7 @@ impl Store for MemoryAccess {
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let hand_off =
             || self.ask_for((to.kind, &to.name), deadline, |kind, access| kind.hand_off(access, from, to));
-        let answer = || -> Box<dyn Pending> { Box::new(Answered(hand_off())) };
-        from.kind.is_handed_off().then(answer)
+        from.kind.is_handed_off().then(|| ready(hand_off()))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {

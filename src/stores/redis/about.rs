@@ -1,5 +1,7 @@
 //! The server's own words about itself, whether it runs scripts, and the format number stored on it.
 
+use std::sync::Arc;
+
 use redis::Value;
 
 use crate::error::{Error, Result};
@@ -7,7 +9,7 @@ use crate::seam::format::{check_format, format_text};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::Part;
-use crate::stores::redis::reply::{self, Expected, Redirect, refusal, refused_by};
+use crate::stores::redis::reply::{Redirect, bytes, done, refusal, refused_by};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
@@ -19,13 +21,9 @@ pub(crate) struct About {
 }
 
 impl About {
-    pub(super) fn of(connections: &Connections, deadline: Moment) -> Result<About> {
+    pub(super) fn of(connections: &Arc<Connections>, deadline: Moment) -> Result<About> {
         let reply = connections.call(Command::new("INFO"), deadline).map_err(Failure::into_error)?;
-        let reply = reply::accepted(reply).map_err(|error| reply::refusal(&error, Expected::Nothing))?;
-        match reply {
-            Value::BulkString(text) => Ok(About::read(&String::from_utf8_lossy(&text))),
-            other => Err(reply::unexpected(&other)),
-        }
+        Ok(About::read(&String::from_utf8_lossy(bytes(&done(reply)?)?)))
     }
 
     fn read(info: &str) -> About {
@@ -84,7 +82,7 @@ fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {
             check_format(&found, &place).map(|()| true).map_err(Failure::Refused)
         }
         Some(Value::ServerError(error)) => {
-            let error = refusal(error, Expected::Nothing);
+            let error = refusal(error);
             let is_elsewhere = is_followed && Redirect::of(&error).is_some();
             if is_elsewhere { Err(Failure::Refused(error)) } else { Ok(true) }
         }

@@ -11,7 +11,6 @@
 //! After a failover the connection may lead to a server that did not grant. Thus a round first asks, for each
 //! grant, whether this server has it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,11 +25,11 @@ use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::Dialog;
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::reply::{
-    Expected, NOT_HELD, Redirect, accepted, refusal, refused_by, tagged, unexpected,
+    NOT_HELD, Redirect, accepted, list, number, refusal, refused_by, tagged, unexpected,
 };
 use crate::stores::redis::script::{Command, TOUCH};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::time::{Clock, Moment, millis};
 
 /// If this time passes without an acknowledgement, ask with ROLE whether any replica is connected.
@@ -49,16 +48,14 @@ pub(crate) struct Acks {
 #[derive(Default)]
 struct Rounds {
     is_asking: bool,
-    /// The waiting grants, in order of arrival, and the condition variable that wakes each.
-    grants: BTreeMap<u64, (Place, Arc<Condvar>)>,
-    last: u64,
+    /// The grants that wait for the next round, in order of arrival, each with its check.
+    gathered: Vec<(Command, Arc<Waiter>)>,
 }
 
-enum Place {
-    /// Waits for the next round, which first sends this command: does the server have the grant?
-    Gathered(Command),
-    Asked,
-    Answered(Result<Value>),
+#[derive(Default)]
+struct Waiter {
+    answer: OnceLock<Result<Value>>,
+    changed: Condvar,
 }
 
 pub(crate) struct Grant {
@@ -97,7 +94,7 @@ impl Acks {
     }
 
     fn undo(&self, grant: &Grant, deadline: Moment) -> Answer<bool> {
-        let reply = tagged(self.connections.call(grant.undo.clone(), deadline)?, Expected::Nothing)?;
+        let reply = tagged(self.connections.call(grant.undo.clone(), deadline)?)?;
         let was_held = |index| !matches!(reply.number(index), Ok(NOT_HELD));
         Ok(reply.tag() == b"freed" && (1..=reply.len()).all(was_held))
     }
@@ -113,7 +110,7 @@ impl Acks {
             match answer {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
-                    let refused = refusal(&error, Expected::Nothing);
+                    let refused = refusal(&error);
                     // The slot has moved, and the grant with it: nobody knows whether copies exist.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
@@ -127,45 +124,47 @@ impl Acks {
 
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn gathered(&self) -> usize {
-        let rounds = self.rounds.lock();
-        rounds.grants.values().filter(|(place, _)| matches!(place, Place::Gathered(_))).count()
+        self.rounds.lock().gathered.len()
     }
 
     /// Makes the grant take part in a round; this thread leads it if no other round is running. Returns the
     /// answer to the grant's check, or why the round failed; and whether this thread led.
     fn answer(&self, grant: &Grant, until: Moment, deadline: Moment) -> (Result<Value>, bool) {
-        let mut rounds = self.rounds.lock();
-        rounds.last += 1;
-        let (number, changed, mut has_led) = (rounds.last, Arc::new(Condvar::new()), false);
-        rounds.grants.insert(number, (Place::Gathered(grant.check.clone()), Arc::clone(&changed)));
+        let (mut rounds, mut has_led) = (self.rounds.lock(), false);
+        let mine = Arc::<Waiter>::default();
+        rounds.gathered.push((grant.check.clone(), Arc::clone(&mine)));
         loop {
             let left = limit_of(until);
-            if let Some((Place::Answered(_), _)) = rounds.grants.get(&number)
-                && let Some((Place::Answered(answer), _)) = rounds.grants.remove(&number)
-            {
-                return (answer, has_led);
+            if let Some(answer) = mine.answer.get() {
+                return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
-                rounds.grants.remove(&number);
+                rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
                 // The last leader may have woken this thread to lead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
                 return (Err(self.too_few(None)), has_led);
             } else if !rounds.is_asking {
-                has_led = true;
-                rounds.is_asking = true;
-                let (numbers, checks) = rounds.gathered();
-                MutexGuard::unlocked(&mut rounds, || self.lead(grant, numbers, checks, until, deadline));
+                (has_led, rounds.is_asking) = (true, true);
+                let (checks, waiters) = std::mem::take(&mut rounds.gathered).into_iter().unzip();
+                MutexGuard::unlocked(&mut rounds, || self.lead(grant, checks, waiters, until, deadline));
             } else {
-                changed.wait_for(&mut rounds, left);
+                mine.changed.wait_for(&mut rounds, left);
             }
         }
     }
 
-    fn lead(&self, grant: &Grant, numbers: Vec<u64>, checks: Vec<Command>, until: Moment, deadline: Moment) {
+    fn lead(
+        &self,
+        grant: &Grant,
+        checks: Vec<Command>,
+        waiters: Vec<Arc<Waiter>>,
+        until: Moment,
+        deadline: Moment,
+    ) {
         let panicked =
             || Error::new(ErrorKind::Resource, "lock", "the thread that asked the replicas panicked");
-        let mut leader = Leader { acks: self, numbers, outcome: Err(panicked()) };
+        let mut leader = Leader { acks: self, waiters, outcome: Err(panicked()) };
         let asked = self.connections.dialog(deadline, |dialog| self.ask(dialog, grant, checks, until));
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
@@ -239,17 +238,14 @@ impl Acks {
         let Some(Durable { local, replicas }) = self.wanted.durable else { return Ok(Ok(())) };
         let wait = Command::new("WAITAOF").arg(local).arg(replicas).arg(millis(limit_of(until)).max(1));
         let answer = dialog.say(&[wait])?.pop().unwrap_or(Value::Nil);
-        Ok(match accepted(answer) {
-            Ok(Value::Array(counts)) => match counts.as_slice() {
-                [Value::Int(own), Value::Int(others)] => {
-                    let has_all = *own >= local.into() && *others >= replicas.into();
-                    if has_all { Ok(()) } else { Err(self.not_durable(*own, *others)) }
-                }
-                _ => Err(unexpected(&Value::Array(counts))),
-            },
-            Ok(other) => Err(unexpected(&other)),
-            Err(error) => Err(waitaof_refused(&error)),
-        })
+        let counts = accepted(answer).map_err(|error| waitaof_refused(&error));
+        Ok(counts.and_then(|counts| match list(&counts)? {
+            [Value::Int(own), Value::Int(others)] => {
+                let has_all = *own >= local.into() && *others >= replicas.into();
+                if has_all { Ok(()) } else { Err(self.not_durable(*own, *others)) }
+            }
+            _ => Err(unexpected(&counts)),
+        }))
     }
 
     /// WAIT takes 0 as no limit.
@@ -303,15 +299,9 @@ fn gone() -> Error {
 }
 
 fn acknowledged(answer: Option<Value>) -> Result<i64> {
-    match accepted(answer.unwrap_or(Value::Nil)) {
-        Ok(Value::Int(count)) => Ok(count),
-        Ok(other) => Err(unexpected(&other)),
-        Err(error) => {
-            let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
-                         without_replicas()";
-            Err(refused_by(words, &error))
-        }
-    }
+    let words = "the server refuses WAIT, which shows that a replica has the grant: allow it, or set \
+                 without_replicas()";
+    number(&accepted(answer.unwrap_or(Value::Nil)).map_err(|error| refused_by(words, &error))?)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -340,35 +330,23 @@ fn replicas_in(role: Option<Value>) -> Option<Seen> {
 fn waitaof_refused(error: &redis::ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("appendonly is disabled")) {
         let words = "the server keeps no append-only file, which durable() waits for: set appendonly there, or durable(0, …)";
-        return Error::new(ErrorKind::Unsupported, "lock", words)
-            .with_source(refusal(error, Expected::Nothing));
+        return Error::new(ErrorKind::Unsupported, "lock", words).with_source(refusal(error));
     }
     refused_by("the server refuses WAITAOF, by which durable() waits: it came with Redis 7.2", error)
 }
 
 impl Rounds {
-    fn gathered(&mut self) -> (Vec<u64>, Vec<Command>) {
-        let take =
-            |(number, (place, _)): (&u64, &mut (Place, _))| match std::mem::replace(place, Place::Asked) {
-                Place::Gathered(check) => Some((*number, check)),
-                other => {
-                    *place = other;
-                    None
-                }
-            };
-        self.grants.iter_mut().filter_map(take).unzip()
-    }
-
     fn wake_leader(&self) {
-        let next = self.grants.values().find(|(place, _)| matches!(place, Place::Gathered(_)));
-        next.into_iter().for_each(|(_, changed)| _ = changed.notify_one());
+        if let Some((_, next)) = self.gathered.first() {
+            next.changed.notify_one();
+        }
     }
 }
 
 /// Ends the leader's round on drop, however the thread leaves, so that another thread can lead the next.
 struct Leader<'a> {
     acks: &'a Acks,
-    numbers: Vec<u64>,
+    waiters: Vec<Arc<Waiter>>,
     outcome: Result<Vec<Value>>,
 }
 
@@ -376,15 +354,12 @@ impl Drop for Leader<'_> {
     fn drop(&mut self) {
         let mut rounds = self.acks.rounds.lock();
         rounds.is_asking = false;
-        for (at, number) in self.numbers.iter().enumerate() {
-            let answer = match &self.outcome {
+        for (at, waiter) in self.waiters.iter().enumerate() {
+            waiter.answer.get_or_init(|| match &self.outcome {
                 Ok(answers) => Ok(answers.get(at).cloned().unwrap_or(Value::Nil)),
                 Err(error) => Err(error.copy()),
-            };
-            if let Some((place, changed)) = rounds.grants.get_mut(number) {
-                *place = Place::Answered(answer);
-                changed.notify_one();
-            }
+            });
+            waiter.changed.notify_one();
         }
         rounds.wake_leader();
     }

@@ -11,7 +11,7 @@ use crate::hosts::{
     Host, HostList, SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
 };
 use crate::secrets::Renewable;
-use crate::stores::redis::conn::connection::{Connection, ServerPlace, certificates};
+use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace, certificates};
 use crate::stores::redis::conn::handshake::{Login, Role, open_at};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
@@ -154,17 +154,16 @@ impl RedisAddress {
     }
 
     /// The same login on another server. `None`: this address is not a host name and port.
-    pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
+    pub(super) fn at(&self, endpoint: &Endpoint, role: Role) -> Option<RedisAddress> {
         let Target::Place(ServerPlace::Tcp { tls, .. }) = &self.target else { return None };
-        let target = Target::Place(ServerPlace::Tcp { host: host.clone(), port, tls: tls.clone() });
+        let Endpoint { host, port } = endpoint.clone();
+        let target = Target::Place(ServerPlace::Tcp { host, port, tls: tls.clone() });
         Some(RedisAddress { target, login: Login { role, ..self.login.clone() }, ..self.clone() })
     }
 
-    pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
-        match &self.target {
-            Target::Place(ServerPlace::Tcp { host, port, .. }) => Some((host, *port)),
-            Target::Place(ServerPlace::Unix(_)) | Target::Master(_) => None,
-        }
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        let Target::Place(ServerPlace::Tcp { host, port, .. }) = &self.target else { return None };
+        Some(Endpoint { host: host.clone(), port: *port })
     }
 
     pub(super) fn open(&self, deadline: Moment) -> Result<Connection> {
@@ -190,18 +189,16 @@ impl RedisAddress {
                 Target::Place(ServerPlace::Unix(_)) => place.clone(),
                 Target::Master(sentinels) => sentinels.secured(place),
             };
-            let mut opened = open_at(&login, &place, deadline, begun);
-            for _ in 1..dials {
-                match &opened {
-                    Err(error) if error.kind() == ErrorKind::ReadOnly && Clock::System.now() < deadline => {}
-                    _ => break,
+            let mut more = 1..dials;
+            let again = |error: &Error| error.kind() == ErrorKind::ReadOnly && Clock::System.now() < deadline;
+            let mut connection = loop {
+                match open_at(&login, &place, deadline, begun) {
+                    Err(error) if again(&error) && more.next().is_some() => {}
+                    opened => break opened.map_err(|error| error.during("connect"))?,
                 }
-                opened = open_at(&login, &place, deadline, begun);
-            }
-            opened.map(|mut connection| {
-                connection.origin.ends = ends;
-                connection
-            })
+            };
+            connection.origin.ends = ends;
+            Ok(connection)
         };
         match &self.renewal {
             Some(renewal) => renewal.with(&place.address(), deadline, connect),

@@ -13,7 +13,7 @@ use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::keys::Part;
-use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
+use crate::stores::redis::reply::{Redirect, decoded, done, list, unexpected};
 use crate::stores::redis::script::{Command, ENTRIES, LIST};
 use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
@@ -40,7 +40,7 @@ struct Scanned {
 
 impl RedisStore {
     fn ask_plain(&self, command: Command, deadline: Moment) -> Answer<Value> {
-        refused(self.server.connections.call(command, deadline)?)
+        done(self.server.connections.call(command, deadline)?).map_err(Failure::Refused)
     }
 
     fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
@@ -52,7 +52,7 @@ impl RedisStore {
     /// Scans for keys that may be locks. A server that refuses SCAN in a script gives all keys instead.
     fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let from = if cursor.is_empty() { "0" } else { cursor };
-        let command = LIST.on(&[]).arg(from).arg(pattern).arg(PAGE);
+        let command = LIST.on::<&str>(&[]).arg(from).arg(pattern).arg(PAGE);
         match self.ask_plain(command, deadline) {
             Ok(reply) => decoded(scanned(&reply)),
             Err(Failure::Refused(_)) => self.scan(pattern, cursor, deadline),
@@ -109,7 +109,6 @@ impl RedisStore {
 
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Vec<Option<Posted>>> {
         let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         decoded(posted(&self.ask_plain(ENTRIES.on(&keys), deadline)?))
     }
 
@@ -127,7 +126,7 @@ impl RedisStore {
             let (replies, writes) = self.in_groups(&commands, deadline)?;
             page.requests += writes;
             for (client, reply) in clients.into_iter().zip(replies) {
-                match refused(reply).map_err(Failure::into_error) {
+                match done(reply) {
                     Ok(reply) => {
                         let posted = decoded(posted(&reply))?.into_iter().flatten();
                         page.found.extend(posted.map(|posted| (client, posted)));
@@ -145,13 +144,8 @@ fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
 
-fn refused(reply: Value) -> Answer<Value> {
-    accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))
-}
-
 fn scanned(reply: &Value) -> Result<Scanned> {
-    let Value::Array(parts) = reply else { return Err(unexpected(reply)) };
-    let [Value::BulkString(cursor), Value::Array(keys), rest @ ..] = &parts[..] else {
+    let [Value::BulkString(cursor), Value::Array(keys), rest @ ..] = list(reply)? else {
         return Err(unexpected(reply));
     };
     let cursor = String::from_utf8_lossy(cursor).into_owned();
@@ -168,7 +162,6 @@ fn scanned(reply: &Value) -> Result<Scanned> {
 }
 
 fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
-    let Value::Array(parts) = reply else { return Err(unexpected(reply)) };
     let one = |pair: &[Value]| match pair {
         [Value::BulkString(text), Value::Int(left_ms)] => {
             let text = String::from_utf8(text.clone()).ok().filter(|text| !text.is_empty());
@@ -177,7 +170,7 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
         }
         _ => Err(unexpected(reply)),
     };
-    parts.chunks(2).map(one).collect()
+    list(reply)?.chunks(2).map(one).collect()
 }
 
 /// The lock under a key, if every owner has the format that clients write. A cache's entry looks like a token
@@ -199,14 +192,14 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 
 impl Directory for RedisStore {
     /// Avoids the connection for renewals, which must not wait for this.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, written: Written) {
         // A ring's node may not have been asked for its format yet.
         if let Err(failure) = self.agree_once(deadline) {
-            return done(Err(failure));
+            return written(Err(failure));
         }
         let command = put(client, text, lease);
         let take = |outcome: Answer<Value>| {
-            done(answered(outcome.and_then(refused).map(drop)));
+            written(answered(outcome.and_then(|reply| done(reply).map_err(Failure::Refused)).map(drop)));
             None
         };
         self.server.connections.post(command, deadline, None, take);

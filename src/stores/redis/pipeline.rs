@@ -8,36 +8,19 @@ use redis::Value;
 use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::Batches;
 use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
-use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named, ready};
 use crate::stores::redis::acks::Grant;
-use crate::stores::redis::conn::connections::Started;
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{QueueRights, expected, is_batched, is_given_back, needs_copies};
+use crate::stores::redis::kinds::kind::{QueueRights, fenced, is_batched, is_given_back, needs_copies};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::reply::{Expected, NOT_HELD, Tagged, decoded, tagged, ttl};
+use crate::stores::redis::reply::{NOT_HELD, Tagged, decoded, tagged, ttl};
 use crate::stores::redis::script::{ACQUIRE_ALL, CHECK, Command, RELEASE_ALL, RING_MARK};
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
 /// Maximum number of claims in one script, which the server runs in about a millisecond.
 const TOGETHER: usize = 100;
-
-struct Underway<F> {
-    started: Started,
-    read: F,
-    action: &'static str,
-    name: Arc<LockName>,
-}
-
-impl<T, F> Pending<T> for Underway<F>
-where
-    F: FnOnce(Value) -> Answer<T> + Send,
-{
-    fn wait(self: Box<Self>) -> Answer<T> {
-        named(self.started.wait().and_then(self.read), self.action, self.name.given())
-    }
-}
 
 impl RedisStore {
     /// The request of an attempt, and how to read its reply: a grant counts once it has its copies.
@@ -48,19 +31,18 @@ impl RedisStore {
         deadline: Moment,
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
-        let claim = if self.server.connections.is_asking() && claim.queue_mode != QueueMode::Barges {
+        let claim = if self.server.connections.asking && claim.queue_mode != QueueMode::Barges {
             // While the slot moves, the queue may still be at the old member: no second one may begin here.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
             claim
         };
-        let kind = kinds::of(claim.kind);
-        let (expected, wants_fence) = (expected(claim.kind), claim.wants_fence);
+        let (kind, wants_fence) = (kinds::of(claim.kind), claim.wants_fence);
         let acks = self.server.acks.clone().filter(|_| needs_copies(claim, count));
         let acks = acks.map(|acks| (acks, claim.clone()));
         let read = move |reply| {
-            let attempt = replies::attempted(&tagged(reply, expected)?, wants_fence)?;
+            let attempt = replies::attempted(&tagged(reply)?, wants_fence)?;
             if let (Some((acks, claim)), Attempt::Granted { .. }) = (acks, &attempt) {
                 acks.confirm(&kind.grant(&claim), deadline)?;
             }
@@ -82,13 +64,9 @@ impl RedisStore {
         deadline: Moment,
         read: impl FnOnce(Value) -> Answer<T> + Send + 'static,
     ) -> Answer<Box<dyn Pending<T>>> {
-        let connections = &self.server.connections;
-        if connections.is_asking() {
-            let result = self.ask(command, deadline, read);
-            return Ok(Box::new(Answered(named(result, action, claim.name.given()))));
-        }
-        let started = named(connections.start(command, deadline), action, claim.name.given())?;
-        Ok(Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }))
+        let begun = named(self.server.connections.start(command, deadline), action, claim.name.given())?;
+        let name = Arc::clone(&claim.name);
+        Ok(Box::new(move || named(begun().and_then(read), action, name.given())))
     }
 
     pub(super) fn end_all(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
@@ -104,10 +82,9 @@ impl RedisStore {
         let replies = self.server.connections.batch(requests.iter().map(command).collect(), deadline);
         let read = |group: &[(usize, &Claim)], reply: Value| match group {
             [(_, claim)] if !is_grouped(claim) => {
-                let reply = tagged(reply, expected(claim.kind))?;
-                kinds::of(claim.kind).released(&reply, 1, rights).map(|release| vec![release])
+                Ok(vec![kinds::of(claim.kind).released(&tagged(reply)?, 1, rights)?])
             }
-            group => all_released(&tagged(reply, Expected::Hash)?, &vec![1; group.len()], rights),
+            group => all_released(&tagged(reply)?, &vec![1; group.len()], rights),
         };
         let mut outcomes = Vec::with_capacity(claims.len());
         for (group, reply) in requests.iter().zip(replies) {
@@ -133,14 +110,14 @@ impl RedisStore {
         read: impl FnOnce(&Tagged) -> Answer<T>,
     ) -> Answer<Marked<T>> {
         self.agree_once(deadline)?;
-        self.ask(command, deadline, |reply| marked(reply, |reply| read(&tagged(reply, Expected::Nothing)?)))
+        self.ask(command, deadline, |reply| marked(reply, |reply| read(&tagged(reply)?)))
     }
 }
 
 fn marked<T>(reply: Value, read: impl FnOnce(Value) -> Answer<T>) -> Answer<Marked<T>> {
     match &reply {
         Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"other".to_vec())) => {
-            let mark = tagged(reply, Expected::Nothing)?.text(1);
+            let mark = tagged(reply)?.text(1);
             decoded(mark).map(|mark| Marked::Other(mark.unwrap_or_default()))
         }
         _ => read(reply).map(Marked::Under),
@@ -177,13 +154,7 @@ impl RingMember for RedisStore {
     }
 
     fn probe_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Probe>> {
-        let lock = claim.name.key();
-        let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
-        let command = match &counter {
-            Some(counter) => CHECK.on(&[lock, counter]),
-            None => CHECK.on(&[lock]),
-        };
-        let outcome = self.ask_under(command.under(mark, 0), deadline, |reply| {
+        let outcome = self.ask_under(fenced(&CHECK, claim).under(mark, 0), deadline, |reply| {
             decoded(match reply.tag() {
                 b"free" => reply.text(1).map(|fence| Probe::Free {
                     fence: fence.and_then(|fence| fence.parse().ok()).unwrap_or(0),
@@ -250,7 +221,7 @@ fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> 
 }
 
 fn or_failed<T: Send + 'static>(begun: Answer<Box<dyn Pending<T>>>) -> Box<dyn Pending<T>> {
-    begun.unwrap_or_else(|failure| Box::new(Answered(Err(failure))))
+    begun.unwrap_or_else(|failure| ready(Err(failure)))
 }
 
 impl Batches for RedisStore {
@@ -261,14 +232,14 @@ impl Batches for RedisStore {
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
         if !is_given_back(claim.kind) {
-            return Box::new(Answered(Ok(NOTHING_HELD)));
+            return ready(Ok(NOTHING_HELD));
         }
-        let (kind, expected) = (kinds::of(claim.kind), expected(claim.kind));
+        let kind = kinds::of(claim.kind);
         let own_listeners = kind.own_listeners(&self.server, claim);
         let (rights, connections) = (self.server.queue_rights.clone(), Arc::clone(&self.server.connections));
         let forgetting = kind.forgetting(claim);
         let read = move |reply| {
-            let released = kind.released(&tagged(reply, expected)?, own_listeners, &rights)?;
+            let released = kind.released(&tagged(reply)?, own_listeners, &rights)?;
             forgetting.into_iter().for_each(|command| connections.post(command, deadline, None, |_| None));
             Ok(released)
         };
@@ -285,11 +256,11 @@ impl Batches for RedisStore {
         or_none: bool,
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
+        let Some(first) = claims.first() else { return ready(Ok(Vec::new())) };
         let (acks, undo) = (self.server.acks.clone(), removals(claims.iter()));
         let grant = kinds::of(first.kind).grant(first);
         let read = move |reply| {
-            let fences = acquired(&tagged(reply, Expected::Hash)?)?;
+            let fences = acquired(&tagged(reply)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
                     // All grants came from one server, so one WAIT confirms them all.
@@ -302,11 +273,11 @@ impl Batches for RedisStore {
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
+        let Some(first) = claims.first() else { return ready(Ok(Vec::new())) };
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
         let rights = self.server.queue_rights.clone();
-        let read = move |reply| all_released(&tagged(reply, Expected::Hash)?, &own_listeners, &rights);
+        let read = move |reply| all_released(&tagged(reply)?, &own_listeners, &rights);
         or_failed(self.begin("unlock", first, removals(claims.iter()), deadline, read))
     }
 }

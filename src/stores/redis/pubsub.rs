@@ -13,18 +13,17 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::reporter::Reporter;
 use crate::refused;
 use crate::seam::hub::{Hub, HubState, News, WakeupProtocol};
 use crate::seam::subscription::Channel;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::unread;
 use crate::stores::redis::conn::replies::Replies;
-use crate::stores::redis::reply::{Expected, is_passing, refusal};
+use crate::stores::redis::reply::{is_passing, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
-use crate::wire::{Wire, broken};
+use crate::wire::{Wire, broken, is_late};
 
 /// After this time without a message the client pings; after as long again the connection counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
@@ -53,8 +52,6 @@ pub(crate) struct RedisPubSub {
 pub(crate) struct PubSubState {
     pub(super) asks_again: Option<Moment>,
     pub(super) writer: Option<Arc<Wire>>,
-    /// A new connection in place of an old one, and when it is to be replaced in its turn.
-    pub(super) next: Option<(Arc<Wire>, Moment)>,
     pub(super) awaited: VecDeque<Awaited>,
     out: Outbox,
 }
@@ -68,16 +65,6 @@ pub(super) enum Awaited {
 }
 
 impl Subscriber {
-    pub(super) fn of(
-        address: Arc<RedisAddress>,
-        reporter: Arc<Reporter>,
-        linger: Duration,
-        silence: Duration,
-        modes: &'static [SubscribeMode],
-    ) -> Arc<Subscriber> {
-        Hub::new(RedisPubSub { address, silence, modes }, Some(reporter), linger)
-    }
-
     /// Writes the queued commands, as many as the socket takes at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
@@ -86,7 +73,7 @@ impl Subscriber {
             return;
         }
         let news = state.take_news();
-        state.own.write(news.into_iter().flat_map(|news| self.protocol.commands(news)));
+        state.own.write(news.iter().flat_map(|news| self.protocol.commands(news)));
         let written = Outbox::flush(
             &mut state,
             |state| (state.own.writer.as_ref(), &mut state.own.out),
@@ -146,24 +133,19 @@ impl Subscriber {
 }
 
 impl RedisPubSub {
-    fn commands(&self, news: News) -> Vec<(Command, Awaited)> {
-        let channel = match news {
-            News::Came(channel) => channel,
+    fn commands(&self, news: &News) -> Vec<(Command, Awaited)> {
+        let last = self.modes.len().saturating_sub(1);
+        let command = |(at, mode): (usize, &SubscribeMode)| match news {
+            News::Came(channel) => {
+                let awaited = if at == last { Awaited::Subscribed } else { Awaited::Half };
+                (Command::new(mode.subscribe).arg(channel.channel()), awaited(Arc::clone(channel)))
+            }
             News::Went(channel) => {
-                let left = |mode: &SubscribeMode| {
-                    let command = Command::new(mode.unsubscribe).arg(channel.channel());
-                    (command, Awaited::Unsubscribed(channel.channel().into()))
-                };
-                return self.modes.iter().map(left).collect();
+                let awaited = Awaited::Unsubscribed(channel.channel().into());
+                (Command::new(mode.unsubscribe).arg(channel.channel()), awaited)
             }
         };
-        let last = self.modes.len().saturating_sub(1);
-        let modes = self.modes.iter().enumerate();
-        let command = |(at, mode): (usize, &SubscribeMode)| {
-            let awaited = if at == last { Awaited::Subscribed } else { Awaited::Half };
-            (Command::new(mode.subscribe).arg(channel.channel()), awaited(Arc::clone(&channel)))
-        };
-        modes.map(command).collect()
+        self.modes.iter().enumerate().map(command).collect()
     }
 }
 
@@ -231,8 +213,6 @@ impl HubState<RedisPubSub> {
 
 /// The shortest and the longest pause between two tries for a channel whose slot moves.
 const SLOT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-const REPLACED_WITHIN: Duration = Duration::from_millis(500);
-const AGED_GOES_ON: Duration = Duration::from_secs(30);
 /// A write must not wait for buffer space; no operating system accepts a shorter time-out.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 const LEAST_TICK: Duration = Duration::from_millis(20);
@@ -242,14 +222,13 @@ impl WakeupProtocol for RedisPubSub {
     type State = PubSubState;
 
     fn serve(&self, hub: &Arc<Subscriber>) -> Result<()> {
-        let next = hub.state.lock().own.next.take();
         if !hub.wait_for_channels() {
             return Ok(());
         }
-        let (stream, replace_at) = match next {
-            Some(next) => next,
-            None => self.connect(self.address.connect_timeout)?,
-        };
+        let connection = self.address.open(Clock::System.after(self.address.connect_timeout))?;
+        // Its address may lead to another server by then, and a demoted server publishes nothing.
+        let replace_at = connection.origin.replaced_at();
+        let stream = connection.into_stream();
         let served = self.read(hub, &stream, replace_at);
         stream.shutdown();
         hub.state.lock().own.connect(None);
@@ -262,15 +241,9 @@ impl WakeupProtocol for RedisPubSub {
 }
 
 impl RedisPubSub {
-    fn connect(&self, within: Duration) -> Result<(Arc<Wire>, Moment)> {
-        let connection = self.address.open(Clock::System.after(within))?;
-        let replace_at = connection.origin.replaced_at();
-        Ok((connection.into_stream(), replace_at))
-    }
-
-    /// Reads until the connection ends, and returns why. `Ok`: the subscriber was closed, or another
-    /// connection replaces this one.
-    fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, mut replace_at: Moment) -> Result<()> {
+    /// Reads until the connection ends, and returns why. `Ok`: the subscriber was closed, or the connection is
+    /// to be replaced.
+    fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, replace_at: Moment) -> Result<()> {
         {
             let mut state = hub.state.lock();
             if state.closed {
@@ -301,7 +274,7 @@ impl RedisPubSub {
             let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
             let now = Clock::System.now();
             let mut reply = match reply {
-                Err(error) if error.is_timeout() => Ok(None),
+                Err(error) if is_late(&error) => Ok(None),
                 other => other,
             };
             // Only whole messages are signs of life: a server that drips bytes must time out.
@@ -315,17 +288,8 @@ impl RedisPubSub {
                 next_sweep = now.plus(tick);
                 hub.state.lock().sweep(linger, now);
             }
-            // Replaces an old connection: its address may lead to another server by now, and a demoted server
-            // publishes nothing. Once the new connection is subscribed, all waiters ask the store again.
-            // While this thread connects, messages of the old connection wait.
             if now >= replace_at {
-                match self.connect(self.address.connect_timeout.min(REPLACED_WITHIN)) {
-                    Ok(next) => {
-                        hub.state.lock().own.next = Some(next);
-                        return Ok(());
-                    }
-                    Err(_no_other_is_to_be_had) => replace_at = Clock::System.after(AGED_GOES_ON),
-                }
+                return Ok(());
             }
             if now.since(last_word) >= silence {
                 if asked {
@@ -420,7 +384,7 @@ fn refused(
         }
         return Ok(());
     }
-    let refusal = refusal(error, Expected::Nothing).during("subscribe");
+    let refusal = refusal(error).during("subscribe");
     if is_passing(&refusal) {
         return Err(refusal);
     }

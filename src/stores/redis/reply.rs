@@ -13,14 +13,6 @@ use crate::seam::{Answer, Failure};
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
-    pub(super) fn new(reply: Value) -> Result<Tagged> {
-        match reply {
-            Value::Array(items) if matches!(items.first(), Some(Value::BulkString(_))) => Ok(Tagged(items)),
-            tag @ Value::BulkString(_) => Ok(Tagged(vec![tag])),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     pub(super) fn is_tag_alone(&self) -> bool {
         self.0.len() == 1
     }
@@ -41,17 +33,13 @@ impl Tagged {
     }
 
     pub(super) fn number(&self, index: usize) -> Result<i64> {
-        match self.0.get(index) {
-            Some(Value::Int(number)) => Ok(*number),
-            _ => Err(self.unexpected()),
-        }
+        self.0.get(index).ok_or_else(|| self.unexpected()).and_then(number)
     }
 
     pub(super) fn text(&self, index: usize) -> Result<Option<String>> {
         match self.0.get(index) {
             None | Some(Value::Nil) => Ok(None),
-            Some(Value::BulkString(text)) => Ok(Some(owner_text(text))),
-            Some(_) => Err(self.unexpected()),
+            Some(text) => bytes(text).map(|text| Some(owner_text(text))),
         }
     }
 
@@ -81,11 +69,20 @@ pub(super) fn ttl(ttl_ms: i64) -> Option<Duration> {
     }
 }
 
+pub(super) fn list(value: &Value) -> Result<&[Value]> {
+    if let Value::Array(items) = value { Ok(items) } else { Err(unexpected(value)) }
+}
+
+pub(super) fn number(value: &Value) -> Result<i64> {
+    if let Value::Int(number) = value { Ok(*number) } else { Err(unexpected(value)) }
+}
+
+pub(super) fn bytes(value: &Value) -> Result<&[u8]> {
+    if let Value::BulkString(bytes) = value { Ok(bytes) } else { Err(unexpected(value)) }
+}
+
 pub(super) fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
+    std::str::from_utf8(bytes(value).ok()?).ok()
 }
 
 /// A field of a list of names and values, which RESP3 sends as a map.
@@ -111,9 +108,17 @@ pub(super) fn unexpected(reply: &Value) -> Error {
     Error::new(ErrorKind::Protocol, "read", format!("the server's reply has an unexpected type: {kind}"))
 }
 
-pub(super) fn tagged(reply: Value, expected: Expected) -> Answer<Tagged> {
-    let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, expected)))?;
-    decoded(Tagged::new(reply))
+pub(super) fn tagged(reply: Value) -> Answer<Tagged> {
+    match done(reply).map_err(Failure::Refused)? {
+        Value::Array(items) if matches!(items.first(), Some(Value::BulkString(_))) => Ok(Tagged(items)),
+        tag @ Value::BulkString(_) => Ok(Tagged(vec![tag])),
+        other => Err(Failure::Unknown(unexpected(&other))),
+    }
+}
+
+/// The reply, or the error of an error reply.
+pub(super) fn done(reply: Value) -> Result<Value> {
+    accepted(reply).map_err(|error| refusal(&error))
 }
 
 /// An undecodable reply leaves the outcome unknown.
@@ -140,20 +145,13 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
-    Hash,
-    Token,
-    Nothing,
-}
-
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
 /// The error for an error reply. Redis 6.2 wraps the error of a script's command; the inner code counts.
-pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
+pub(super) fn refusal(error: &ServerError) -> Error {
     let text = error.details().unwrap_or_default();
-    let (kind, words) = classify(error.code(), text, expected);
+    let (kind, words) = classify(error.code(), text);
     let said = said(error.code(), text);
     // The server's own text for a missing password is long, and about its commands.
     let words = if error.code() == "NOAUTH" {
@@ -170,7 +168,7 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
 
 /// As [`refusal`], but with `words` if the server will go on refusing.
 pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
-    let refused = refusal(error, Expected::Nothing);
+    let refused = refusal(error);
     match refused.kind() {
         kind @ (ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::Refused) => {
             Error::new(kind, "lock", words).with_source(refused)
@@ -223,7 +221,7 @@ impl fmt::Display for Redirect {
 impl StdError for Redirect {}
 
 fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
-    let is_known = |code: &&str| by_code(code, Expected::Nothing).is_some();
+    let is_known = |code: &&str| by_code(code).is_some();
     if is_known(&code) {
         return code;
     }
@@ -251,38 +249,40 @@ pub(super) fn fitness(reply: &Value) -> Fitness {
     }
 }
 
-fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static str) {
-    if let Some(found) = by_code(own_code(code, text), expected) {
+fn classify(code: &str, text: &str) -> (ErrorKind, &'static str) {
+    if let Some(found) = by_code(own_code(code, text)) {
         return found;
     }
-    let says = |part: &str| text.contains(part);
-    if says("can't run this command") || says("ACL failure") || says("can't access at least one of the keys")
-    {
-        return (ErrorKind::NoPermission, NO_RIGHT);
-    }
-    if says("max number of clients") {
-        return (ErrorKind::Busy, "the server has reached its limit of clients");
-    }
-    if says("cannot be used with replica instances") {
-        return (ErrorKind::ReadOnly, "the server is a read-only replica");
-    }
-    if says("unknown command") || says("Unknown Redis command") {
-        return (ErrorKind::Unsupported, "the server does not know a command that this request needs");
-    }
-    if says(SPLIT) {
-        return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
-    }
-    if says("not below 2^53") {
-        return (ErrorKind::InvalidInput, "the number would reach 2^53, from where on it is not exact");
-    }
-    if says("not an integer") || says("would overflow") {
-        return (ErrorKind::WrongType, "the value in the key is not an integer");
-    }
-    if says("AUTH") && says("without any password") {
-        return (ErrorKind::Authentication, "the server has no password for this user");
-    }
-    (ErrorKind::Refused, "the server refused")
+    let known = BY_TEXT.iter().find(|(parts, ..)| parts.iter().all(|part| text.contains(part)));
+    known.map_or((ErrorKind::Refused, "the server refused"), |(_, kind, words)| (*kind, words))
 }
+
+const BY_TEXT: &[(&[&str], ErrorKind, &str)] = &[
+    (&["can't run this command"], ErrorKind::NoPermission, NO_RIGHT),
+    (&["ACL failure"], ErrorKind::NoPermission, NO_RIGHT),
+    (&["can't access at least one of the keys"], ErrorKind::NoPermission, NO_RIGHT),
+    (&["max number of clients"], ErrorKind::Busy, "the server has reached its limit of clients"),
+    (&["cannot be used with replica instances"], ErrorKind::ReadOnly, READ_ONLY),
+    (&["unknown command"], ErrorKind::Unsupported, LACKING),
+    (&["Unknown Redis command"], ErrorKind::Unsupported, LACKING),
+    (&[SPLIT], ErrorKind::Busy, "the cluster is moving a key that the script came to"),
+    (
+        &["not below 2^53"],
+        ErrorKind::InvalidInput,
+        "the number would reach 2^53, from where on it is not exact",
+    ),
+    (&["not an integer"], ErrorKind::WrongType, NO_INTEGER),
+    (&["would overflow"], ErrorKind::WrongType, NO_INTEGER),
+    (
+        &["AUTH", "without any password"],
+        ErrorKind::Authentication,
+        "the server has no password for this user",
+    ),
+];
+
+const READ_ONLY: &str = "the server is a read-only replica";
+const LACKING: &str = "the server does not know a command that this request needs";
+const NO_INTEGER: &str = "the value in the key is not an integer";
 
 /// A running script accessed a key that it had not declared, and that is on another member by now.
 const SPLIT: &str = "access a non local key";
@@ -293,19 +293,11 @@ pub(super) fn is_split(error: &Error) -> bool {
 
 const NO_RIGHT: &str = "permission denied by the server's ACL";
 
-fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> {
+fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
         "WRONGTYPE" => (
             ErrorKind::WrongType,
-            match expected {
-                Expected::Hash => {
-                    "the key holds something that is not a RedisLock: a token lock, a plain SET lock, or other data"
-                }
-                Expected::Token => {
-                    "the key holds something that is not a token lock: a RedisLock's hash, or other data"
-                }
-                Expected::Nothing => "the key holds a value of another type",
-            },
+            "the key holds something that is not a lock of this kind: a RedisLock's hash, a token lock, a plain SET lock, or other data",
         ),
         "NOPERM" => (ErrorKind::NoPermission, NO_RIGHT),
         "NOAUTH" => (
@@ -318,7 +310,7 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
             "the server is in protected mode: it accepts connections from its own machine only",
         ),
         "OOM" => (ErrorKind::OutOfMemory, "the server is out of memory"),
-        "READONLY" => (ErrorKind::ReadOnly, "the server is a read-only replica"),
+        "READONLY" => (ErrorKind::ReadOnly, READ_ONLY),
         "UNBLOCKED" => (ErrorKind::ReadOnly, "the server became a read-only replica"),
         "LOADING" => (ErrorKind::Busy, "the server is loading its data"),
         "BUSY" => (ErrorKind::Busy, "the server is busy with a script"),
@@ -354,7 +346,7 @@ mod tests {
 
     fn classified(line: &str) -> ErrorKind {
         let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        refusal(&accepted(reply).unwrap_err(), Expected::Hash).kind()
+        refusal(&accepted(reply).unwrap_err()).kind()
     }
 
     #[test]
@@ -422,7 +414,7 @@ mod tests {
     fn a_redirect_is_read() {
         let read = |line: &str| {
             let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-            Redirect::of(&refusal(&accepted(reply).unwrap_err(), Expected::Hash)).cloned()
+            Redirect::of(&refusal(&accepted(reply).unwrap_err())).cloned()
         };
         let at =
             |asking, slot, host: &str, port| Some(Redirect { asking, slot, host: host.to_owned(), port });
@@ -440,8 +432,8 @@ mod tests {
     fn a_wrong_type_error_explains_the_reason() {
         let reply = redis::parse_redis_value(b"-WRONGTYPE Operation against it\r\n").unwrap();
         let error = accepted(reply).unwrap_err();
-        assert!(refusal(&error, Expected::Hash).to_string().contains("a token lock, a plain SET lock"));
-        assert!(refusal(&error, Expected::Token).to_string().contains("a RedisLock's hash"));
+        assert!(refusal(&error).to_string().contains("a token lock, a plain SET lock"));
+        assert!(refusal(&error).to_string().contains("a RedisLock's hash"));
     }
 
     #[test]

@@ -15,9 +15,8 @@ pub(super) struct Script {
     body: Cow<'static, str>,
     call: Vec<u8>,
     number: usize,
-    publishes_sharded: OnceLock<Box<Script>>,
-    publishes_both: OnceLock<Box<Script>>,
-    under_mark: OnceLock<Box<Script>>,
+    /// The script behind each [`Prefix`], in their order.
+    behind: [OnceLock<Box<Script>>; 3],
 }
 
 /// A script's prefix: notifies by another command than PUBLISH, or checks a ring's mark.
@@ -117,15 +116,15 @@ impl Script {
         "EVALSHA".pack(&mut call);
         redis::Script::new(&body).get_hash().pack(&mut call);
         let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
-        let [publishes_sharded, publishes_both, under_mark] = [const { OnceLock::new() }; 3];
-        Script { body, call, number, publishes_sharded, publishes_both, under_mark }
+        Script { body, call, number, behind: [const { OnceLock::new() }; 3] }
     }
 
     fn behind(&'static self, prefix: Prefix) -> &'static Script {
+        let [sharded, both, marked] = &self.behind;
         let (made, prefix) = match prefix {
-            Prefix::PublishSharded => (&self.publishes_sharded, include_str!("lua/publish_sharded.lua")),
-            Prefix::PublishBoth => (&self.publishes_both, include_str!("lua/publish_both.lua")),
-            Prefix::UnderMark => (&self.under_mark, include_str!("lua/ring_guard.lua")),
+            Prefix::PublishSharded => (sharded, include_str!("lua/publish_sharded.lua")),
+            Prefix::PublishBoth => (both, include_str!("lua/publish_both.lua")),
+            Prefix::UnderMark => (marked, include_str!("lua/ring_guard.lua")),
         };
         made.get_or_init(|| Box::new(Script::of(Cow::Owned([prefix, &self.body].concat()))))
     }
@@ -133,9 +132,9 @@ impl Script {
     /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, among them the waiters'
     /// channel. The channel is not declared as a key: while its slot moves, a server refuses a script that
     /// declares a missing key, and the user would need a right to that key (docs/decisions/0051).
-    pub(super) fn on(&'static self, keys: &[&str]) -> Command {
+    pub(super) fn on<K: AsRef<str>>(&'static self, keys: &[K]) -> Command {
         let command = Command { script: Some(self), ..Command::empty() }.arg(keys.len());
-        keys.iter().fold(command, |command, key| command.arg(*key))
+        keys.iter().fold(command, |command, key| command.arg(key.as_ref()))
     }
 }
 

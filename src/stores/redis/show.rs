@@ -1,5 +1,6 @@
 //! The object under a name; its kind follows from the form of its keys.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -10,7 +11,7 @@ use crate::inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo,
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refusal, ttl, unexpected};
+use crate::stores::redis::reply::{bytes, decoded, done, list, number, owner_text, ttl, unexpected};
 use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
@@ -24,7 +25,11 @@ const KEPT: &str = "leasehold:cached";
 /// The number that Redisson writes for a lease without end.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
-pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+pub(super) fn describe(
+    connections: &Arc<Connections>,
+    name: &LockName,
+    deadline: Moment,
+) -> Answer<Inspection> {
     let key = name.key();
     let channels =
         [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
@@ -41,12 +46,12 @@ pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
         keys::before(Part::FairHeartbeats, key),
         keys::permits_out(key),
     ];
-    let command = SHOW.on(&keys.each_ref().map(String::as_str)).arg(keys::in_braces(key)).arg(MOST);
+    let command = SHOW.on(&keys).arg(keys::in_braces(key)).arg(MOST);
     channels.iter().fold(command, |command, channel| command.arg(channel))
 }
 
 pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
-    let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))?;
+    let reply = done(reply).map_err(Failure::Refused)?;
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
@@ -275,27 +280,6 @@ fn a_hash() -> ObjectKind {
 #[expect(clippy::cast_possible_truncation, reason = "what is too large is for ever all the same")]
 fn whole(score: f64) -> i64 {
     score as i64
-}
-
-fn list(value: &Value) -> Result<&[Value]> {
-    match value {
-        Value::Array(items) => Ok(items),
-        other => Err(unexpected(other)),
-    }
-}
-
-fn number(value: &Value) -> Result<i64> {
-    match value {
-        Value::Int(number) => Ok(*number),
-        other => Err(unexpected(other)),
-    }
-}
-
-fn bytes(value: &Value) -> Result<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Ok(bytes),
-        other => Err(unexpected(other)),
-    }
 }
 
 fn text(value: &Value) -> Result<String> {

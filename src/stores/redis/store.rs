@@ -11,6 +11,7 @@ use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{Batches, CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
+use crate::seam::hub::Hub;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
     Answer, Attempt, Capabilities, Claim, Counting, Failure, Handoff, Inspect, Kind, Pending, Release, Sink,
@@ -21,12 +22,10 @@ use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{
-    QueueRights, RedisCall, RedisKind, RedisServer, expected, is_given_back,
-};
+use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, RedisServer, is_given_back};
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
-use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
+use crate::stores::redis::pubsub::{self, RedisPubSub, SubscribeMode};
+use crate::stores::redis::reply::{self, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::show;
@@ -79,8 +78,8 @@ impl RedisStore {
     ) -> RedisStore {
         let (address, connections) = (Arc::clone(&connections.address), Arc::new(connections));
         let place = address.target.to_string();
-        let (linger, silence) = (options.unsubscribe_delay, pubsub::SILENCE);
-        let subscriber = Subscriber::of(address, Arc::clone(reporter), linger, silence, modes);
+        let protocol = RedisPubSub { address, silence: pubsub::SILENCE, modes };
+        let subscriber = Hub::new(protocol, Some(Arc::clone(reporter)), options.unsubscribe_delay);
         let copies = options.copies(has_replicas);
         let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
         // A demoted server's messages are useless, so no waiter may depend on them.
@@ -148,13 +147,12 @@ impl RedisStore {
     }
 
     /// Sends one request for each claim, on the connection for renewals; refuses a claim that has no request.
-    pub(super) fn batch<T>(
+    fn batch<T>(
         &self,
         claims: &[Claim],
-        action: &'static str,
         deadline: Moment,
         ask: impl Fn(&dyn RedisKind, &Claim) -> Option<Command>,
-        read: impl Fn(&dyn RedisKind, &Tagged) -> Answer<T>,
+        read: fn(&Tagged) -> Answer<T>,
     ) -> Vec<Answer<T>> {
         let mut commands = Vec::with_capacity(claims.len());
         let mut is_sent = Vec::with_capacity(claims.len());
@@ -165,11 +163,9 @@ impl RedisStore {
         }
         let mut replies = self.server.connections.batch(commands, deadline).into_iter();
         let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
-            let kind = kinds::of(claim.kind);
             let reply = if is_sent { replies.next() } else { None };
             let result = reply.unwrap_or_else(|| Err(no_request()));
-            let result = result.and_then(|reply| read(kind, &tagged(reply, expected(claim.kind))?));
-            named(result, action, claim.name.given())
+            named(result.and_then(|reply| read(&tagged(reply)?)), "renew", claim.name.given())
         });
         answers.collect()
     }
@@ -215,10 +211,9 @@ impl Store for RedisStore {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.queue_rights.clone());
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
-        let (expected, forgetting) = (expected(claim.kind), kind.forgetting(claim));
+        let forgetting = kind.forgetting(claim);
         let take = move |outcome: Answer<Value>| {
-            let read = |reply| kind.released(&tagged(reply, expected)?, own_listeners, &rights);
-            let result = outcome.and_then(read);
+            let result = outcome.and_then(|reply| kind.released(&tagged(reply)?, own_listeners, &rights));
             let forgetting = forgetting.filter(|_| result.is_ok());
             done.answer(named(result, "unlock", name.given()));
             forgetting
@@ -231,7 +226,7 @@ impl Store for RedisStore {
         let command = kinds::of(from.kind).hand_off(from, to)?;
         let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
         let read = move |reply| {
-            let handed = replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)?;
+            let handed = replies::handed(&tagged(reply)?, wants_fence)?;
             // Without copies the outcome is unknown to both threads: each retires its owner number, and the
             // clean-up removes what is left of both.
             if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
@@ -244,13 +239,7 @@ impl Store for RedisStore {
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        self.batch(
-            claims,
-            "renew",
-            deadline,
-            |kind, claim| kind.renewal(claim),
-            |_, reply| replies::renewed(reply),
-        )
+        self.batch(claims, deadline, |kind, claim| kind.renewal(claim), replies::renewed)
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
@@ -272,10 +261,8 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let channels = kinds::channels(claim);
-        let parts: Option<Vec<_>> =
-            channels.iter().map(|channel| self.server.subscriber.listen(channel, waker)).collect();
-        Subscription::all(parts?)
+        let listen = |channel: String| self.server.subscriber.listen(&channel, waker);
+        Subscription::all(kinds::of_channels(claim, listen)?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
@@ -283,11 +270,7 @@ impl Store for RedisStore {
         if subscriber.is_idle() {
             return None; // the usual case, which needs no channel name
         }
-        let counts: Option<Vec<u64>> = kinds::channels(claim)
-            .into_iter()
-            .map(|channel| subscriber.message_count(|| Some(channel)))
-            .collect();
-        count_of_all(counts?)
+        count_of_all(kinds::of_channels(claim, |channel| subscriber.message_count(|| Some(channel)))?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -353,12 +336,9 @@ impl HoldCaching for RedisStore {
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
-        self.batch(
-            claims,
-            "renew",
-            deadline,
-            |kind, claim| kind.check_cached(claim, kind.own_listeners(&self.server, claim)),
-            |_, reply| replies::looked(reply),
-        )
+        let check = |kind: &dyn RedisKind, claim: &Claim| {
+            kind.check_cached(claim, kind.own_listeners(&self.server, claim))
+        };
+        self.batch(claims, deadline, check, replies::looked)
     }
 }

@@ -1,5 +1,6 @@
 //! The first connections to the servers. Separate threads connect, and no caller waits for them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Failure, Store};
 use crate::sync::atomic::Ordering;
-use crate::sync::channel::Receiver;
 use crate::sync::{Mutex, thread};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::Redlock;
-use crate::topologies::redlock::monitor::{Arrival, NodeMonitor};
+use crate::topologies::redlock::monitor::NodeMonitor;
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::{Votes, majority};
 
@@ -27,40 +27,28 @@ impl Redlock {
     ) -> Result<Redlock> {
         let monitor = NodeMonitor::start(nodes, node_timeout, reporter)?;
         let redlock = Redlock { monitor, pauses: Mutex::default() };
-        // Locked meanwhile: the monitor handles only later arrivals.
-        let arrivals = redlock.monitor.arrivals.1.lock();
-        let opened = redlock.open_all(connect_timeout, &arrivals);
-        let joined = redlock.join_all(opened);
-        drop(arrivals);
+        let opened = redlock.open_all(connect_timeout);
+        redlock.join_all(opened).inspect_err(|_| redlock.close())?;
         redlock.monitor.wake();
-        if let Err(error) = joined {
-            redlock.close();
-            return Err(error);
-        }
         Ok(redlock)
     }
 
     /// Connects to the servers; returns for each the outcome, or `None` if it has not answered.
-    fn open_all(&self, connect_timeout: Duration, arrivals: &Receiver<Arrival>) -> Vec<Option<Result<()>>> {
+    fn open_all(&self, connect_timeout: Duration) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
-        let mut opened: Vec<Option<Result<()>>> = nodes.iter().map(|_| None).collect();
+        let mut opened = self.monitor.opened.lock();
         let mut wait_until = Moment::NEVER;
         loop {
             let now = Clock::System.now();
-            let count = opened.iter().flatten().filter(|one| one.is_ok()).count();
+            let count = opened.iter().flatten().flatten().filter(|one| one.is_ok()).count();
             if wait_until == Moment::NEVER && count >= majority(nodes.len()) {
                 wait_until = now.plus(now.since(begun).max(self.monitor.node_timeout));
             }
-            if now >= wait_until || opened.iter().all(Option::is_some) {
-                return opened;
+            if now >= wait_until || opened.iter().flatten().all(Option::is_some) {
+                return opened.take().unwrap_or_default();
             }
-            if let Ok((at, one)) = arrivals.recv_timeout(wait_until.since(now))
-                && let (Some(node), Some(place)) = (nodes.get(at), opened.get_mut(at))
-            {
-                node.is_opening.store(false, Ordering::SeqCst);
-                *place = Some(one.map(|member| node.join(member)));
-            }
+            self.monitor.has_opened.wait_for(&mut opened, wait_until.since(now));
         }
     }
 
@@ -130,47 +118,24 @@ fn is_of_list(error: &Error) -> bool {
 
 const LATE_CONNECT: Duration = Duration::from_secs(1);
 
-/// Reports the outcome when dropped, also when the thread panics.
-struct Opening {
-    monitor: Arc<NodeMonitor>,
-    node: usize,
-    opened: Option<Result<Voter>>,
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        let ended =
-            || Err(Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early"));
-        let opened = self.opened.take().unwrap_or_else(ended);
-        if self.monitor.is_stopped() {
-            opened.into_iter().for_each(|member| member.store.close());
-            return;
-        }
-        // The channel has room for one arrival per server, and one thread at a time connects to a server.
-        drop(self.monitor.arrivals.0.try_send((self.node, opened)));
-        self.monitor.wake();
-    }
-}
-
 impl NodeMonitor {
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
         self.begin(node, move |node| (node.open)(connect_timeout));
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        node: usize,
-        open: impl FnOnce(&VotingNode) -> Result<Voter> + Send + 'static,
-    ) {
-        let Some(its) = self.nodes.get(node) else { return };
+    fn begin(self: &Arc<Self>, at: usize, open: impl FnOnce(&VotingNode) -> Result<Voter> + Send + 'static) {
+        let Some(its) = self.nodes.get(at) else { return };
         its.is_opening.store(true, Ordering::SeqCst);
-        let opening = Opening { monitor: Arc::clone(self), node, opened: None };
+        let ended =
+            || Err(Error::new(ErrorKind::Resource, "connect", "the thread that connected ended early"));
+        let monitor = Arc::clone(self);
         let open = move || {
-            let mut opening = opening;
-            opening.opened = opening.monitor.nodes.get(node).map(open);
+            let opened = catch_unwind(AssertUnwindSafe(|| monitor.nodes.get(at).map(open)));
+            monitor.note_opened(at, opened.ok().flatten().unwrap_or_else(ended));
         };
-        // If no thread starts, `open` is dropped, and its `Opening` reports the failure.
-        drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));
+        if thread::Builder::new().name("leasehold-member".to_owned()).spawn(open).is_err() {
+            self.note_opened(at, ended());
+        }
     }
 
     pub(super) fn begin_to_open_late(self: &Arc<Self>, node: usize) {
@@ -181,18 +146,22 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes arrived servers into use, unless the client is still being constructed.
-    pub(super) fn take_arrivals(&self) {
-        let Some(arrivals) = self.arrivals.1.try_lock() else { return };
-        while let Ok((at, opened)) = arrivals.try_recv() {
-            let Some(node) = self.nodes.get(at) else { continue };
-            let opened = opened.and_then(|member| match self.twin_of(at, &member) {
-                Some(twin) => {
-                    member.store.close();
-                    Err(same_server(&twin.place, &node.place))
-                }
-                None => Ok(member),
-            });
+    /// Takes a server into use, unless it is another's twin. [`Redlock::connect`] judges the first ones.
+    fn note_opened(&self, at: usize, opened: Result<Voter>) {
+        let Some(node) = self.nodes.get(at) else { return };
+        let mut first = self.opened.lock();
+        let twin = |member: &Voter| self.twin_of(at, member).filter(|_| first.is_none());
+        let opened = opened.and_then(|member| match twin(&member) {
+            Some(twin) => {
+                member.store.close();
+                Err(same_server(&twin.place, &node.place))
+            }
+            None => Ok(member),
+        });
+        if let Some(place) = first.as_mut().and_then(|all| all.get_mut(at)) {
+            *place = Some(opened.map(|member| node.join(member)));
+            self.has_opened.notify_all();
+        } else {
             match opened {
                 Ok(member) => {
                     self.report_doubts(node, &member);
@@ -206,8 +175,13 @@ impl NodeMonitor {
                     }
                 }
             }
-            node.is_opening.store(false, Ordering::SeqCst);
         }
+        node.is_opening.store(false, Ordering::SeqCst);
+        // The client may have closed all other servers by now.
+        if let Some(member) = node.member().filter(|_| self.is_stopped()) {
+            member.store.close();
+        }
+        self.wake();
     }
 
     fn twin_of(&self, at: usize, member: &Voter) -> Option<&VotingNode> {

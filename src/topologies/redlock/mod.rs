@@ -28,11 +28,11 @@ use crate::seam::capabilities::{
 };
 use crate::seam::subscription::{Subscription, count_of_several};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot,
-    Store, granted_too_late,
+    Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
+    granted_too_late, ready,
 };
 use crate::sync::atomic::Ordering;
-use crate::sync::{Mutex, Waker, spawn_scoped, thread};
+use crate::sync::{Mutex, Waker, at_once};
 use crate::time::{Clock, Moment, random_between};
 use monitor::{NodeMonitor, PendingRelease, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
@@ -342,27 +342,18 @@ impl Store for Redlock {
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let before = self.monitor.over(claim);
-        let votes = self.ask(claim, deadline, |store, claim, deadline| {
-            Box::new(Answered(store.expire_in(claim, rest, deadline)))
-        });
+        let votes =
+            self.ask(claim, deadline, |store, claim, deadline| ready(store.expire_in(claim, rest, deadline)));
         self.counted(claim, votes, &before, || false).are_for("unlock", &self.monitor.places())
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         // At the same time: a hold restored to the first server must not count before the last one is forced.
-        let force = |node| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
-        let votes = thread::scope(|scope| {
-            let begin = |node| (node, spawn_scoped(scope, move || force(node)));
-            let begun: Vec<_> = self.monitor.nodes.iter().map(begin).collect();
-            let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
-            let ended = begun.into_iter().map(|(node, thread)| match thread {
-                Ok(thread) => thread
-                    .join()
-                    .unwrap_or_else(|_panic| Err(Failure::Unknown(panicked().with_unknown_outcome()))),
-                Err(_no_thread) => force(node),
-            });
-            Votes(ended.collect())
-        });
+        let force = |node: &_| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
+        let forced = at_once(&self.monitor.nodes, force);
+        let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
+        let panicked = || Err(Failure::Unknown(panicked().with_unknown_outcome()));
+        let votes = Votes(forced.into_iter().map(|forced| forced.unwrap_or_else(panicked)).collect());
         let freed = votes.count(|freed| *freed);
         if votes.done().count() < votes.majority() {
             let say = |freed: &bool| if *freed { "freed" } else { "free" }.to_owned();

@@ -11,9 +11,8 @@ use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
 use crate::seam::capabilities::begin_attempt;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release, Sink};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
@@ -46,8 +45,6 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
     node_timeout.saturating_mul(parts)
 }
 
-pub(super) type Arrival = (usize, Result<Voter>);
-
 pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
@@ -56,8 +53,9 @@ pub(super) struct NodeMonitor {
     pub(super) restores: Restores,
     /// Whether to renew holds early: a server is back that may have lost some, or has some that do not count.
     pub(super) look_again: AtomicBool,
-    /// Outcomes of connecting. The thread that makes the client reads them first, then the monitor.
-    pub(super) arrivals: (Sender<Arrival>, Mutex<Receiver<Arrival>>),
+    /// While the client is being made: for each server, the outcome of connecting.
+    pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
+    pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
     service: Service,
     reporter: Arc<Reporter>,
@@ -70,14 +68,15 @@ impl NodeMonitor {
         reporter: &Arc<Reporter>,
     ) -> Result<Arc<NodeMonitor>> {
         let (service, parker) = Service::new(&Clock::System);
-        let (sender, receiver) = bounded(nodes.len());
+        let opened = nodes.iter().map(|_| None).collect();
         let monitor = Arc::new(NodeMonitor {
             nodes,
             node_timeout,
             unspent_from: AtomicU64::new(0),
             restores: Restores::default(),
             look_again: AtomicBool::new(false),
-            arrivals: (sender, Mutex::new(receiver)),
+            opened: Mutex::new(Some(opened)),
+            has_opened: Condvar::new(),
             pending_cleanups: Mutex::default(),
             service,
             reporter: Arc::clone(reporter),
@@ -97,11 +96,10 @@ impl NodeMonitor {
 
     /// Takes the node out of use if the answer means silence.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
-        if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &answer
-            && error.is_silence()
+        if let Err(failure) = &answer
             && let Ok(claim) = node.claim(about)
         {
-            self.put_out(node, error, Some((claim.kind, claim.name, claim.owner)));
+            self.note_silence(node, &claim, failure.error());
         }
         answer
     }
@@ -190,8 +188,8 @@ impl NodeMonitor {
     }
 
     /// Takes a server out of use if the error means silence. `claim` names the lock as this server does.
-    pub(super) fn note_silence(&self, at: usize, claim: &Claim, error: &Error) {
-        if let Some(node) = self.nodes.get(at).filter(|_| error.is_silence()) {
+    fn note_silence(&self, node: &VotingNode, claim: &Claim, error: &Error) {
+        if error.is_silence() {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
         }
     }
@@ -240,7 +238,6 @@ impl NodeMonitor {
 
     /// Checks the servers that are out of use and due; returns when the next one is due.
     fn watch_nodes(self: &Arc<Self>) -> Moment {
-        self.take_arrivals();
         let mut next = Moment::NEVER;
         for (at, node) in self.nodes.iter().enumerate() {
             let (is_back, again) = node.look(self.node_timeout, || self.begin_to_open_late(at));
@@ -270,51 +267,44 @@ impl NodeMonitor {
     /// Sends due clean-ups; returns when the next is due. Those for a silent server wait for its return.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
-        let is_ready = |one: &&PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
-        let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) =
-            std::mem::take(&mut *self.pending_cleanups.lock())
-                .into_iter()
-                .partition(|one| one.next <= now && is_ready(&one));
+        let is_ready = |one: &PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
+        let is_due = |one: &mut PendingCleanup| one.next <= now && is_ready(one);
+        let due: Vec<PendingCleanup> = self.pending_cleanups.lock().extract_if(.., is_due).collect();
+        let mut kept = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
-            let pending_cleanups = || due.iter().filter(|one| one.node == at);
-            let claims: Vec<Claim> = pending_cleanups().map(|one| one.claim.clone()).collect();
+            let its = || due.iter().filter(|one| one.node == at);
+            let claims: Vec<Claim> = its().map(|one| one.claim.clone()).collect();
             let Ok(store) = node.ready() else {
-                kept.extend(pending_cleanups().map(PendingCleanup::later));
+                kept.extend(its().map(PendingCleanup::later));
                 continue;
             };
             if claims.is_empty() {
                 continue;
             }
             let deadline = Clock::System.after(batch_timeout(self.node_timeout, claims.len()));
-            for (answer, pending_cleanup) in
-                store.clean_up(&claims, deadline).into_iter().zip(pending_cleanups())
-            {
-                let is_over = now >= pending_cleanup.until;
-                let mut later = pending_cleanup.later();
-                match answer {
+            for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
+                let (is_over, mut later) = (now >= one.until, one.later());
+                let is_settled = match answer {
                     // The request of unknown outcome was executed, and is now undone.
-                    Ok(Release::Freed { .. }) if !pending_cleanup.may_come_again || is_over => {}
-                    Ok(_) if is_over => {}
-                    Ok(_) => {
-                        kept.push(later);
-                        continue;
-                    }
-                    Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                        later.may_come_again |= error.outcome_unknown();
-                        self.note_silence(at, &pending_cleanup.claim, &error);
+                    Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
+                    Ok(_) => is_over,
+                    Err(failure) => {
+                        later.may_come_again |= failure.error().outcome_unknown();
+                        self.note_silence(node, &one.claim, failure.error());
                         // By the time that the server answers, anything it held has expired.
-                        if error.is_silence() || !is_over {
-                            kept.push(later);
-                            continue;
-                        }
+                        is_over && !failure.error().is_silence()
                     }
+                };
+                if is_settled {
+                    self.restores.settled(at, &one.claim);
+                } else {
+                    kept.push(later);
                 }
-                self.restores.settled(at, &pending_cleanup.claim);
             }
         }
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
-        let next = pending_cleanups.iter().filter(is_ready).map(|one| one.next).min();
+        let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
         // `watch_nodes` handles a server that just went out of use.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
@@ -355,14 +345,14 @@ impl NodeMonitor {
                 }
                 // Another owner has the lock there, or the server was not asked.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
-                Some(Err(Failure::Refused(error))) => {
-                    self.note_silence(order.node, &order.claim, &error);
-                    self.restores.answered(order.node, &order.claim, None);
-                }
-                Some(Err(Failure::Unknown(error))) => {
-                    // A late grant could come after a re-entry, a renewal or the release.
-                    self.owe(order.node, order.claim.clone());
-                    self.note_silence(order.node, &order.claim, &error);
+                Some(Err(failure)) => {
+                    match failure {
+                        // A late grant could come after a re-entry, a renewal or the release.
+                        Failure::Unknown(_) => self.owe(order.node, order.claim.clone()),
+                        Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
+                    }
+                    let node = self.nodes.get(order.node);
+                    node.iter().for_each(|node| self.note_silence(node, &order.claim, failure.error()));
                 }
             }
         }

@@ -153,31 +153,23 @@ impl VotingNode {
             Some(outage) if Clock::System.now() < outage.next_check => return (false, outage.next_check),
             Some(outage) => outage.probe.clone(),
         };
-        let looked = match (self.member.get(), probe) {
-            (None, _) => {
-                open();
-                return (false, Moment::NEVER);
-            }
-            (Some(member), Some((kind, name, owner))) => {
-                match member.store.inspect(kind, &name, owner, Clock::System.after(patience)) {
-                    Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
-                        Err(error)
-                    }
-                    // Any other answer, even an error, shows that the server is back.
-                    _ => Ok(()),
-                }
-            }
-            (Some(_), None) => Ok(()),
+        let Some(member) = self.member.get() else {
+            open();
+            return (false, Moment::NEVER);
         };
+        let inspect = |(kind, name, owner): (Kind, Arc<LockName>, Owner)| {
+            member.store.inspect(kind, &name, owner, Clock::System.after(patience))
+        };
+        let answer = probe.map(inspect);
         let mut outage = self.outage.lock();
-        match (looked, &mut *outage) {
-            (Err(error), Some(outage)) => (false, outage.goes_on(error)),
-            (Ok(()), _) => {
-                *outage = None;
-                (true, Moment::NEVER)
-            }
-            (Err(_), None) => (true, Moment::NEVER),
+        // Any answer, even an error, shows that the server is back.
+        if let (Some(Err(failure)), Some(outage)) = (answer, &mut *outage)
+            && failure.error().is_silence()
+        {
+            return (false, outage.goes_on(failure.into_error()));
         }
+        *outage = None;
+        (true, Moment::NEVER)
     }
 }
 

@@ -44,11 +44,10 @@ impl RingStore {
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };
-        let servers = from.servers.clone().unwrap_or_else(labels);
-        let Some(node) = view.nodes.iter().find(|node| servers.first() == Some(&node.label)) else {
-            return Err(Failure::Refused(moved_on()));
-        };
-        page_by_server(servers, ask(&*node.store, &Place { servers: None, cursor: from.cursor.clone() }))
+        page_by_server(from, labels, |label, from| {
+            let node = view.nodes.iter().find(|node| node.label == label);
+            ask(&*node.ok_or_else(|| Failure::Refused(moved_on()))?.store, from)
+        })
     }
 }
 

@@ -20,12 +20,12 @@ use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::subscription::Subscription;
 use crate::seam::{
     Answer, Attempt, Capabilities, Claim, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot, Store,
-    named,
+    ask_groups, named,
 };
-use crate::sync::{Mutex, Waker};
+use crate::sync::{Mutex, Waker, at_once};
 use crate::time::{Clock, Moment};
 use plan::{Circle, Ring, RingNode};
-use view::{RingServer, RingView, moved_on, not_answering, on_each, settle, survey, under};
+use view::{RingServer, RingView, moved_on, not_answering, settle, survey, under};
 
 /// Makes the store for a node's URL. Does no I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
@@ -45,24 +45,14 @@ pub(crate) struct RingStore {
 impl RingStore {
     /// Opens the ring. An unreachable node is asked again when one of its names is used.
     pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
-        let nothing = RingView {
-            ring: None,
-            nodes: Vec::new(),
-            marks: Vec::new(),
-            circle: Circle::new(std::iter::empty()),
-            earlier: Vec::new(),
-            lost: Vec::new(),
-            stale: Mutex::new(None),
-        };
-        let view = Mutex::new(Arc::new(nothing));
-        let of_nodes = Capabilities::default();
-        let store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
+        let (view, of_nodes) = (Mutex::default(), Capabilities::default());
+        let mut store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
         store.change(ring).inspect_err(|_| store.close())?;
-        let of_nodes = store.any().map(|node| {
-            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.capabilities();
-            Capabilities { wakes, can_expire_in, queues, poll_every, ..Capabilities::default() }
-        });
-        Ok(RingStore { of_nodes: of_nodes.unwrap_or_default(), ..store })
+        if let Some(node) = store.view().nodes.first() {
+            let Capabilities { wakes, can_expire_in, queues, poll_every, .. } = node.store.capabilities();
+            store.of_nodes = Capabilities { wakes, can_expire_in, queues, poll_every, ..store.of_nodes };
+        }
+        Ok(store)
     }
 
     fn view(&self) -> Arc<RingView> {
@@ -86,13 +76,13 @@ impl RingStore {
         }
         let (next, opened) = self.charted(&now, ring)?;
         if let Err(error) = self.announce(&next) {
-            opened.iter().for_each(|node| node.close());
+            opened.iter().for_each(|node| node.store.close());
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
         // A server that is no longer used is closed; pending requests on it end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
-        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.close());
+        now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())
     }
 
@@ -104,11 +94,8 @@ impl RingStore {
             let at = nodes.iter().position(|node| node.label == wanted.label);
             let is_same = at.and_then(|at| nodes.get(at)).is_some_and(|node| node.url == wanted.url);
             if !is_same {
-                let node = Arc::new(RingServer::new(
-                    wanted.label.clone(),
-                    wanted.url.clone(),
-                    (self.open)(&wanted.url)?,
-                ));
+                let RingNode { label, url, .. } = wanted.clone();
+                let node = Arc::new(RingServer { label, store: (self.open)(&url)?, url });
                 opened.push(Arc::clone(&node));
                 match at.and_then(|at| nodes.get_mut(at)) {
                     Some(place) => *place = node,
@@ -138,7 +125,7 @@ impl RingStore {
             lost,
             nodes,
             ring: Some(ring),
-            stale: Mutex::new(None),
+            stale: Mutex::default(),
         };
         Ok((Arc::new(view), opened))
     }
@@ -214,42 +201,27 @@ impl RingStore {
         of_a_lost_node: fn() -> T,
     ) -> Vec<Answer<T>> {
         let view = self.view();
-        let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let mut groups: BTreeMap<u32, (Vec<usize>, Vec<Claim>)> = BTreeMap::new();
-        for (at, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
-            if view.lost.contains(&claim.home) {
-                *answer = Some(Ok(of_a_lost_node()));
-                continue;
-            }
-            if view.node(claim.home).is_none() {
-                *answer = Some(Err(Failure::Refused(moved_on())));
-                continue;
-            }
-            let (places, theirs) = groups.entry(claim.home).or_default();
-            places.push(at);
-            theirs.push(claim.clone());
-        }
-        let jobs = groups.into_iter().filter_map(|(home, (places, theirs))| {
-            let node = view.node(home)?;
-            let store = Arc::clone(&node.store);
-            Some((&**node, places, move || ask(&*store, &theirs, deadline)))
-        });
         let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
         let until = deadline.min(Clock::System.after(shortest / 7));
-        for (places, theirs) in on_each(jobs, until) {
-            let refused = || places.iter().map(|_| Failure::refused(not_answering())).collect();
-            for (place, answer) in places.iter().zip(theirs.unwrap_or_else(refused)) {
-                if let Some(at) = answers.get_mut(*place) {
-                    *at = Some(answer);
-                }
-            }
-        }
-        let late = || Err(Failure::Unknown(not_answering().with_unknown_outcome()));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
-    }
-
-    fn any(&self) -> Option<Arc<dyn RingMember>> {
-        self.view().nodes.first().map(|node| Arc::clone(&node.store))
+        let key = |claim: &Claim| {
+            let is_usable = !view.lost.contains(&claim.home) && view.node(claim.home).is_some();
+            is_usable.then_some(claim.home)
+        };
+        let homes: Vec<Option<u32>> = claims.iter().map(key).collect();
+        let answers = ask_groups(claims, &homes, |home, claims| match view.node(*home) {
+            Some(node) => ask(&*node.store, claims, until),
+            None => Vec::new(),
+        });
+        let otherwise = |claim: &Claim| match view.node(claim.home) {
+            _ if view.lost.contains(&claim.home) => Ok(of_a_lost_node()),
+            None => Err(Failure::Refused(moved_on())),
+            Some(_) => Err(Failure::Unknown(not_answering().with_unknown_outcome())),
+        };
+        answers
+            .into_iter()
+            .zip(claims)
+            .map(|(answer, claim)| answer.unwrap_or_else(|| otherwise(claim)))
+            .collect()
     }
 
     fn at(&self, home: u32) -> Answer<Arc<dyn RingMember>> {
@@ -357,14 +329,8 @@ impl Store for RingStore {
     }
 
     fn close(&self) {
-        let view = self.view();
         // All at the same time, since each may wait for pending requests.
-        let jobs = view.nodes.iter().map(|node| {
-            let store = Arc::clone(&node.store);
-            (&**node, (), move || store.close())
-        });
-        drop(on_each(jobs, Moment::NEVER));
-        view.nodes.iter().for_each(|node| node.close());
+        drop(at_once(&self.view().nodes, |node| node.store.close()));
     }
 }
 

@@ -324,7 +324,7 @@ pub(crate) fn hash(text: &[u8]) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Circle {
     points: Vec<(u64, u32)>,
 }

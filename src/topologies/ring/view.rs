@@ -1,9 +1,8 @@
 //! A client's view of the ring: its nodes, each name's home node, and requests under the ring's marks.
 //!
-//! A request to one node runs on the caller's thread. Requests to many nodes (renewals, clean-ups, marks) run
-//! on a thread for each node, so that a node that hangs delays no other.
+//! Requests to many nodes (renewals, clean-ups, marks) run on a thread for each node, so that a node that
+//! hangs delays no other.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::ring_member::{Marked, RingMember};
 use crate::seam::{Answer, Claim, Failure, Kind};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::channel::{Sender, bounded, unbounded};
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, at_once};
 use crate::time::{Clock, Moment};
 use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 
+#[derive(Default)]
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
     /// Indexed by a claim's `home`. Nodes are never removed, since old ones may have holds.
@@ -134,39 +131,10 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
         .zip(view.nodes.iter().zip(&view.marks))
         .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
         .collect();
-    let jobs = members.iter().map(|(home, node, mark)| {
-        let (store, text) = (Arc::clone(&node.store), mark.to_string());
-        (&***node, *home, move || store.bears(&text, deadline))
-    });
-    // A busy node is still answering another request.
-    let mut answers: BTreeMap<u32, _> = on_each(jobs, deadline).into_iter().collect();
+    let answers = at_once(&members, |(_, node, mark)| node.store.bears(&mark.to_string(), deadline));
     let late = || Err(Failure::Refused(not_answering()));
-    members
-        .into_iter()
-        .map(|(home, _, mark)| (home, mark, answers.remove(&home).flatten().unwrap_or_else(late)))
-        .collect()
-}
-
-/// Runs each node's job on its thread, all at the same time. Returns the results that come by `until`, with
-/// the jobs' keys; `None`: the node is busy.
-pub(super) fn on_each<'a, K: Clone + Send + 'static, T: Send + 'static>(
-    jobs: impl Iterator<Item = (&'a RingServer, K, impl FnOnce() -> T + Send + 'static)>,
-    until: Moment,
-) -> Vec<(K, Option<T>)> {
-    let (sender, receiver) = unbounded();
-    let mut results = Vec::new();
-    for (node, key, job) in jobs {
-        let (sender, its) = (sender.clone(), key.clone());
-        // After `until` no receiver is left.
-        if !node.send(Box::new(move || drop(sender.send((its, Some(job())))))) {
-            results.push((key, None));
-        }
-    }
-    drop(sender);
-    while let Ok(result) = receiver.recv_timeout(until.since(Clock::System.now())) {
-        results.push(result);
-    }
-    results
+    let all = members.into_iter().zip(answers);
+    all.map(|((home, _, mark), answer)| (home, mark, answer.unwrap_or_else(late))).collect()
 }
 
 pub(super) fn moved_on() -> Error {
@@ -177,62 +145,8 @@ pub(super) fn not_answering() -> Error {
     Error::new(ErrorKind::TimedOut, "request", "the node has not answered in time")
 }
 
-pub(crate) type NodeJob = Box<dyn FnOnce() + Send>;
-
-pub(crate) struct RingServer {
-    pub(crate) label: String,
-    pub(crate) url: String,
-    pub(crate) store: Arc<dyn RingMember>,
-    courier: Mutex<NodeThread>,
-    /// Set from the hand-over of a job to its end.
-    is_busy: Arc<AtomicBool>,
-}
-
-/// The node's thread, started for the first job.
-enum NodeThread {
-    Idle,
-    Up(Sender<NodeJob>, JoinHandle<()>),
-    Closed,
-}
-
-impl RingServer {
-    pub(crate) fn new(label: String, url: String, store: Arc<dyn RingMember>) -> RingServer {
-        let courier = Mutex::new(NodeThread::Idle);
-        RingServer { label, url, store, courier, is_busy: Arc::new(AtomicBool::new(false)) }
-    }
-
-    /// Runs `job` on the node's thread; `false`: it is busy, or cannot be started.
-    pub(crate) fn send(&self, job: NodeJob) -> bool {
-        let mut courier = self.courier.lock();
-        if let NodeThread::Idle = *courier {
-            let (jobs, orders) = bounded::<NodeJob>(1);
-            let is_busy = Arc::clone(&self.is_busy);
-            let started = thread::Builder::new().name("leasehold-node".to_owned()).spawn(move || {
-                for job in orders.iter() {
-                    job();
-                    is_busy.store(false, Ordering::SeqCst);
-                }
-            });
-            let Ok(thread) = started else { return false };
-            *courier = NodeThread::Up(jobs, thread);
-        }
-        let NodeThread::Up(jobs, _) = &*courier else { return false };
-        if self.is_busy.swap(true, Ordering::SeqCst) {
-            return false;
-        }
-        jobs.try_send(job).is_ok()
-    }
-
-    /// Ends the connections and the thread, which finishes a pending request.
-    pub(crate) fn close(&self) {
-        self.store.close();
-        let courier = std::mem::replace(&mut *self.courier.lock(), NodeThread::Closed);
-        if let NodeThread::Up(jobs, thread) = courier {
-            drop(jobs);
-            if !self.is_busy.load(Ordering::SeqCst) && thread.thread().id() != thread::current().id() {
-                // The thread never panics; if it did, nothing would be left to do.
-                drop(thread.join());
-            }
-        }
-    }
+pub(super) struct RingServer {
+    pub(super) label: String,
+    pub(super) url: String,
+    pub(super) store: Arc<dyn RingMember>,
 }

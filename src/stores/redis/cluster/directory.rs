@@ -20,20 +20,20 @@ const ACTION: &str = "directory";
 
 impl ClusterStore {
     /// Asks the current member for its next page with `ask`; then come the other members.
-    fn page<T>(&self, from: &Place, ask: impl FnOnce(&RedisStore) -> Answer<Page<T>>) -> Answer<Page<T>> {
+    fn page<T>(
+        &self,
+        from: &Place,
+        ask: impl FnOnce(&RedisStore, &Place) -> Answer<Page<T>>,
+    ) -> Answer<Page<T>> {
         let members = self.topology.primaries();
         let all = || members.iter().map(ToString::to_string).collect();
-        let servers = from.servers.clone().unwrap_or_else(all);
-        let Some(server) = servers.first().cloned() else {
-            let words = "no member of the cluster is known to have slots";
-            return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
-        };
-        let Some(member) = members.iter().find(|member| member.to_string() == server) else {
-            let words = format!("{server} has left the cluster while its locks were listed");
-            return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
-        };
-        let node = self.topology.node(member).map_err(Failure::Refused);
-        self.noted(page_by_server(servers, node.and_then(|node| ask(&node.store))))
+        self.noted(page_by_server(from, all, |server, from| {
+            let Some(member) = members.iter().find(|member| member.to_string() == server) else {
+                let words = format!("the cluster has no member {server} with slots now");
+                return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
+            };
+            ask(&self.topology.node(member).map_err(Failure::Refused)?.store, from)
+        }))
     }
 }
 
@@ -68,8 +68,7 @@ impl Directory for ClusterStore {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        let here = Place { servers: None, cursor: from.cursor.clone() };
-        self.page(from, |store| store.clients(&here, deadline))
+        self.page(from, |store, from| store.clients(from, deadline))
     }
 }
 
@@ -79,6 +78,6 @@ impl Listing for ClusterStore {
             let moves = Redirect::of(error).is_some() || error.kind() == ErrorKind::Busy;
             moves.then(|| self.describe(name, deadline))
         };
-        self.page(from, |store| answered(store.locks_page(wanted, &from.cursor, deadline, describe)))
+        self.page(from, |store, from| answered(store.locks_page(wanted, &from.cursor, deadline, describe)))
     }
 }

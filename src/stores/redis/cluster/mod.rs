@@ -14,7 +14,7 @@ mod wakeups;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use self::slots::{Endpoint, keeps_its_slot, slot};
+use self::slots::{keeps_its_slot, slot};
 use self::topology::{ClusterNode, Topology};
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,18 +26,19 @@ use crate::refused::Refused;
 use crate::seam::capabilities::{Batches, CachedCheck, ConnectionWatch, HoldCaching, WaitQueues};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Answered, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, Pending, Release, Sink,
-    Snapshot, Store,
+    Answer, Attempt, Capabilities, Claim, Counting, Failure, Inspect, Kind, Pending, Release, Sink, Snapshot,
+    Store, ask_groups, ready,
 };
 use crate::shrink::CrowdMap;
 use crate::stores::redis::about::{agree_on_format, format_key};
+use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::{is_batched, is_given_back};
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, Waker, spawn_scoped, thread};
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 /// Maximum number of redirects; a moving slot needs fewer.
@@ -164,14 +165,11 @@ impl ClusterStore {
     ) -> Box<dyn Pending<T>> {
         let place = match self.place(action, name, deadline) {
             Ok(place) => place,
-            Err(failure) => return Box::new(Answered(Err(failure))),
+            Err(failure) => return ready(Err(failure)),
         };
         let pending = begin(&place.node.store);
         match self.me.upgrade() {
-            Some(store) => {
-                let again = move |store: &RedisStore| begin(store).wait();
-                Box::new(RedirectedRequest { store, place, pending, again })
-            }
+            Some(store) => Box::new(move || store.follow(place, pending.wait(), |store| begin(store).wait())),
             None => pending,
         }
     }
@@ -194,7 +192,7 @@ impl ClusterStore {
         };
         let endpoint = Endpoint { host, port: redirect.port };
         if !redirect.asking {
-            self.topology.moved(redirect.slot, &endpoint);
+            self.topology.moved(&endpoint);
         }
         let node = self.topology.node(&endpoint).ok()?;
         Some(SlotPlace { node, asking: redirect.asking })
@@ -228,61 +226,31 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
-        let mut groups: Vec<ClusterGroup<'_>> = Vec::new();
-        for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
-            // A batch need not follow unread releases: it uses another connection in any case.
-            match self.topology.primary(slot(claim.name.key()), deadline) {
-                Ok(node) => add(&mut groups, SlotPlace { node, asking: false }, (index, claim)),
-                Err(error) => *answer = Some(Err(Failure::Refused(error))),
-            }
-        }
+        // A batch need not follow unread releases: it uses another connection in any case.
+        let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
+            Ok(node) => (Some(SlotPlace { node, asking: false }), None),
+            Err(error) => (None, Some(Failure::refused(error))),
+        };
+        let (mut places, mut answers): (Vec<_>, Vec<_>) = claims.iter().map(primary).unzip();
         for round in 0..=MOST_REDIRECTS {
-            let mut next = Vec::new();
-            for (group, results) in groups.iter().zip(self.send_groups(&groups, &send)) {
-                for ((index, claim), result) in group.1.iter().zip(results) {
-                    if round < MOST_REDIRECTS
-                        && let Some(place) = self.redirected(&group.0, &result)
-                    {
-                        add(&mut next, place, (*index, claim));
-                    }
-                    if let Some(answer) = answers.get_mut(*index) {
-                        *answer = Some(result);
-                    }
+            let asked = ask_groups(claims, &places, |place, claims| {
+                let answers = self.send(place, |store| Ok(send(store, claims)));
+                answers.unwrap_or_else(|failure| failure.each(claims.len()))
+            });
+            for ((place, answer), asked) in places.iter_mut().zip(&mut answers).zip(asked) {
+                let from = place.take().filter(|_| round < MOST_REDIRECTS);
+                if let Some(asked) = asked {
+                    *place = from.and_then(|from| self.redirected(&from, &asked));
+                    *answer = Some(asked);
                 }
             }
-            if next.is_empty() {
+            if places.iter().all(Option::is_none) {
                 break;
             }
-            groups = next;
         }
         let missing =
             || Err(Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no answer was read")));
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
-    }
-
-    /// The answers come in the order of the groups.
-    fn send_groups<T: Send>(
-        &self,
-        groups: &[ClusterGroup<'_>],
-        send: &(impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync),
-    ) -> Vec<Vec<Answer<T>>> {
-        let run = |(place, theirs): &ClusterGroup<'_>| {
-            let claims: Vec<Claim> = theirs.iter().map(|(_, claim)| (*claim).clone()).collect();
-            let answers = self.send(place, |store| Ok(send(store, &claims)));
-            answers.unwrap_or_else(|failure| claims.iter().map(|_| Err(failure.copy())).collect())
-        };
-        let Some((first, others)) = groups.split_first() else { return Vec::new() };
-        thread::scope(|scope| {
-            let start = |group| (group, spawn_scoped(scope, move || run(group)));
-            let started: Vec<_> = others.iter().map(start).collect();
-            let mut all = vec![run(first)];
-            all.extend(started.into_iter().map(|(group, thread)| match thread {
-                Ok(thread) => thread.join().unwrap_or_default(),
-                Err(_no_thread) => run(group),
-            }));
-            all
-        })
     }
 
     /// Sends a release whose answer is read later. The thread that reads it follows a redirect.
@@ -309,15 +277,9 @@ impl ClusterStore {
     }
 }
 
-type ClusterGroup<'a> = (SlotPlace, Vec<(usize, &'a Claim)>);
-
-fn add<'a>(groups: &mut Vec<ClusterGroup<'a>>, place: SlotPlace, claim: (usize, &'a Claim)) {
-    let is_there = |(other, _): &&mut ClusterGroup<'a>| {
-        Arc::ptr_eq(&other.node, &place.node) && other.asking == place.asking
-    };
-    match groups.iter_mut().find(is_there) {
-        Some((_, claims)) => claims.push(claim),
-        None => groups.push((place, vec![claim])),
+impl PartialEq for SlotPlace {
+    fn eq(&self, other: &SlotPlace) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && self.asking == other.asking
     }
 }
 
@@ -343,20 +305,6 @@ impl UnreadReleases {
 
     fn nodes(&self) -> Vec<Arc<ClusterNode>> {
         self.0.lock().values().map(|sent| Arc::clone(&sent.node)).collect()
-    }
-}
-
-struct RedirectedRequest<T, F> {
-    store: Arc<ClusterStore>,
-    place: SlotPlace,
-    pending: Box<dyn Pending<T>>,
-    again: F,
-}
-
-impl<T, F: Fn(&RedisStore) -> Answer<T> + Send> Pending<T> for RedirectedRequest<T, F> {
-    fn wait(self: Box<Self>) -> Answer<T> {
-        let RedirectedRequest { store, place, pending, again } = *self;
-        store.follow(place, pending.wait(), again)
     }
 }
 
@@ -407,16 +355,9 @@ impl Store for ClusterStore {
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let place = self.place("lock", &from.name, deadline).ok()?;
-        let pending = place.node.store.hand_off(from, to, deadline)?;
-        let (store, from, to) = (self.me.upgrade()?, from.clone(), to.clone());
-        // Retryable: the next owner, which reads this error, goes on waiting.
-        let words = "the cluster member with the lock's slot accepts no requests now";
-        let unsent = move || Error::new(ErrorKind::Unreachable, "lock", words);
-        let again = move |store: &RedisStore| match store.hand_off(&from, &to, deadline) {
-            Some(pending) => pending.wait(),
-            None => Failure::refused(unsent()),
-        };
-        Some(Box::new(RedirectedRequest { store, place, pending, again }))
+        let (pending, store) = (place.node.store.hand_off(from, to, deadline)?, self.me.upgrade()?);
+        // Not sent on if the slot has moved: the next owner goes on waiting, and the lock is released.
+        Some(Box::new(move || store.noted(pending.wait())))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -447,16 +388,11 @@ impl Store for ClusterStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
-        let listen = |channel: &String| self.topology.wakeups.listen(channel, waker, subscriber);
-        let parts: Option<Vec<_>> = kinds::channels(claim).iter().map(listen).collect();
-        Subscription::all(parts?)
+        Subscription::all(kinds::of_channels(claim, |channel| self.topology.listen(&channel, waker))?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let count = |channel: &String| self.topology.wakeups.message_count(channel);
-        let counts: Option<Vec<u64>> = kinds::channels(claim).iter().map(count).collect();
-        count_of_all(counts?)
+        count_of_all(kinds::of_channels(claim, |channel| self.topology.wakeups.message_count(&channel))?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -514,13 +450,13 @@ impl Batches for ClusterStore {
         or_none: bool,
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
+        let Some(first) = claims.first() else { return ready(Ok(Vec::new())) };
         let sent = claims.to_vec();
         self.begin("lock", &first.name, deadline, move |store| store.begin_attempts(&sent, or_none, deadline))
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
+        let Some(first) = claims.first() else { return ready(Ok(Vec::new())) };
         let sent = claims.to_vec();
         self.begin("unlock", &first.name, deadline, move |store| store.begin_releases(&sent, deadline))
     }
@@ -553,9 +489,7 @@ impl ConnectionWatch for ClusterStore {
 
 impl HoldCaching for ClusterStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        let channel = keys::turn_channel(claim.name.key(), claim.owner.client());
-        let subscriber = |endpoint: &Endpoint| self.topology.subscriber(endpoint);
-        self.topology.wakeups.listen(&channel, waker, subscriber)
+        self.topology.listen(&keys::turn_channel(claim.name.key(), claim.owner.client()), waker)
     }
 
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {

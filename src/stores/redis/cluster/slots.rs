@@ -1,12 +1,12 @@
 //! The slot of a key, and the member that has a slot.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
+use crate::stores::redis::conn::connection::Endpoint;
 
 const SLOTS: u16 = 16_384;
 pub(super) const MOST_MEMBERS: usize = 4096;
@@ -33,18 +33,6 @@ pub(crate) fn keeps_its_slot(name: &str) -> bool {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Endpoint {
-    pub(super) host: Host,
-    pub(super) port: u16,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
     members: Vec<Endpoint>,
@@ -55,6 +43,13 @@ pub(super) struct SlotMap {
 impl SlotMap {
     pub(super) fn new() -> SlotMap {
         SlotMap { members: Vec::new(), primaries: vec![None; usize::from(SLOTS)] }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(slot: u16, member: &Endpoint) -> SlotMap {
+        let mut map = SlotMap { members: vec![member.clone()], ..SlotMap::new() };
+        map.primaries[usize::from(slot)] = Some(0);
+        map
     }
 
     /// Reads the reply to CLUSTER SLOTS; `asked` is the host that gave it. Slots that the reply omits keep
@@ -89,9 +84,7 @@ impl SlotMap {
                 && let Some(before) = self.primary(slot)
             {
                 let before = map.place(&mut places, before.clone())?;
-                if let Some(place) = map.primaries.get_mut(usize::from(slot)) {
-                    *place = Some(before);
-                }
+                map.primaries.get_mut(usize::from(slot)).into_iter().for_each(|place| *place = Some(before));
             }
         }
         Ok(map)
@@ -112,13 +105,6 @@ impl SlotMap {
         Ok(place)
     }
 
-    pub(super) fn set(&mut self, slot: u16, endpoint: &Endpoint) {
-        let index = self.index(endpoint);
-        if let Some(place) = self.primaries.get_mut(usize::from(slot)) {
-            *place = Some(index);
-        }
-    }
-
     pub(super) fn primary(&self, slot: u16) -> Option<&Endpoint> {
         let index = (*self.primaries.get(usize::from(slot))?)?;
         self.members.get(usize::from(index))
@@ -135,14 +121,6 @@ impl SlotMap {
     pub(super) fn is_primary(&self, endpoint: &Endpoint) -> bool {
         let Some(index) = self.members.iter().position(|member| member == endpoint) else { return false };
         self.primaries.iter().flatten().any(|primary| usize::from(*primary) == index)
-    }
-
-    fn index(&mut self, endpoint: &Endpoint) -> u16 {
-        let at = self.members.iter().position(|member| member == endpoint).unwrap_or_else(|| {
-            self.members.push(endpoint.clone());
-            self.members.len() - 1
-        });
-        u16::try_from(at).unwrap_or(u16::MAX)
     }
 }
 
@@ -225,8 +203,7 @@ mod tests {
             range(200, 299, &[("nil", 7003)]),
             range(300, 399, &[("?", 7004)]),
         ]);
-        let mut before = SlotMap::new();
-        before.set(350, &Endpoint { host: Host::named("old"), port: 1 });
+        let before = SlotMap::of(350, &Endpoint { host: Host::named("old"), port: 1 });
         let map = before.updated(&reply, &Host::named("asked")).unwrap();
         let at = |slot| map.primary(slot).map(ToString::to_string);
         assert_eq!(at(0).as_deref(), Some("10.0.0.1:7000"));

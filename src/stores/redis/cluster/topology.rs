@@ -10,25 +10,27 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::seam::subscription::Subscription;
 use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
 use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
+use crate::stores::redis::cluster::slots::{MOST_MEMBERS, SlotMap};
 use crate::stores::redis::cluster::wakeups::ClusterWakeups;
+use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::handshake::Role;
 use crate::stores::redis::kinds::kind::QueueRights;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
-use crate::stores::redis::reply::{self, Expected, is_passing};
+use crate::stores::redis::reply::{self, is_passing};
 use crate::stores::redis::script::{Command, Prefix};
 use crate::stores::redis::store::RedisStore;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 /// Minimum time between two reloads of the slot map, for all callers.
 const CHECK_GAP: Duration = Duration::from_millis(100);
-/// Timeout for one member while others remain to be asked.
+/// Shortest time-out for one member.
 const QUICK: Duration = Duration::from_millis(250);
 /// Maximum time that a request waits for a reload; then it uses the known map.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -74,11 +76,7 @@ struct TopologyLook {
 impl Topology {
     pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Topology> {
         let addresses = RedisAddress::cluster(options)?;
-        let host_and_port = |address: &RedisAddress| {
-            let (host, port) = address.host_and_port()?;
-            Some(Endpoint { host: host.clone(), port })
-        };
-        let seeds: Vec<_> = addresses.iter().filter_map(host_and_port).collect();
+        let seeds: Vec<_> = addresses.iter().filter_map(RedisAddress::endpoint).collect();
         let any = |options: &ServerOptions| {
             let address = RedisAddress::cluster(options)?.into_iter().next();
             address.ok_or_else(|| Error::invalid("connect", "the URL names no server"))
@@ -96,7 +94,7 @@ impl Topology {
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
-                let refusal = reply::refusal(error, Expected::Nothing);
+                let refusal = reply::refusal(error);
                 if is_passing(&refusal) {
                     return Err(refusal.during("connect")); // says nothing of sharded channels
                 }
@@ -139,7 +137,7 @@ impl Topology {
             }),
             wakeups: ClusterWakeups::new(),
         };
-        topology.install(|_| Some(map));
+        topology.install(map);
         Ok(topology)
     }
 
@@ -186,20 +184,13 @@ impl Topology {
         self.is_doubted.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn moved(&self, slot: u16, endpoint: &Endpoint) {
-        self.doubt(); // other slots may have moved as well
+    /// A slot has moved to this member. The next request reloads the map, since others may have moved as well.
+    pub(super) fn moved(&self, endpoint: &Endpoint) {
+        self.doubt();
         if let Some(mut look) = self.look.try_lock() {
             // The new owner knows its slots before the other members do.
             look.first = Some(endpoint.clone());
         }
-        self.install(|map| {
-            if map.members().len() > MOST_MEMBERS {
-                return None; // the next reload shows the current state
-            }
-            let mut patched = SlotMap::clone(map);
-            patched.set(slot, endpoint);
-            (map.primary(slot) != Some(endpoint)).then_some(patched)
-        });
     }
 
     /// Reloads the map from a member if that is due. Only one thread reloads, and seldom: the others use the
@@ -232,7 +223,7 @@ impl Topology {
         match found {
             Ok((answered, map)) if !map.is_same(&known) => {
                 look.first = Some(answered);
-                self.install(|_| Some(map));
+                self.install(map);
             }
             Ok(_) => {
                 look.first = None;
@@ -243,12 +234,8 @@ impl Topology {
         look.not_before = Clock::System.after(CHECK_GAP);
     }
 
-    fn install(&self, make: impl FnOnce(&Arc<SlotMap>) -> Option<SlotMap>) {
-        {
-            let mut known = self.map.lock();
-            let Some(map) = make(&known) else { return };
-            *known = Arc::new(map);
-        }
+    fn install(&self, map: SlotMap) {
+        *self.map.lock() = Arc::new(map);
         let latest = || {
             let map = Arc::clone(&self.map.lock());
             // Drops members that are no longer primaries; a connection ends with its last request.
@@ -262,7 +249,11 @@ impl Topology {
         &self.settings.queue_rights
     }
 
-    pub(super) fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
+    pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Subscription> {
+        self.wakeups.listen(channel, waker, |endpoint| self.subscriber(endpoint))
+    }
+
+    fn subscriber(&self, endpoint: &Endpoint) -> Option<Arc<Subscriber>> {
         Some(Arc::clone(&self.node(endpoint).ok()?.store.server.subscriber))
     }
 
@@ -285,42 +276,32 @@ impl ClusterNode {
 impl Settings {
     fn store(&self, endpoint: &Endpoint, asking: bool) -> Result<RedisStore> {
         let options = &self.options;
-        let address = self.address.at(&endpoint.host, endpoint.port, Role::ClusterPrimary);
+        let address = self.address.at(endpoint, Role::ClusterPrimary);
         let address = Arc::new(address.ok_or_else(|| Error::invalid("connect", "no host and port"))?);
         let pool_size = if asking { 1 } else { options.pool_size };
         let threads = Arc::clone(&self.threads);
-        let connections =
+        let mut connections =
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
-        let connections = connections.publishing(self.publishes);
-        let connections = if asking { connections.asking() } else { connections };
+        (connections.asking, connections.publishes) = (asking, self.publishes);
         let mut store = RedisStore::new(connections, options, &self.reporter, self.ways, true);
         store.server.queue_rights = self.queue_rights.clone();
         Ok(store)
     }
 }
 
-/// Asks each member with a short time-out first, then each with the remaining time.
+/// Asks one member after the other, each for its share of the time, or for [`QUICK`] if that is longer.
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,
     ask: impl Fn(&Endpoint, Moment) -> Result<T>,
 ) -> Result<(Endpoint, T)> {
     let mut worst: Option<Error> = None;
-    for quick in [true, false] {
-        for endpoint in endpoints {
-            let now = Clock::System.now();
-            if now >= deadline {
-                break;
-            }
-            let limit = if quick { deadline.min(now.plus(QUICK)) } else { deadline };
-            match ask(endpoint, limit) {
-                Ok(value) => return Ok((endpoint.clone(), value)),
-                Err(error) => worst = Some(error.or_answer(worst)),
-            }
-        }
-        // Only a silent member deserves a second try.
-        if worst.as_ref().is_none_or(|error| !error.is_silence()) {
-            break;
+    for (at, endpoint) in endpoints.iter().enumerate() {
+        let now = Clock::System.now();
+        let share = deadline.since(now) / u32::try_from(endpoints.len() - at).unwrap_or(u32::MAX);
+        match ask(endpoint, deadline.min(now.plus(share.max(QUICK)))) {
+            Ok(value) => return Ok((endpoint.clone(), value)),
+            Err(error) => worst = Some(error.or_answer(worst)),
         }
     }
     let nobody = || Error::new(ErrorKind::Unreachable, "connect", "no member of the cluster answered");
@@ -333,7 +314,7 @@ fn ask(
     commands: &[Command],
     deadline: Moment,
 ) -> Result<Vec<Value>> {
-    let address = address.at(&endpoint.host, endpoint.port, Role::ClusterMember);
+    let address = address.at(endpoint, Role::ClusterMember);
     let address = address.ok_or_else(|| Error::invalid("connect", "no host and port"))?;
     let mut connection = address.open(deadline)?;
     let mut bytes = Vec::new();
@@ -344,7 +325,6 @@ fn ask(
 }
 
 fn read_slots(known: &SlotMap, reply: Option<Value>, asked: &Endpoint) -> Result<SlotMap> {
-    let reply = reply::accepted(reply.unwrap_or(Value::Nil));
-    let reply = reply.map_err(|error| reply::refusal(&error, Expected::Nothing).during("connect"))?;
+    let reply = reply::done(reply.unwrap_or(Value::Nil)).map_err(|error| error.during("connect"))?;
     known.updated(&reply, &asked.host)
 }

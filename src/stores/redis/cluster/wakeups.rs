@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::stores::redis::cluster::slots::{Endpoint, SlotMap, slot};
+use crate::stores::redis::cluster::slots::{SlotMap, slot};
+use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::pubsub::Subscriber;
 use crate::sync::{Mutex, Waker};
 
@@ -17,8 +18,6 @@ struct ChannelHomes {
     /// Decides where each channel is. Follows the map that requests use.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
-    /// Channels with listeners whose slot no known member has.
-    astray: HashMap<Box<str>, Arc<Channel>>,
 }
 
 impl ChannelHomes {
@@ -43,11 +42,11 @@ impl ChannelHomes {
 
 impl ClusterWakeups {
     pub(super) fn new() -> Arc<ClusterWakeups> {
-        let homes =
-            ChannelHomes { map: Arc::new(SlotMap::new()), hubs: HashMap::new(), astray: HashMap::new() };
+        let homes = ChannelHomes { map: Arc::new(SlotMap::new()), hubs: HashMap::new() };
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
+    /// `None`: no known member has the channel's slot; the waiter polls, and tries again before each sleep.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -57,14 +56,7 @@ impl ClusterWakeups {
         let me = self.me.upgrade()?;
         let (home, listening) = {
             let mut homes = self.homes.lock();
-            let Some(home) = homes.find(channel, subscriber) else {
-                let astray = homes.astray.entry(channel.into());
-                let astray = astray.or_insert_with(|| Arc::new(Channel::new(channel, false)));
-                return Some(Subscription::new(Arc::clone(astray), me, waker));
-            };
-            if let Some(channel) = homes.astray.remove(channel) {
-                home.adopt(channel, None);
-            }
+            let home = homes.find(channel, subscriber)?;
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
@@ -87,7 +79,7 @@ impl ClusterWakeups {
     /// Moves the channels to the members that the `latest` map has for their slots. `latest` is called under
     /// the mutex, so that the later of two threads does not use the older map. All waiters of a moved channel
     /// ask the store again, now and when the new subscription is confirmed, because a release in between is
-    /// missed. A channel whose slot has no owner moves when the slot has one.
+    /// missed.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -103,7 +95,6 @@ impl ClusterWakeups {
                     .part_with(|channel| map.primary(slot(channel)).map_or(!stays, |now| now != endpoint)),
             );
         }
-        moving.extend(homes.astray.drain().map(|(_, channel)| (channel, None)));
         homes.map = Arc::clone(&map);
         homes.hubs.retain(|endpoint, subscriber| {
             let stays = map.is_primary(endpoint);
@@ -113,12 +104,9 @@ impl ClusterWakeups {
             stays
         });
         for (channel, idle_since) in moving {
-            match homes.find(channel.channel(), &subscriber) {
-                Some(subscriber) => subscriber.adopt(channel, idle_since),
-                None if channel.listeners() > 0 => {
-                    drop(homes.astray.insert(channel.channel().into(), channel))
-                }
-                None => {}
+            // Without a member the channel's waiters poll.
+            if let Some(subscriber) = homes.find(channel.channel(), &subscriber) {
+                subscriber.adopt(channel, idle_since);
             }
         }
         let hubs: Vec<_> = homes.hubs.values().cloned().collect();
@@ -129,16 +117,7 @@ impl ClusterWakeups {
 
 impl ChannelSource for ClusterWakeups {
     fn left(&self, channel: &Arc<Channel>) {
-        let subscriber = {
-            let mut homes = self.homes.lock();
-            // Listeners also join under this mutex, so a channel that was just joined is not dropped.
-            if channel.listeners() == 0
-                && homes.astray.get(channel.channel()).is_some_and(|own| Arc::ptr_eq(own, channel))
-            {
-                homes.astray.remove(channel.channel());
-            }
-            homes.of(channel.channel()).cloned()
-        };
+        let subscriber = self.homes.lock().of(channel.channel()).cloned();
         if let Some(subscriber) = subscriber {
             subscriber.left(channel);
         }
@@ -153,16 +132,17 @@ mod tests {
     use crate::config::ServerOptions;
     use crate::hosts::Host;
     use crate::observe::reporter::Reporter;
+    use crate::seam::hub::Hub;
     use crate::stores::redis::address::RedisAddress;
-    use crate::stores::redis::pubsub::PLAIN;
+    use crate::stores::redis::pubsub::{PLAIN, RedisPubSub};
 
     const CHANNEL: &str = "redisson_lock__channel:{lk}";
 
     fn subscriber() -> Arc<Subscriber> {
         let options = ServerOptions { url: "redis://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let address = Arc::new(RedisAddress::new(&options).unwrap());
-        let (linger, silence) = (Duration::ZERO, Duration::from_secs(5));
-        Subscriber::of(address, Arc::new(Reporter::new(None)), linger, silence, &[PLAIN])
+        let protocol = RedisPubSub { address, silence: Duration::from_secs(5), modes: &[PLAIN] };
+        Hub::new(protocol, Some(Arc::new(Reporter::new(None))), Duration::ZERO)
     }
 
     fn has_topic(subscriber: &Subscriber) -> bool {
@@ -172,32 +152,27 @@ mod tests {
     #[test]
     fn a_channel_of_an_unserved_slot_is_subscribed_later() {
         let [one, other] = [7001, 7002].map(|port| Endpoint { host: Host::named("127.0.0.1"), port });
-        let map = |endpoint: Option<&Endpoint>| {
-            let mut map = SlotMap::new();
-            endpoint.into_iter().for_each(|endpoint| map.set(slot(CHANNEL), endpoint));
-            Arc::new(map)
-        };
+        let map = |endpoint: &Endpoint| Arc::new(SlotMap::of(slot(CHANNEL), endpoint));
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // The channel has no member when its first listener comes, then gets one, and loses it again.
+        // The channel has no member when its first listener comes, then gets one, and then another.
+        assert!(wakeups.listen(CHANNEL, &waker, of).is_none());
+        wakeups.follow(|| map(&one), of);
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
-        wakeups.follow(|| map(Some(&one)), of);
         assert!(has_topic(&hubs[0]));
-        wakeups.follow(|| map(None), of);
-        assert!(!has_topic(&hubs[0]));
-        wakeups.follow(|| map(Some(&other)), |_| None);
-        wakeups.follow(|| map(Some(&other)), of);
-        assert!(has_topic(&hubs[1]));
+        wakeups.follow(|| map(&other), of);
+        assert!(!has_topic(&hubs[0]) && has_topic(&hubs[1]));
         // A later waiter joins the same channel, which ends with its last listener.
         let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));
         assert!(!has_topic(&hubs[1]));
-        // A channel without a member is forgotten with its last listener.
-        wakeups.follow(|| map(None), of);
-        drop(wakeups.listen(CHANNEL, &waker, of));
-        assert!(wakeups.homes.lock().astray.is_empty());
+        // A listener leaves a channel for which there is no member.
+        let last = wakeups.listen(CHANNEL, &waker, of).unwrap();
+        wakeups.follow(|| map(&one), |_| None);
+        assert!(!has_topic(&hubs[1]));
+        drop(last);
         hubs.iter().for_each(|subscriber| subscriber.close());
     }
 }

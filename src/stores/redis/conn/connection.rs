@@ -10,14 +10,14 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use r2d2::ManageConnection;
-use redis::{RedisError, Value};
+use redis::Value;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
-use crate::stores::redis::conn::replies::{Replies, TOO_LONG};
+use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::reply::{fitness, is_forgotten, is_logged_out};
 use crate::stores::redis::script::Command;
 use crate::system::LocalSocket;
@@ -38,6 +38,18 @@ pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Opti
     }
     let _ = (options, is_tls);
     Ok(None)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Endpoint {
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 #[derive(Clone)]
@@ -153,26 +165,16 @@ impl Connection {
     }
 }
 
-pub(crate) fn unread(error: RedisError) -> Error {
-    #[cfg(feature = "tls")]
-    if let Some(cause) = std::error::Error::source(&error)
-        && let Some(cause) = cause.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()
-        && let Some((kind, words)) = cause.downcast_ref().and_then(crate::tls::refusal)
-    {
-        return Error::new(kind, "read", words).with_source(error);
+pub(crate) fn unread(error: io::Error) -> Error {
+    match error.kind() {
+        // By `Replies`.
+        io::ErrorKind::Unsupported => Error::new(ErrorKind::Protocol, "read", error.to_string()),
+        io::ErrorKind::UnexpectedEof => {
+            let words = "the server closed the connection";
+            Error::new(ErrorKind::Unreachable, "read", words).with_source(error)
+        }
+        _ => broken("read", error),
     }
-    let (kind, words) = if error.is_timeout() {
-        (ErrorKind::TimedOut, "the server did not answer in time")
-    } else if error.is_connection_dropped() {
-        (ErrorKind::Unreachable, "the server closed the connection")
-    } else if error.detail() == Some(TOO_LONG) {
-        (ErrorKind::Protocol, TOO_LONG)
-    } else if error.kind() == redis::ErrorKind::Parse {
-        (ErrorKind::Protocol, "the server does not speak Redis's protocol")
-    } else {
-        return Error::new(ErrorKind::Unreachable, "read", "the connection broke").with_source(error);
-    };
-    Error::new(kind, "read", words).with_source(error)
 }
 
 /// The item of the r2d2 pool. The thread that gets a slot connects, so that errors are typed and immediate;

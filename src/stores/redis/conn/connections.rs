@@ -5,7 +5,6 @@
 //!
 //! Long because which connection carries a request, and which one serves in its place, is one decision.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::seam::{Answer, Failure, Releasing};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::{Connection, ConnectionSlots, Dialog, no_reply};
 use crate::stores::redis::conn::ledger::Ledger;
-use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
+use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection, shut_down};
 use crate::stores::redis::reply::is_forgotten;
 use crate::stores::redis::script::{Command, Prefix};
 use crate::sync::Mutex;
@@ -46,9 +45,9 @@ pub(crate) struct Connections {
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
     /// ASKING precedes each request, because the requested key has moved here ahead of its slot.
-    asking: bool,
+    pub(crate) asking: bool,
     /// The prefix of scripts that notify waiters by another command than PUBLISH.
-    publishes: Option<Prefix>,
+    pub(crate) publishes: Option<Prefix>,
 }
 
 type Shareable = (PooledConnection<ConnectionSlots>, Connection);
@@ -91,14 +90,6 @@ impl Connections {
         })
     }
 
-    pub(crate) fn publishing(self, publishes: Option<Prefix>) -> Connections {
-        Connections { publishes, ..self }
-    }
-
-    pub(crate) fn asking(self) -> Connections {
-        Connections { asking: true, ..self }
-    }
-
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn lasting(self, lifetime: crate::hosts::Lifetime) -> Connections {
         let ledger = Arc::new(Ledger::lasting(lifetime));
@@ -113,10 +104,6 @@ impl Connections {
         self.ledger.link()
     }
 
-    pub(crate) fn is_asking(&self) -> bool {
-        self.asking
-    }
-
     /// Opens the first connection, so that wrong settings fail now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
@@ -127,21 +114,29 @@ impl Connections {
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`; the caller judges it.
-    pub(crate) fn call(&self, command: Command, deadline: Moment) -> Answer<Value> {
-        let command = self.as_published(command);
-        if self.asking {
-            let replies = self.dialog(deadline, |dialog| dialog.say(&[command]))?;
-            return replies.into_iter().next().ok_or_else(no_reply);
-        }
-        let deadline = self.limited(deadline);
-        let sent = self.send(&command, deadline, |by| self.connect_shared(by))?;
-        self.reply(&command, &sent, deadline)
+    pub(crate) fn call(self: &Arc<Self>, command: Command, deadline: Moment) -> Answer<Value> {
+        self.start(command, deadline)?()
     }
 
-    pub(crate) fn start(self: &Arc<Self>, command: Command, deadline: Moment) -> Answer<Started> {
+    /// Sends one request; the result reads its reply. `Refused`: nothing was sent.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        command: Command,
+        deadline: Moment,
+    ) -> Answer<impl FnOnce() -> Answer<Value> + Send + use<>> {
         let (command, deadline) = (self.as_published(command), self.limited(deadline));
-        let sent = self.send(&command, deadline, |by| self.connect_shared(by))?;
-        Ok(Started { connections: Arc::clone(self), sent, command, deadline })
+        let sent = if self.asking {
+            // Only a connection that one thread uses can send ASKING first.
+            let replies = self.dialog(deadline, |dialog| dialog.say(std::slice::from_ref(&command)));
+            Err(replies.and_then(|mut replies| replies.pop().ok_or_else(no_reply)))
+        } else {
+            Ok(self.send(&command, deadline, |by| self.connect_shared(by))?)
+        };
+        let connections = Arc::clone(self);
+        Ok(move || match sent {
+            Ok(sent) => connections.reply(&command, &sent, deadline),
+            Err(answer) => answer,
+        })
     }
 
     fn send(
@@ -411,29 +406,6 @@ pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }
 
-pub(crate) struct Started {
-    connections: Arc<Connections>,
-    sent: Arc<Reply>,
-    command: Command,
-    deadline: Moment,
-}
-
-impl Started {
-    pub(crate) fn wait(&self) -> Answer<Value> {
-        self.connections.reply(&self.command, &self.sent, self.deadline)
-    }
-}
-
-fn shut_down() -> Error {
-    Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
-}
-
 fn timed_out(words: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", words)
-}
-
-impl fmt::Debug for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connections({})", self.address.target)
-    }
 }

@@ -8,17 +8,13 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Hosts;
 use crate::stores::redis::conn::connection::{Connection, ServerPlace, connect};
-use crate::stores::redis::reply::{
-    Expected, WRONG_PASSWORD, accepted, field, is_unknown_command, refusal, text,
-};
+use crate::stores::redis::reply::{WRONG_PASSWORD, accepted, field, is_unknown_command, refusal, text};
 use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
-/// For the version of a server without HELLO, which only the error's words need.
-const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Not `Debug`: holds the password.
 #[derive(Clone)]
@@ -55,32 +51,39 @@ pub(crate) fn open_at(
 ) -> Result<Connection> {
     let mut connection = dial(place, &login.hosts, login.write_timeout, deadline)?;
     begun(connection.stream());
-    let steps = steps(login);
+    let auth = auth(login.username.as_deref(), login.password.as_deref());
+    let select = (login.database != 0).then(|| Command::new("SELECT").arg(login.database.to_string()));
+    let name = login.client_name.as_ref().map(|name| Command::new("CLIENT").arg("SETNAME").arg(name));
     let mut bytes = Vec::new();
-    for (_, command) in &steps {
+    for command in auth.iter().chain([&Command::new("HELLO")]).chain(&select).chain(&name) {
         command.pack_into(&mut bytes);
     }
     let sent = Clock::System.now();
-    connection.send(&bytes, deadline).map_err(connecting)?;
-    for (step, _) in &steps {
-        let reply = connection.receive(deadline).map_err(connecting)?;
+    connection.send(&bytes, deadline)?;
+    let mut next = || {
+        let reply = connection.receive(deadline).map(accepted);
         if connection.origin.round_trip.is_zero() {
             connection.origin.round_trip = Clock::System.now().since(sent);
         }
-        let checked = match (step, accepted(reply)) {
-            (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, login.role, login.is_durable),
-            (HandshakeStep::Hello, Err(error)) if is_lacking(&error) => {
-                return Err(without_hello(connection, steps.len(), deadline));
-            }
-            (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
-            // The name only helps readers of CLIENT LIST, and not every user may set it.
-            (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
-            (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
-                Err(refusal(&error, Expected::Nothing))
-            }
-        };
-        checked.map_err(connecting)?;
+        reply
+    };
+    if auth.is_some() {
+        next()?.map_err(|error| auth_refused(&error))?;
     }
+    match next()? {
+        Ok(greeting) => check_server(&greeting, login.role, login.is_durable)?,
+        Err(error) if is_lacking(&error) => {
+            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
+                front of it; give the address of the server itself";
+            return Err(Error::new(ErrorKind::Unsupported, "connect", words));
+        }
+        Err(error) => return Err(refusal(&error)),
+    }
+    if select.is_some() {
+        next()?.map_err(|error| refusal(&error))?;
+    }
+    // The name only helps readers of CLIENT LIST, and not every user may set it.
+    name.map_or(Ok(()), |_| next().map(drop))?;
     Ok(connection)
 }
 
@@ -97,38 +100,14 @@ pub(crate) fn dial(
     Ok(Connection::new(stream.map_err(|error| unreachable(place, error))?))
 }
 
-#[derive(Clone, Copy)]
-enum HandshakeStep {
-    Auth,
-    Hello,
-    Select,
-    SetName,
-}
-
-fn steps(login: &Login) -> Vec<(HandshakeStep, Command)> {
-    let mut steps = Vec::with_capacity(4);
-    if let Some(auth) = auth(login.username.as_deref(), login.password.as_deref()) {
-        steps.push((HandshakeStep::Auth, auth));
-    }
-    steps.push((HandshakeStep::Hello, Command::new("HELLO")));
-    if login.database != 0 {
-        steps.push((HandshakeStep::Select, Command::new("SELECT").arg(login.database.to_string())));
-    }
-    if let Some(name) = &login.client_name {
-        steps.push((HandshakeStep::SetName, Command::new("CLIENT").arg("SETNAME").arg(name)));
-    }
-    steps
-}
-
 pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Command> {
-    // For a user name alone the password is empty: a user without a password may send any.
-    let is_known = username.is_some() || password.is_some();
-    is_known.then(|| {
-        username
-            .iter()
-            .fold(Command::new("AUTH"), |auth, name| auth.arg(*name))
-            .arg(password.unwrap_or_default())
-    })
+    let command = Command::new("AUTH");
+    match (username, password) {
+        (None, None) => None,
+        (None, Some(password)) => Some(command.arg(password)),
+        // For a user name alone the password is empty: a user without a password may send any.
+        (Some(name), password) => Some(command.arg(name).arg(password.unwrap_or_default())),
+    }
 }
 
 /// Knows the wordings of servers and of proxies.
@@ -139,45 +118,16 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
-/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many
-/// replies are owed.
-fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
-    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
-    let mut bytes = Vec::new();
-    Command::new("INFO").arg("server").pack_into(&mut bytes);
-    let mut version = None;
-    if connection.send(&bytes, deadline).is_ok() {
-        for _ in 0..steps {
-            let Ok(reply) = connection.receive(deadline) else { break };
-            version = version_in(&reply).or(version);
-        }
-    }
-    match version {
-        Some(version) if is_before(&version, OLDEST) => too_old(&version),
-        _ => {
-            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
-                front of it; give the address of the server itself";
-            Error::new(ErrorKind::Unsupported, "connect", words)
-        }
-    }
-}
-
 fn too_old(version: &str) -> Error {
     let (major, minor) = OLDEST;
     let words = format!("the server is Redis {version}; the oldest supported is {major}.{minor}");
     Error::new(ErrorKind::TooOld, "connect", words)
 }
 
-fn version_in(info: &Value) -> Option<String> {
-    let Value::BulkString(info) = info else { return None };
-    let text = String::from_utf8_lossy(info);
-    text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
-}
-
 /// Never repeats the server's words: a server that does not know AUTH repeats the password in its error.
 pub(crate) fn auth_refused(error: &ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("max number of clients")) {
-        return refusal(error, Expected::Nothing);
+        return refusal(error);
     }
     let words = match (error.code(), error.details().unwrap_or_default()) {
         ("WRONGPASS", _) => WRONG_PASSWORD,
@@ -243,10 +193,6 @@ fn unreachable(place: &ServerPlace, error: std::io::Error) -> Error {
         _ => (ErrorKind::Unreachable, format!("{place} cannot be reached: check host, port and network")),
     };
     Error::new(kind, "connect", words).with_source(error)
-}
-
-fn connecting(error: Error) -> Error {
-    error.during("connect")
 }
 
 #[cfg(test)]

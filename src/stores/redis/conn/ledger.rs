@@ -1,7 +1,6 @@
 //! Facts that a client's connections to one address share: whether the server was demoted, and which scripts
 //! it knows.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,11 +176,5 @@ impl Ledger {
         if let Some(act) = act {
             act();
         }
-    }
-}
-
-impl fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledger").field("generation", &self.generation).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read};
 
-use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
+use redis::{Value, parse_redis_value};
 
 const CHUNK: usize = 8 * 1024;
 
@@ -28,14 +28,26 @@ enum Not {
 /// Our replies have a few hundred bytes.
 const LONGEST: usize = 1024 * 1024;
 const LONGEST_NUMBER: usize = 20;
-pub(crate) const TOO_LONG: &str = "the server's reply is too long to be one of ours";
+
+/// The error of bytes that are no reply; [`unread`](super::connection::unread) knows it by its kind.
+fn no_reply(words: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, words)
+}
+
+fn too_long() -> io::Error {
+    no_reply("the server's reply is too long to be one of ours")
+}
+
+fn foreign() -> io::Error {
+    no_reply("the server does not speak Redis's protocol")
+}
 
 impl Replies {
     pub(crate) fn is_empty(&self) -> bool {
         self.used == self.bytes.len()
     }
 
-    pub(crate) fn ready(&mut self) -> RedisResult<Option<Value>> {
+    pub(crate) fn ready(&mut self) -> io::Result<Option<Value>> {
         let bytes = self.bytes.get(self.used..).unwrap_or_default();
         if self.seen == Seen::default() {
             let mut cursor = Cursor(bytes);
@@ -48,7 +60,7 @@ impl Replies {
         let reply = bytes.get(..end).unwrap_or_default();
         let value = match Cursor(reply).reply() {
             Ok(value) => value,
-            Err(_of_another_shape) => parse_redis_value(reply)?,
+            Err(_of_another_shape) => parse_redis_value(reply).map_err(|_no_reply| foreign())?,
         };
         self.seen = Seen::default();
         self.used += end;
@@ -56,7 +68,7 @@ impl Replies {
     }
 
     /// The next reply. If `from` fails, the bytes read so far are kept.
-    pub(crate) fn next(&mut self, mut from: impl Read) -> RedisResult<Value> {
+    pub(crate) fn next(&mut self, mut from: impl Read) -> io::Result<Value> {
         loop {
             if !self.is_empty()
                 && let Some(value) = self.ready()?
@@ -67,7 +79,7 @@ impl Replies {
         }
     }
 
-    pub(crate) fn fill(&mut self, mut from: impl Read) -> RedisResult<()> {
+    pub(crate) fn fill(&mut self, mut from: impl Read) -> io::Result<()> {
         self.bytes.drain(..self.used);
         self.used = 0;
         if self.bytes.len() > LONGEST {
@@ -82,7 +94,7 @@ impl Replies {
             _ => error,
         });
         match read? {
-            0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
             read => {
                 self.bytes.extend_from_slice(self.chunk.get(..read).unwrap_or_default());
                 Ok(())
@@ -108,12 +120,12 @@ impl Default for Seen {
 }
 
 impl Seen {
-    fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
+    fn end(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         while self.left > 0 {
             match self.part(bytes) {
                 Ok(()) => {}
                 Err(Not::Whole) => return Ok(None),
-                Err(Not::Ours) => return Err((ErrorKind::Parse, "not a reply").into()),
+                Err(Not::Ours) => return Err(foreign()),
                 Err(Not::TooLong) => return Err(too_long()),
             }
         }
@@ -165,10 +177,6 @@ impl Seen {
 
 fn end_of_line(bytes: &[u8]) -> Option<usize> {
     bytes.windows(2).position(|pair| pair == b"\r\n")
-}
-
-fn too_long() -> RedisError {
-    (ErrorKind::Parse, "not a reply", TOO_LONG.to_owned()).into()
 }
 
 #[derive(Clone, Copy)]
@@ -294,7 +302,7 @@ mod tests {
                 let reply = next(&mut replies, &mut from);
                 assert_eq!(reply.unwrap(), parse_redis_value(text.as_bytes()).unwrap(), "{text:?} by {step}");
             }
-            assert!(next(&mut replies, &mut from).unwrap_err().is_connection_dropped());
+            assert_eq!(next(&mut replies, &mut from).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         }
     }
 
@@ -314,7 +322,7 @@ mod tests {
             let reply = loop {
                 from.2 = true; // bytes are available at each read
                 match replies.next(&mut from) {
-                    Err(error) if error.is_timeout() => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     other => break other,
                 }
             };
@@ -331,7 +339,7 @@ mod tests {
             let text = [begins.as_bytes(), &endless].concat();
             let mut from = text.as_slice();
             let error = Replies::default().next(&mut from).unwrap_err();
-            assert_eq!(error.detail(), Some(TOO_LONG), "{begins:?}");
+            assert_eq!(error.to_string(), too_long().to_string(), "{begins:?}");
             assert!(text.len() - from.len() <= most, "{begins:?}: {} bytes", text.len() - from.len());
         }
     }
@@ -342,7 +350,7 @@ mod tests {
             ["\r\n", "\x16\x03", "hello\r\n", "*x\r\n", "$x\r\nab\r\n", "*2\r\nHTTP/1.1 400", "$1\r\nabc\r\n"]
         {
             let error = Replies::default().next(text.as_bytes()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Parse, "{text:?}: {error}");
+            assert_eq!(error.to_string(), foreign().to_string(), "{text:?}");
         }
     }
 }

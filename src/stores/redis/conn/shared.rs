@@ -53,6 +53,7 @@ pub(crate) struct SharedConnection {
     ledger: Arc<Ledger>,
 }
 
+#[derive(Default)]
 struct Out {
     open: Option<Open>,
     /// Counts connections, so that a reader notices that its own has been replaced.
@@ -82,6 +83,7 @@ struct Open {
     _slot: PooledConnection<ConnectionSlots>,
 }
 
+#[derive(Default)]
 struct Reading {
     replies: Replies,
     stream: Option<Arc<Wire>>,
@@ -111,6 +113,7 @@ pub(crate) struct Reply {
     script: Option<SentScript>,
 }
 
+#[derive(Default)]
 struct SharedState {
     outcome: Option<Answer<Value>>,
     /// Receives the outcome at once, in place of a waiting thread.
@@ -123,7 +126,7 @@ struct SharedState {
 
 impl Reply {
     fn new(deadline: Moment, take: Option<ReplySink>, script: Option<SentScript>) -> Arc<Reply> {
-        let state = SharedState { outcome: None, take, is_waited_for: false, may_read: false };
+        let state = SharedState { take, ..SharedState::default() };
         Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline, script })
     }
 
@@ -153,33 +156,13 @@ impl SharedConnection {
     }
 
     pub(crate) fn noted_in(ledger: Arc<Ledger>) -> SharedConnection {
-        let out = Out {
-            open: None,
-            epoch: 0,
-            buffer: Vec::new(),
-            is_writing: false,
-            awaited: VecDeque::new(),
-            unsent: 0,
-            has_reader: false,
-            notifying: 0,
-            used: Clock::System.now(),
-            used_before: Clock::System.now(),
-            hung_up: false,
-            is_replaced: false,
-            closed: false,
-        };
-        let reading = Reading {
-            replies: Replies::default(),
-            stream: None,
-            armed: Cell::default(),
-            epoch: 0,
-            giving: Vec::new(),
-        };
+        let now = Clock::System.now();
+        let out = Mutex::new(Out { used: now, used_before: now, ..Out::default() });
         SharedConnection {
-            out: Mutex::new(out),
+            out,
             connecting: Mutex::new(()),
             told: Condvar::new(),
-            reading: Mutex::new(reading),
+            reading: Mutex::default(),
             ledger,
         }
     }
@@ -703,7 +686,7 @@ fn unasked() -> Error {
     Error::new(ErrorKind::Protocol, "read", "the server sent what nobody asked for")
 }
 
-fn shut_down() -> Error {
+pub(super) fn shut_down() -> Error {
     Error::new(ErrorKind::ShutDown, "request", "the client was shut down")
 }
 

@@ -17,7 +17,7 @@ use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
 use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
-use crate::stores::redis::reply::{Expected, Tagged};
+use crate::stores::redis::reply::Tagged;
 use crate::stores::redis::script::{
     COUNTER, Command, LATCH_ATTEMPT, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_LEAVE,
     PERMITS_RELEASE, PERMITS_RENEW, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE, SIGNAL_ATTEMPT, SIGNAL_CHANGE,
@@ -139,7 +139,7 @@ impl RedisKind for CountedKind {
             (Permits, Counting::AskLease(id)) => by_id(claim, "ask", 0, std::slice::from_ref(id)),
             (Permits, Counting::GiveBack(id)) => {
                 let command = permits(&PERMITS_RELEASE, claim).arg(&id[..]);
-                let released = replies::released(&call.ask(command, Expected::Nothing)?, 0)?;
+                let released = replies::released(&call.ask(command)?, 0)?;
                 return Ok(Some(i64::from(matches!(released, Release::Freed { .. }))));
             }
             (_, Counting::Ask) => self.counter(claim, "ask", 0, None),
@@ -159,7 +159,7 @@ impl RedisKind for CountedKind {
             }
             (_, _by_id) => return Err(unsupported("these permits have no ids")),
         };
-        replies::counted(&call.ask(command, Expected::Nothing)?)
+        replies::counted(&call.ask(command)?)
     }
 }
 

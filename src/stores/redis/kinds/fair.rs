@@ -16,7 +16,6 @@ use crate::seam::{Answer, Claim, PLACE_LASTS, Release};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
-use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_HEAR, FAIR_RELEASE};
 use crate::time::millis;
 
@@ -33,7 +32,6 @@ impl RedisKind for FairKind {
         if claim.wants_fence {
             keys.push(keys::fence_counter(lock));
         }
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let command = FAIR_ACQUIRE.on(&keys).arg(claim.owner).arg(count).arg(millis(claim.lease));
         let command = command.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS));
         let command = command.arg(channels(lock));
@@ -52,14 +50,12 @@ impl RedisKind for FairKind {
     }
 
     fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
-        let keys = keys_of(claim.name.key());
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        Some(FAIR_HEAR.on(&keys).arg(claim.owner))
+        Some(FAIR_HEAR.on(&keys_of(claim.name.key())).arg(claim.owner))
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let command = ending(name.key(), "", 0, Duration::ZERO, "force");
-        let reply = call.ask(command, Expected::Hash)?;
+        let reply = call.ask(command)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))
     }
 }
@@ -74,7 +70,5 @@ fn keys_of(lock: &str) -> Vec<String> {
 }
 
 fn ending(lock: &str, owner: &str, left: u32, lease: Duration, way: &str) -> Command {
-    let keys = keys_of(lock);
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    FAIR_RELEASE.on(&keys).arg(owner).arg(left).arg(millis(lease)).arg(way).arg(channels(lock))
+    FAIR_RELEASE.on(&keys_of(lock)).arg(owner).arg(left).arg(millis(lease)).arg(way).arg(channels(lock))
 }

@@ -11,23 +11,16 @@ use crate::refused::Refused;
 use crate::seam::{Answer, Claim, Counting, Failure, Kind, Release, Snapshot};
 use crate::stores::redis::acks::{Acks, Grant};
 use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::keys;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::Subscriber;
-use crate::stores::redis::reply::{Expected, Tagged, tagged};
-use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW};
+use crate::stores::redis::reply::{Tagged, tagged};
+use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW, Script};
 use crate::time::{Clock, Moment, millis};
 
 /// Whether a grant is released later; false for a latch, and for a condition's notification.
 pub(crate) fn is_given_back(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
-}
-
-pub(crate) fn expected(kind: Kind) -> Expected {
-    match kind {
-        kind if kind.is_token() => Expected::Token,
-        kind if kind.is_counted() => Expected::Nothing,
-        _ => Expected::Hash,
-    }
 }
 
 pub(crate) fn is_batched(kind: Kind) -> bool {
@@ -71,8 +64,8 @@ pub(crate) struct RedisCall<'a> {
 }
 
 impl RedisCall<'_> {
-    pub(crate) fn ask(&self, command: Command, expected: Expected) -> Answer<Tagged> {
-        tagged(self.server.connections.call(command, self.deadline)?, expected)
+    pub(crate) fn ask(&self, command: Command) -> Answer<Tagged> {
+        tagged(self.server.connections.call(command, self.deadline)?)
     }
 }
 
@@ -133,10 +126,15 @@ pub(crate) trait RedisKind: Sync {
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
+    /// Adds the hash field of the owner's hold.
+    fn with_field(&self, command: Command, claim: &Claim) -> Command {
+        command.arg(claim.owner)
+    }
+
     fn grant(&self, claim: &Claim) -> Grant {
         Grant {
             lock: Arc::clone(&claim.name),
-            check: Command::new("HEXISTS").arg(claim.name.key()).arg(claim.owner),
+            check: self.with_field(Command::new("HEXISTS").arg(claim.name.key()), claim),
             expected: Value::Int(1),
             undo: self.removal(claim, 0),
         }
@@ -144,7 +142,7 @@ pub(crate) trait RedisKind: Sync {
 
     fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Answer<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
-        replies::renewed(&call.ask(command, Expected::Hash)?)
+        replies::renewed(&call.ask(command)?)
     }
 
     fn count(&self, _call: &RedisCall<'_>, _claim: &Claim, _what: &Counting) -> Answer<Option<i64>> {
@@ -153,10 +151,16 @@ pub(crate) trait RedisKind: Sync {
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         let command = INSPECT.on(&[name.key()]).arg(owner);
-        replies::inspected(&call.ask(command, Expected::Hash)?)
+        replies::inspected(&call.ask(command)?)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
+}
+
+/// A script on the lock, and on its fence counter if the claim wants a fence.
+pub(crate) fn fenced(script: &'static Script, claim: &Claim) -> Command {
+    let lock = claim.name.key();
+    if claim.wants_fence { script.on(&[lock, &keys::fence_counter(lock)]) } else { script.on(&[lock]) }
 }
 
 pub(super) fn unsupported(words: &'static str) -> Failure {

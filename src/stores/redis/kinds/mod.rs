@@ -28,12 +28,13 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-pub(crate) fn channels(claim: &Claim) -> Vec<String> {
+/// What `ask` says of each of the waiter's channels; `None` if it does for one of them.
+pub(crate) fn of_channels<T>(claim: &Claim, ask: impl FnMut(String) -> Option<T>) -> Option<Vec<T>> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };
     let releases = match (claim.listens_for, &turn) {
         (ListensFor::OwnTurn, Some(_)) => None,
         _ => kind.channel(claim),
     };
-    turn.into_iter().chain(releases).collect()
+    turn.into_iter().chain(releases).map(ask).collect()
 }

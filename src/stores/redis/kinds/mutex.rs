@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use crate::ident::LockName;
 use crate::seam::{Answer, Claim, HoldNote, QueueMode};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, fenced};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     ACQUIRE, CHECK_CACHED, Command, FORCE, HAND_OFF, HEAR, LEAVE_WAIT_QUEUE, RELEASE,
 };
@@ -29,14 +28,11 @@ impl RedisKind for MutexKind {
     }
 
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {
-        let lock = claim.name.key();
-        let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
-        let command = match &counter {
-            Some(counter) => ACQUIRE.on(&[lock, counter]),
-            None => ACQUIRE.on(&[lock]),
-        };
-        let command =
-            command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*queue_mode(claim, link));
+        let command = fenced(&ACQUIRE, claim)
+            .arg(claim.owner)
+            .arg(count)
+            .arg(millis(claim.lease))
+            .arg(&*queue_mode(claim, link));
         match &claim.note {
             // Only the first grant writes the note, which stays until the hold ends.
             Some(note) if count == 1 => saying(command, note),
@@ -62,13 +58,7 @@ impl RedisKind for MutexKind {
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
-        let lock = from.name.key();
-        let counter = to.wants_fence.then(|| keys::fence_counter(lock));
-        let command = match &counter {
-            Some(counter) => HAND_OFF.on(&[lock, counter]),
-            None => HAND_OFF.on(&[lock]),
-        };
-        let command = command.arg(from.owner).arg(to.owner).arg(millis(to.lease));
+        let command = fenced(&HAND_OFF, to).arg(from.owner).arg(to.owner).arg(millis(to.lease));
         Some(match &to.note {
             Some(note) => saying(command, note),
             None if from.has_more() => command.arg("").arg(""),
@@ -79,7 +69,7 @@ impl RedisKind for MutexKind {
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let command = FORCE.on(&[lock]).arg(keys::channel(lock));
-        replies::forced(&call.ask(command, Expected::Hash)?)
+        replies::forced(&call.ask(command)?)
     }
 }
 

@@ -1,19 +1,13 @@
 //! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson tells
 //! living readers from dead ones. Writers that go before readers are in a key that Redisson does not know.
 
-use std::sync::Arc;
-
-use redis::Value;
-
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
 use crate::seam::{Answer, Claim, PLACE_LASTS, Snapshot};
-use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{RedisCall, RedisKind};
 use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     Command, RENEW, RW_ACQUIRE, RW_FORCE, RW_HEAR, RW_INSPECT, RW_LEAVE, RW_RELEASE, RW_RENEW,
 };
@@ -67,43 +61,34 @@ impl RedisKind for RwKind {
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
-        let (lock, field, lease_ms) = (claim.name.key(), self.field(claim), millis(claim.lease));
+        let script = if self.0 == Mode::Read { &RW_RENEW } else { &RENEW };
+        let command = self.with_field(script.on(&[claim.name.key()]), claim).arg(millis(claim.lease));
         Some(match self.0 {
-            Mode::Read => {
-                RW_RENEW.on(&[lock]).arg(field).arg(lease_ms).arg(markers(&claim.name, claim.owner))
-            }
-            Mode::Write => RENEW.on(&[lock]).arg(field).arg(lease_ms),
+            Mode::Read => command.arg(markers(&claim.name, claim.owner)),
+            Mode::Write => command,
         })
     }
 
     fn check_cached(&self, claim: &Claim, _own_listeners: i64) -> Option<Command> {
-        Some(RW_HEAR.on(&[claim.name.key()]).arg(self.field(claim)).arg(millis(PLACE_LASTS)))
+        Some(self.with_field(RW_HEAR.on(&[claim.name.key()]), claim).arg(millis(PLACE_LASTS)))
     }
 
-    fn grant(&self, claim: &Claim) -> Grant {
-        let check = Command::new("HEXISTS").arg(claim.name.key()).arg(self.field(claim));
-        let (undo, lock) = (self.removal(claim, 0), Arc::clone(&claim.name));
-        Grant { lock, check, expected: Value::Int(1), undo }
+    fn with_field(&self, command: Command, claim: &Claim) -> Command {
+        match self.0 {
+            Mode::Read => command.arg(claim.owner),
+            Mode::Write => command.arg(format!("{}:write", claim.owner)),
+        }
     }
 
     fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         let command = RW_INSPECT.on(&[name.key()]).arg(word(self.0)).arg(owner).arg(markers(name, owner));
-        replies::inspected(&call.ask(command, Expected::Hash)?)
+        replies::inspected(&call.ask(command)?)
     }
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let command = RW_FORCE.on(&[lock]).arg(word(self.0)).arg(keys::rw_channel(lock));
-        replies::forced(&call.ask(command, Expected::Hash)?)
-    }
-}
-
-impl RwKind {
-    fn field(&self, claim: &Claim) -> String {
-        match self.0 {
-            Mode::Read => claim.owner.to_string(),
-            Mode::Write => format!("{}:write", claim.owner),
-        }
+        replies::forced(&call.ask(command)?)
     }
 }
 

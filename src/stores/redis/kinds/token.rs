@@ -9,7 +9,7 @@ use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, Failure, Others, Release, Snapshot};
 use crate::stores::redis::acks::Grant;
 use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
-use crate::stores::redis::reply::{Expected, Tagged, accepted, decoded, owner_text, refusal, ttl};
+use crate::stores::redis::reply::{Tagged, decoded, done, owner_text, ttl};
 use crate::stores::redis::script::{Command, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW};
 use crate::time::millis;
 
@@ -70,18 +70,14 @@ impl RedisKind for TokenKind {
             return Ok(false);
         }
         let reply = call.server.connections.call(Command::new("DEL").arg(name.key()), call.deadline)?;
-        Ok(accept(reply)? == Value::Int(1))
+        Ok(done(reply).map_err(Failure::Refused)? == Value::Int(1))
     }
 }
 
 fn look(call: &RedisCall<'_>, name: &LockName) -> Answer<(Value, Value)> {
     let commands = ["GET", "PTTL"].map(|command| Command::new(command).arg(name.key()));
     let replies = call.server.connections.dialog(call.deadline, |dialog| dialog.say(&commands))?;
-    let mut replies = replies.into_iter().map(accept);
+    let mut replies = replies.into_iter().map(|reply| done(reply).map_err(Failure::Refused));
     let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
     Ok((next()?, next()?))
-}
-
-fn accept(reply: Value) -> Answer<Value> {
-    accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Token)))
 }

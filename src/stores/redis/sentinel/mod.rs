@@ -21,9 +21,9 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::secrets::Renewable;
-use crate::stores::redis::conn::connection::{Connection, ServerPlace, TlsConfig, certificates};
+use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace, TlsConfig, certificates};
 use crate::stores::redis::conn::handshake::{auth, auth_refused, dial};
-use crate::stores::redis::reply::{Expected, accepted, field, is_unknown_command, refusal, text};
+use crate::stores::redis::reply::{accepted, field, is_unknown_command, refusal, text};
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
@@ -73,7 +73,7 @@ impl Access {
 struct KnownMaster {
     master: Option<Master>,
     /// Connections to masters, each with the node that it leads to.
-    open: Vec<(SentinelNode, Weak<Wire>)>,
+    open: Vec<(Endpoint, Weak<Wire>)>,
     /// Since when more than half of the Sentinels have named only older masters.
     older_since: Option<Moment>,
     /// Until this time a Sentinel may be promoting another server.
@@ -83,13 +83,7 @@ struct KnownMaster {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Master {
     epoch: u64,
-    node: SentinelNode,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct SentinelNode {
-    host: String,
-    port: u16,
+    node: Endpoint,
 }
 
 impl Sentinels {
@@ -146,17 +140,17 @@ impl Sentinels {
                 Ok(master) => master,
                 Err(error) => return Err(error.or_answer(before)),
             };
-            let SentinelNode { host, port } = &master.node;
+            let Endpoint { host, port } = master.node.clone();
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
             // Registered before anything is sent, so that a switch also ends a connection to a hung master.
-            let place = ServerPlace::Tcp { host: Host::named(host), port: *port, tls: None };
+            let place = ServerPlace::Tcp { host, port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
             let words =
-                format!("the Sentinels name {host}:{port} as master {}: {}", self.name, error.detail());
+                format!("the Sentinels name {} as master {}: {}", master.node, self.name, error.detail());
             let error = Error::new(error.kind(), "connect", words).with_source(error).or_answer(before);
             if !error.is_retryable() || Clock::System.now().plus(PAUSE) >= deadline {
                 return Err(error);
@@ -228,9 +222,9 @@ impl Sentinels {
         if self.learn(&newest) {
             return Ok(newest);
         }
-        let Master { epoch, node: SentinelNode { host, port } } = newest;
+        let Master { epoch, node } = newest;
         let words = format!(
-            "the Sentinels that answered name {host}:{port} as master {} (epoch {epoch}), but the client \
+            "the Sentinels that answered name {node} as master {} (epoch {epoch}), but the client \
                 knows a newer master: check the other Sentinels",
             self.name
         );
@@ -296,7 +290,7 @@ impl Sentinels {
                 let words = "the server is no Sentinel, but keeps data: give a URL that begins with redis://";
                 return Error::new(ErrorKind::Unsupported, "connect", words);
             }
-            refusal(&error, Expected::Nothing)
+            refusal(&error)
         };
         let node = match accepted(node).map_err(refused)? {
             Value::Array(node) => node,
@@ -314,7 +308,7 @@ impl Sentinels {
         let (Some((host, port)), Some(epoch)) = (node, epoch) else {
             return Err(Error::new(ErrorKind::Protocol, "connect", "the answer is not a Sentinel's"));
         };
-        Ok(Master { epoch, node: SentinelNode { host: host.to_owned(), port } })
+        Ok(Master { epoch, node: Endpoint { host: Host::named(host), port } })
     }
 
     /// The next reply; the Sentinel's messages may come before it.
@@ -379,7 +373,7 @@ impl Sentinels {
     }
 
     /// Registers the connection: it is ended as soon as another master is known, perhaps at once.
-    fn register(&self, node: &SentinelNode, stream: &Arc<Wire>) {
+    fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
         if is_replaced || known.promoting_until.is_some() {
@@ -400,7 +394,7 @@ impl Sentinels {
 }
 
 impl KnownMaster {
-    fn end_connections(&mut self, is_kept: impl Fn(&SentinelNode) -> bool) {
+    fn end_connections(&mut self, is_kept: impl Fn(&Endpoint) -> bool) {
         self.open.retain(|(node, stream)| {
             let is_kept = is_kept(node);
             if let (false, Some(stream)) = (is_kept, stream.upgrade()) {
@@ -474,7 +468,7 @@ mod tests {
     }
 
     fn master(epoch: u64, host: &str) -> Master {
-        Master { epoch, node: SentinelNode { host: host.to_owned(), port: 1 } }
+        Master { epoch, node: Endpoint { host: Host::named(host), port: 1 } }
     }
 
     fn connection() -> (Arc<Wire>, UnixStream) {
@@ -571,7 +565,7 @@ mod tests {
         let at = |seconds| Clock::System.after(Duration::from_secs(seconds));
         assert!(sentinels.learn(&master(4, "a")));
         let older = [master(0, "b"), master(0, "b")];
-        let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.clone();
+        let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.name().to_owned();
         sentinels.learn_from_all(&older, at(0));
         sentinels.learn_from_all(&older[..1], at(5)); // not more than half: the time begins again
         sentinels.learn_from_all(&older, at(6));

@@ -12,7 +12,7 @@ use redis::Value;
 use crate::error::Result;
 use crate::park::{Parker, Service};
 use crate::stores::redis::conn::connection::{Connection, ServerPlace};
-use crate::stores::redis::reply::{Expected, accepted, refusal};
+use crate::stores::redis::reply::done;
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::{CHANNELS, Sentinels};
 use crate::sync::Mutex;
@@ -114,7 +114,7 @@ impl MonitorShared {
         // Registered before anything is sent, so that `close` does not wait for a silent Sentinel.
         let mut connection =
             self.sentinels.greet(place, &commands, deadline, |stream| self.register(stream))?;
-        accepted(connection.receive(deadline)?).map_err(|error| refusal(&error, Expected::Nothing))?;
+        done(connection.receive(deadline)?)?;
         for _ in CHANNELS {
             // Confirmed or refused: without a subscription the monitor still asks the Sentinel each second.
             let _either: Value = connection.receive(deadline)?;

@@ -60,7 +60,7 @@ fn every_connection_leaves_a_demoted_server() {
     store.attempt(&held, 1, soon()).granted();
     assert!(store.renew(std::slice::from_ref(&held), soon()).remove(0).done());
     let _subscription = store.listen(&heard, &Waker::default()).unwrap();
-    let channels = kinds::channels(&heard);
+    let channels = kinds::of_channels(&heard, Some).unwrap();
     let listeners = |server: &Server| {
         let of = |channel: &String| server.run(&["PUBSUB", "NUMSUB", channel]);
         let counts =
@@ -85,8 +85,8 @@ fn old_connections_are_replaced_without_a_lost_answer() {
     let server = Server::start(&[]);
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let lifetime = Lifetime { age: Duration::from_millis(20), idle: LONG };
-    let connections =
-        Connections::new(address, 1, Duration::from_secs(10), maintenance()).unwrap().lasting(lifetime);
+    let connections = Connections::new(address, 1, Duration::from_secs(10), maintenance()).unwrap();
+    let connections = Arc::new(connections.lasting(lifetime));
     let opened = || {
         let info = server.text(&["INFO", "stats"]).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
@@ -143,8 +143,8 @@ fn an_old_connection_serves_without_a_new_one() {
     });
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
     let lifetime = Lifetime { age: LONG, idle: Duration::ZERO };
-    let connections =
-        Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(lifetime);
+    let connections = Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap();
+    let connections = Arc::new(connections.lasting(lifetime));
     let command = Command::new("INCR").arg("n");
     for _ in 0..2 {
         assert!(connections.call(command.clone(), soon()).is_ok());

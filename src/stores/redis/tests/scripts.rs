@@ -319,8 +319,9 @@ fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
 /// The server commands that acquiring a lock runs, and those that releasing runs.
 fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>; 2] {
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
-    let connections =
-        Connections::new(address, 1, Duration::from_secs(3), maintenance()).unwrap().publishing(publish_mode);
+    let mut connections = Connections::new(address, 1, Duration::from_secs(3), maintenance()).unwrap();
+    connections.publishes = publish_mode;
+    let connections = Arc::new(connections);
     let me = claim(Kind::Mutex, "lk", 30_000);
     let kind = kinds::of(me.kind);
     let commands = [kind.acquisition(&me, 1, 0), kind.removal(&me, 0)].map(|command| {

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::prelude::*;
+use crate::seam::hub::Hub;
 use crate::seam::subscription::Subscription;
-use crate::stores::redis::pubsub::PLAIN;
-use crate::stores::redis::pubsub::Subscriber;
+use crate::stores::redis::pubsub::{PLAIN, RedisPubSub, Subscriber};
 use crate::stores::redis::tests::harness::wakeups;
 
 const CHANNEL: &str = "redisson_lock__channel:{lk}";
@@ -291,8 +291,9 @@ impl Drop for Subscribes {
 }
 
 fn subscriber(options: &ServerOptions, linger: Duration, silence: Duration) -> Subscribes {
-    let (address, reporter) = (Arc::new(RedisAddress::new(options).unwrap()), Arc::new(Reporter::new(None)));
-    Subscribes(Subscriber::of(address, reporter, linger, silence, &[PLAIN]))
+    let address = Arc::new(RedisAddress::new(options).unwrap());
+    let protocol = RedisPubSub { address, silence, modes: &[PLAIN] };
+    Subscribes(Hub::new(protocol, Some(Arc::new(Reporter::new(None))), linger))
 }
 
 /// A subscriber on this server, which gives a connection up after `silence`, and its listener.
