@@ -141,7 +141,7 @@ fn a_hang_up_of_the_server_is_reported_once() {
     // Silence is no hang-up.
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
-    let reply = send(shared, connection, deadline, None);
+    let reply = send(&shared, connection, deadline, None);
     shared.wait(&reply).unwrap_err();
     assert!(!shared.hung_up());
 }
@@ -215,7 +215,7 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         reader.join().unwrap().unwrap_err();
     });
     let (two, mut server) = first(&shared, &pool);
-    is_answered(shared, &two, &mut server, 2);
+    is_answered(&shared, &two, &mut server, 2);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_late_give_up_spares_the_next_connection() {
     shared.wait(&one).unwrap_err();
     let (two, mut server) = first(&shared, &pool);
     shared.give_up(&one);
-    is_answered(shared, &two, &mut server, 2);
+    is_answered(&shared, &two, &mut server, 2);
 }
 
 #[test]
