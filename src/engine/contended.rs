@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::HoldCaching;
 use crate::seam::{Family, Kind};
+use crate::sync::atomic::Ordering;
 
 impl Engine {
     pub(crate) fn can_hear(
@@ -45,12 +46,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::Resource, action, words));
         };
         callback.into_iter().for_each(|callback| hold.on_contended(callback, &self.reporter));
-        if hold.begin_hearing() {
+        if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
             // The hold is marked first: `LocalLock::watch` ends a subscription that no hold needs.
-            hold.local().state().hear(hold.serial(), now);
+            hold.local().state().hear(hold.serial, now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
         }

@@ -386,7 +386,7 @@ impl Permit {
             return Vec::new();
         }
         let id = |index| format!("{:032x}", u128::from_be_bytes(hold.owner().permit(index)));
-        (0..hold.units()).map(id).collect()
+        (0..hold.claim().units).map(id).collect()
     }
 
     /// Ends this value and the renewals without a release, if other code releases the permits.

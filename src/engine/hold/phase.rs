@@ -25,10 +25,10 @@ use crate::time::Moment;
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
-const EXPIRED: u8 = 2;
-const GONE: u8 = 3;
-const SHUT_DOWN: u8 = 4;
-const TOO_LONG: u8 = 5;
+/// The first of the phases of a loss: `EXPIRED`, `GONE`, `SHUT_DOWN`, `TOO_LONG`.
+const LOST: u8 = 2;
+const LOSSES: [LossReason; 4] =
+    [LossReason::Expired, LossReason::Gone, LossReason::ShutDown, LossReason::HeldTooLong];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -57,18 +57,9 @@ impl Phase {
         self.stage() == RELEASING
     }
 
-    pub(super) fn is_unused(&self) -> bool {
-        self.unused() != 0
-    }
-
     pub(super) fn loss(&self) -> Option<LossReason> {
-        match self.stage() {
-            EXPIRED => Some(LossReason::Expired),
-            GONE => Some(LossReason::Gone),
-            SHUT_DOWN => Some(LossReason::ShutDown),
-            TOO_LONG => Some(LossReason::HeldTooLong),
-            _live_or_releasing => None,
-        }
+        let place = self.stage().checked_sub(LOST)?;
+        LOSSES.get(usize::from(place)).copied()
     }
 
     /// Sets the phase that threads read without the mutex. Called under the lock's mutex, as all changes.
@@ -90,22 +81,14 @@ impl Phase {
             _lost => false,
         };
         if is_possible {
-            self.0.store(lost(reason) | self.unused(), Ordering::SeqCst);
+            let phase = (LOST..).zip(LOSSES).find(|(_, one)| *one == reason).map_or(LOST, |(phase, _)| phase);
+            self.0.store(phase | self.unused(), Ordering::SeqCst);
         }
         is_possible
     }
 
-    fn unused(&self) -> u8 {
+    pub(super) fn unused(&self) -> u8 {
         self.0.load(Ordering::SeqCst) & UNUSED
-    }
-}
-
-fn lost(reason: LossReason) -> u8 {
-    match reason {
-        LossReason::Expired => EXPIRED,
-        LossReason::Gone => GONE,
-        LossReason::ShutDown => SHUT_DOWN,
-        LossReason::HeldTooLong => TOO_LONG,
     }
 }
 
