@@ -52,7 +52,7 @@ impl Hash for LockKey {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>>>,
-    pub(crate) timer_table: Mutex<TimerTable<LocalLock>>,
+    pub(crate) timer_table: Mutex<TimerTable>,
     pub(crate) grants: AtomicU64,
 }
 
@@ -377,18 +377,12 @@ impl Drop for QueuePlace {
 /// finds out.
 ///
 /// Keyed by moment, and by the lock's address, which tells locks of the same moment apart.
-#[derive(Debug)]
-pub(crate) struct TimerTable<L>(BTreeMap<(Moment, usize), Weak<L>>);
+#[derive(Debug, Default)]
+pub(crate) struct TimerTable(BTreeMap<(Moment, usize), Weak<LocalLock>>);
 
-impl<L> Default for TimerTable<L> {
-    fn default() -> TimerTable<L> {
-        TimerTable(BTreeMap::new())
-    }
-}
-
-impl<L> TimerTable<L> {
+impl TimerTable {
     /// Moves the entry of a lock from `at`. The caller has locked the lock.
-    pub(crate) fn put(&mut self, local: &Arc<L>, at: &mut Option<Moment>, next: Option<Moment>) {
+    pub(crate) fn put(&mut self, local: &Arc<LocalLock>, at: &mut Option<Moment>, next: Option<Moment>) {
         self.remove(&**local, *at);
         if let Some(next) = next {
             self.0.insert((next, Arc::as_ptr(local).addr()), Arc::downgrade(local));
@@ -396,12 +390,12 @@ impl<L> TimerTable<L> {
         *at = next;
     }
 
-    pub(crate) fn remove(&mut self, local: *const L, at: Option<Moment>) {
+    pub(crate) fn remove(&mut self, local: *const LocalLock, at: Option<Moment>) {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
     /// Takes out up to `most` locks that are due at `by`. `LocalLock::look_in_time` puts each back.
-    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<L>> {
+    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
         let mut due = Vec::new();
         while due.len() < most
             && let Some(first) = self.0.first_entry()
@@ -412,7 +406,7 @@ impl<L> TimerTable<L> {
         due
     }
 
-    pub(crate) fn first(&self) -> Option<(Moment, Weak<L>)> {
+    pub(crate) fn first(&self) -> Option<(Moment, Weak<LocalLock>)> {
         self.0.first_key_value().map(|((at, _), local)| (*at, Weak::clone(local)))
     }
 }

@@ -141,7 +141,7 @@ pub(crate) enum Withdrawn {
     Given,
 }
 
-impl<H, W> Default for Machine<H, W> {
+impl<H, W: Default> Default for Machine<H, W> {
     fn default() -> Machine<H, W> {
         Machine {
             holds: Vec::new(),
