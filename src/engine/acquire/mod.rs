@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, RETRY_PAUSE, RetryBudget, interrupted};
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Listener};
 use crate::engine::lock::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMarker, unbound_number};
@@ -195,7 +195,7 @@ impl Engine {
                 core.clean_up(claim, until, now);
             }
         };
-        writing.on_lost(Box::new(end), &self.reporter);
+        writing.listen(Listener::OnLost(Box::new(end)), &self.reporter);
         self.watch(&writing);
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
-pub(crate) use crate::engine::hold::phase::{List, OnContended, Standing};
+pub(crate) use crate::engine::hold::phase::{Listener, OnContended, Standing};
 use crate::engine::hold::phase::{Listeners, Phase};
 use crate::engine::lock::{Handle, HoldState, Stage};
 use crate::engine::pace::{at_risk, renewal_slack};

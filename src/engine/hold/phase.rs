@@ -12,6 +12,7 @@
 //!
 //! The last four are final.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -106,12 +107,35 @@ pub(super) struct Listeners {
 }
 
 #[derive(Default)]
-pub(crate) struct List {
+pub(super) struct List {
     /// Whether the listeners are for the hold that follows this one.
     pub(super) are_kept: bool,
-    pub(crate) callbacks: Vec<OnLost>,
-    pub(crate) senders: Vec<Sender<Loss>>,
-    pub(crate) contended: Vec<OnContended>,
+    /// Channels come before callbacks, which may hang.
+    pub(super) listeners: VecDeque<Listener>,
+}
+
+pub(crate) enum Listener {
+    /// A channel that gets the loss, if there is one, and is dropped when the hold ends.
+    Channel(Sender<Loss>),
+    /// Runs when the hold is lost.
+    OnLost(OnLost),
+    /// Runs whenever others want the lock, as long as the hold stands.
+    OnContended(OnContended),
+}
+
+impl Listener {
+    /// The hold has ended, by this loss or by a release. Callbacks may own the client, so they are dropped
+    /// where they would have run.
+    pub(super) fn end(self, loss: Option<&Loss>, reporter: &Reporter) {
+        match (self, loss.cloned()) {
+            (Listener::Channel(_), None) => {}
+            // There is room for one; nobody may be listening any more.
+            (Listener::Channel(sender), Some(loss)) => drop(sender.try_send(loss)),
+            (Listener::OnLost(callback), Some(loss)) => reporter.run_later(move || callback(&loss)),
+            (Listener::OnLost(callback), None) => reporter.drop_later(callback),
+            (Listener::OnContended(callback), _) => reporter.run_later(move || drop(callback)),
+        }
+    }
 }
 
 impl Listeners {
@@ -120,22 +144,15 @@ impl Listeners {
     }
 
     /// Takes the listeners out, unless they are to `stay` for the hold that follows.
-    pub(super) fn take(&self, stay: bool) -> List {
+    pub(super) fn take(&self, stay: bool) -> VecDeque<Listener> {
         if !self.is_any() {
-            return List::default();
+            return VecDeque::new();
         }
         let mut list = self.list.lock();
         if stay && list.are_kept {
-            return List::default();
+            return VecDeque::new();
         }
         self.are_there.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *list)
-    }
-}
-
-/// Callbacks may own the client, so they are dropped where they would have run.
-pub(super) fn forget(contended: Vec<OnContended>, reporter: &Reporter) {
-    if !contended.is_empty() {
-        reporter.run_later(move || drop(contended));
+        std::mem::take(&mut *list).listeners
     }
 }
