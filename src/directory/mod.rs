@@ -80,9 +80,6 @@ pub struct ClientInfo {
     pub uses: Vec<LockUse>,
     /// Number of further holds and waits.
     pub unlisted: u64,
-    /// Whether the entry lacks waits that may be part of a deadlock, or holds of their threads.
-    #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) is_cut: bool,
 }
 
 /// A hold or a wait of a client; see [`ClientInfo::uses`].
@@ -172,7 +169,6 @@ impl ClientInfo {
             by_this_client: true,
             uses: Vec::new(),
             unlisted: 0,
-            is_cut: false,
         }
     }
 
@@ -194,7 +190,6 @@ impl ClientInfo {
         lines.add("lease_ms", millis(lease));
         lines.add("age_ms", millis(self.age));
         lines.add("unlisted", self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX)));
-        lines.mark("cut", self.is_cut);
         for one in self.uses.iter().filter(is_short) {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
@@ -261,7 +256,6 @@ impl ClientInfo {
             by_this_client: false,
             uses: uses.collect(),
             unlisted: entry.number("unlisted").unwrap_or(0),
-            is_cut: entry.is("cut"),
         })
     }
 

@@ -25,14 +25,9 @@ pub(crate) struct BatchItem<'a> {
     pub(crate) want: AcquireCall<'a>,
 }
 
-#[derive(Debug)]
-pub(crate) enum BatchAnswer {
-    Granted(Granted),
-    Busy,
-    /// The request for several locks was refused; a request for this lock alone may succeed.
-    Unasked,
-    Failed(Error),
-}
+/// The outcome of one lock: granted, busy (`Ok(None)`), or failed. `None`: the request for several locks was
+/// refused; a request for this lock alone may succeed.
+pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Asks once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`, without waiting: each
 /// request grants all its locks or none, also locks that are reserved for other clients.
@@ -45,8 +40,10 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
-    let asked: Vec<BatchRequest<'_>> =
-        groups.into_iter().map(|group| BatchRequest::send(group, or_none, &thread, &mut came)).collect();
+    let asked: Vec<BatchRequest<'_>> = groups
+        .into_iter()
+        .filter_map(|group| BatchRequest::send(group, or_none, &thread, &mut came))
+        .collect();
     for asked in asked {
         asked.read(&mut came);
     }
@@ -90,21 +87,17 @@ impl<'a> BatchRequest<'a> {
         or_none: bool,
         thread: &'a Arc<ThreadMarker>,
         came: &mut Vec<(usize, BatchAnswer)>,
-    ) -> BatchRequest<'a> {
+    ) -> Option<BatchRequest<'a>> {
+        let (_, BatchItem { engine, .. }) = *group.first()?;
+        let capabilities = engine.store.capabilities();
         // A group's request and an earlier release of one of its locks go over different connections. The
         // release may arrive later and must not free this hold, so the group has a new owner number.
         let number = (group.len() > 1).then(unbound_number);
-        let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
-        for (place, BatchItem { engine, want }) in group {
+        for (place, BatchItem { want, .. }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let capabilities = engine.store.capabilities();
                 let waiting = Waiting::new(engine, capabilities, want, asked, thread, engine.clock.now());
-                let waiting = waiting.asking_once(or_none);
-                let mut waiting = match number {
-                    Some(number) => waiting.under(number),
-                    None => waiting,
-                };
+                let mut waiting = waiting.asking_once(or_none, number);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {
@@ -112,41 +105,32 @@ impl<'a> BatchRequest<'a> {
                     members.push((place, waiting, claim.clone()));
                     claims.push(claim);
                 }
-                Err(error) => {
-                    came.push((place, BatchAnswer::Failed(error.during(want.action).on(want.name.given()))));
-                }
+                Err(error) => came.push((place, Some(Err(error.during(want.action).on(want.name.given()))))),
             }
         }
-        let sent = engine.map_or(Moment::NEVER, |engine| engine.clock.now());
-        let batches = engine.and_then(|engine| engine.store.capabilities().batches);
-        let answers: Answers<Option<Vec<Answer<Attempt>>>> = match (engine, batches, &*claims) {
-            (Some(engine), Some(batches), [_, ..]) if number.is_some() => {
-                let pending = batches.begin_attempts(&claims, or_none, engine.one_command());
-                let count = claims.len();
+        let (sent, deadline) = (engine.clock.now(), engine.one_command());
+        let answers: Answers<Option<Vec<Answer<Attempt>>>> = match (capabilities.batches, &*claims) {
+            (Some(batches), [_, ..]) if number.is_some() => {
+                let (pending, count) = (batches.begin_attempts(&claims, or_none, deadline), claims.len());
                 Box::new(move || for_each(pending.wait(), count))
             }
-            (Some(engine), _, [claim]) => {
-                let pending = begin_attempt(&*engine.store, claim, 1, engine.one_command());
+            (_, [claim]) => {
+                let pending = begin_attempt(&*engine.store, claim, 1, deadline);
                 Box::new(move || Some(vec![pending.wait()]))
             }
             _ => Box::new(|| None),
         };
-        BatchRequest { sent, members, answers }
+        Some(BatchRequest { sent, members, answers })
     }
 
     fn read(self, came: &mut Vec<(usize, BatchAnswer)>) {
         let BatchRequest { sent, members, answers } = self;
         let Some(answers) = answers() else {
-            came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
+            came.extend(members.into_iter().map(|(place, ..)| (place, None)));
             return;
         };
         for ((place, mut waiting, claim), answer) in members.into_iter().zip(answers) {
-            let outcome = match waiting.came(claim, sent, answer) {
-                Ok(Some(entered)) => BatchAnswer::Granted(entered),
-                Ok(None) => BatchAnswer::Busy,
-                Err(error) => BatchAnswer::Failed(error),
-            };
-            came.push((place, outcome));
+            came.push((place, Some(waiting.came(claim, sent, answer))));
         }
     }
 }
@@ -243,7 +227,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
                 answer @ Ok(_) => {
                     let give_up = Moment::NEVER; // the release is not repeated
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
-                    note(one.engine.released(action, &one.hold, left, ended));
+                    note(one.engine.released(action, &one.hold, left, ended, None));
                 }
                 // Only a release of each by itself shows which of several was refused.
                 Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
@@ -255,10 +239,10 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
     for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
         let ended = engine.send_release(&hold, left, give_up, first);
-        note(engine.released(action, &hold, left, ended));
+        note(engine.released(action, &hold, left, ended, None));
     }
     for (LevelRelease { engine, hold, .. }, result, begun) in over {
-        note(engine.handed_off(action, &hold, engine.wait_for_handoff(&result), begun));
+        note(engine.handed_off(action, &hold, &result, begun));
     }
     outcome
 }
@@ -271,15 +255,11 @@ impl LevelRelease {
         let Some(ended) = hold.local().end(hold, *level, |_| None, begun) else {
             return Err(engine.no_level(action, hold));
         };
-        let left = ended.left;
         let Some(next) = engine.still_held(hold, ended.then, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
-        let result = HandoffResult::default();
-        if left == 0 && engine.start_handoff(hold, next, begun, || result.releaser()).is_none() {
-            return Ok(Ending::Handoff(result, begun));
-        }
-        Ok(Ending::Left(left))
+        let result = engine.hand_off(hold, next, begun);
+        Ok(result.map_or(Ending::Left(ended.left), |result| Ending::Handoff(result, begun)))
     }
 }
 

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::hold::{Hold, List, LocalLock, OnContended};
+use crate::engine::hold::{Hold, Listener, LocalLock, OnContended};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::HoldCaching;
 use crate::seam::{Family, Kind};
+use crate::sync::atomic::Ordering;
 
 impl Engine {
     pub(crate) fn can_hear(
@@ -44,13 +45,15 @@ impl Engine {
             let words = "the system could not start a thread";
             return Err(Error::new(ErrorKind::Resource, action, words));
         };
-        callback.into_iter().for_each(|callback| hold.on_contended(callback, &self.reporter));
-        if hold.begin_hearing() {
+        callback
+            .into_iter()
+            .for_each(|callback| hold.listen(Listener::OnContended(callback), &self.reporter));
+        if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
             // The hold is marked first: `LocalLock::watch` ends a subscription that no hold needs.
-            hold.local().state().hear(hold.serial(), now);
+            hold.local().state().hear(hold.serial, now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
         }
@@ -60,12 +63,14 @@ impl Engine {
 
     /// Moves the listeners of a hold that ended by release to the next hold of its guard.
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
-        let List { callbacks, senders, contended, .. } = ended.take_listeners();
-        callbacks.into_iter().for_each(|callback| next.on_lost(callback, &self.reporter));
-        senders.into_iter().for_each(|sender| next.send_loss(sender));
-        for callback in contended {
-            // The store has had such a hold, so the next one is refused only for want of memory.
-            drop(self.hear_contenders(action, next, Some(callback)));
+        for listener in ended.take_listeners() {
+            match listener {
+                // The store has had such a hold, so the next one is refused only for want of memory.
+                Listener::OnContended(callback) => {
+                    drop(self.hear_contenders(action, next, Some(callback)));
+                }
+                other => next.listen(other, &self.reporter),
+            }
         }
     }
 

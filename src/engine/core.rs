@@ -1,7 +1,6 @@
 //! The parts that a client's threads work with: its store, the calls under way, and the work that any thread
 //! leaves to others: claims in doubt, holds to renew, and moments to check by.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::pace::{POLL_COMPLETIONS_EVERY, renewal_period};
+use crate::engine::pace::POLL_COMPLETIONS_EVERY;
 use crate::engine::registry::Registry;
 use crate::engine::store::Unopened;
 use crate::engine::stuck::{PublishedWaits, Stuck};
@@ -21,7 +20,7 @@ use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service, ServiceWaker};
 use crate::seam::{Claim, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, OnceLock, Waker, thread_local};
+use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
 /// The state that a client's threads, its callers and readers of its answers share. A core keeps no client
@@ -34,15 +33,14 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) calls: Arc<Calls>,
     pub(crate) reporter: Arc<Reporter>,
-    pub(crate) announcer: Arc<Announcer>,
+    pub(crate) announcer: Announcer,
     pub(crate) published_waits: PublishedWaits,
     pub(crate) watchdog: Service,
     pub(crate) timer: Service,
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
-    /// Until this moment, as `Moment::nanos`, one lost hold makes the watchdog renew all: a connection has
-    /// ended, and only a sample was renewed.
-    pub(crate) sampled_until: AtomicU64,
+    /// A connection has ended, and only a sample was renewed: one lost hold makes the watchdog renew all.
+    pub(crate) is_sampled: AtomicBool,
 }
 
 impl Core {
@@ -63,13 +61,13 @@ impl Core {
             registry: Registry::default(),
             calls: Arc::default(),
             reporter,
-            announcer: Arc::new(Announcer::new(id, &options, &clock)),
+            announcer: Announcer::new(id, &options, &clock),
             published_waits: PublishedWaits::new(options.detect_deadlocks_after),
             watchdog,
             timer,
             cache_thread: CacheThread::default(),
             inbox: Mutex::default(),
-            sampled_until: AtomicU64::new(0),
+            is_sampled: AtomicBool::new(false),
             options,
             clock,
         };
@@ -180,10 +178,7 @@ impl Core {
     /// is lost, all are renewed (see `Round::renew`).
     pub(crate) fn renew_some(&self, now: Moment) {
         let (some, has_more) = sample(self.registry.renewed(now));
-        if has_more {
-            let until = now.plus(renewal_period(self.options.lease)).nanos();
-            self.sampled_until.store(until, Ordering::SeqCst);
-        }
+        self.is_sampled.store(has_more, Ordering::SeqCst);
         self.renew(some, now);
     }
 }
@@ -206,7 +201,7 @@ pub(crate) struct Ended {
 
 impl CacheThread {
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
-        if lock.begin_watch() {
+        if !lock.is_watched.swap(true, Ordering::SeqCst) {
             // The lock is listed before the thread is woken, which then reads the list.
             self.locks.lock().push(Arc::clone(lock));
         }
@@ -260,31 +255,14 @@ pub(crate) struct Calls {
 
 /// A call is under way until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Call {
-    calls: Arc<Calls>,
-    /// The call is listed among those of its thread, and is dropped on that thread.
-    is_of_thread: bool,
-}
-
-thread_local! {
-    /// For each call that this thread is in: the memory address of its client's [`Calls`].
-    static OF_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
+pub(crate) struct Call(Arc<Calls>);
 
 impl Calls {
     /// Counts a call. A thread that asks checks afterwards whether the client [ended](Self::is_closed); if
     /// not, the end waits for this call. Pairs with `close`, which comes before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let address = Arc::as_ptr(self).addr();
-        let is_of_thread = OF_THREAD.try_with(|calls| calls.borrow_mut().push(address)).is_ok();
-        Call { calls: Arc::clone(self), is_of_thread }
-    }
-
-    /// Whether an observer runs here within a call of this client, so that a wait for all calls would hang.
-    pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
-        let address = Arc::as_ptr(self).addr();
-        OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
+        Call(Arc::clone(self))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -313,33 +291,11 @@ impl Calls {
     }
 }
 
-impl Call {
-    /// Removes the call from the thread's list: another thread may end it.
-    pub(crate) fn detached(mut self) -> Call {
-        self.leave_thread();
-        self
-    }
-
-    fn leave_thread(&mut self) {
-        if std::mem::take(&mut self.is_of_thread) {
-            let address = Arc::as_ptr(&self.calls).addr();
-            let remove = |calls: &RefCell<Vec<usize>>| {
-                let mut calls = calls.borrow_mut();
-                if let Some(at) = calls.iter().rposition(|other| *other == address) {
-                    calls.swap_remove(at);
-                }
-            };
-            OF_THREAD.try_with(remove).unwrap_or_default(); // an error: the thread is ending, and its list is gone
-        }
-    }
-}
-
 impl Drop for Call {
     fn drop(&mut self) {
-        self.leave_thread();
-        if self.calls.under_way.fetch_sub(1, Ordering::SeqCst) == 1
-            && self.calls.is_closed()
-            && let Some(waker) = &*self.calls.waker.lock()
+        if self.0.under_way.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.0.is_closed()
+            && let Some(waker) = &*self.0.waker.lock()
         {
             waker.wake();
         }
@@ -459,20 +415,4 @@ fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {
         chosen.append(&mut holds);
     }
     (chosen, has_more)
-}
-
-#[cfg(not(leasehold_shuttle))]
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ending_a_call_leaves_other_clients_calls_open() {
-        let (one, other) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
-        let (first, second) = (one.begin(), other.begin());
-        drop(first);
-        assert!(!one.is_caller_in_one() && other.is_caller_in_one());
-        drop(second.detached());
-        assert!(!other.is_caller_in_one());
-    }
 }

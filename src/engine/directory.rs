@@ -5,7 +5,6 @@
 //! lease at most.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
@@ -41,12 +40,11 @@ pub(crate) struct Announcer {
     /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off.
     due: AtomicU64,
     refused: Refused,
-    is_wanted: AtomicBool,
+    pub(crate) is_wanted: AtomicBool,
     is_written: AtomicBool,
-    is_under_way: AtomicBool,
 }
 
-/// The outcome of writing an entry with waits that others may rely on.
+/// The outcome of writing an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posting {
     Done,
@@ -67,7 +65,6 @@ impl Announcer {
             refused: Refused::default(),
             is_wanted: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
-            is_under_way: AtomicBool::new(false),
         }
     }
 
@@ -84,31 +81,6 @@ impl Announcer {
         self.is_on() && !self.refused.stands(|| now)
     }
 
-    /// Runs on the watchdog: writes the entry if wanted; the next try is no sooner than the next round.
-    pub(crate) fn write(
-        self: &Arc<Announcer>,
-        store: &dyn Store,
-        registry: &Registry,
-        now: Moment,
-        deadline: Moment,
-    ) {
-        if !self.is_wanted.load(Ordering::SeqCst) {
-            self.end(store, now, deadline);
-            return;
-        }
-        self.postpone(now);
-        let Some(directory) = store.capabilities().directory else { return };
-        let text = self.own(registry, now).written(self.lease);
-        self.is_written.store(true, Ordering::SeqCst);
-        self.is_under_way.store(true, Ordering::SeqCst);
-        let announcer = Arc::clone(self);
-        let done = move |answer| {
-            announcer.note(&answer, now);
-            announcer.is_under_way.store(false, Ordering::SeqCst);
-        };
-        directory.write(self.id, &text, self.lease, deadline, Box::new(done));
-    }
-
     /// Remembers a refusal for a while: the server would log each refused try.
     fn note(&self, answer: &Answer<()>, now: Moment) {
         let is_of_rights = |error: &Error| {
@@ -123,28 +95,21 @@ impl Announcer {
         }
     }
 
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::SeqCst)
-    }
-
-    /// Whether an entry that was sent has had no answer: it might arrive after the next entry.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.is_under_way.load(Ordering::SeqCst)
-    }
-
-    /// Runs on the watchdog: writes the entry with the waits that others may rely on, and waits for the
-    /// answer, so that such entries are written one after the other.
-    pub(crate) fn write_stuck(
+    /// Runs on the watchdog: writes the entry, first the waits that others may rely on, and waits for the
+    /// answer, so that entries are written one after the other.
+    pub(crate) fn write(
         &self,
         store: &dyn Store,
         registry: &Registry,
         (named, stuck): (Named, &Stuck),
         (now, deadline): (Moment, Moment),
     ) -> Posting {
-        let directory = store.capabilities().directory.filter(|_| self.is_seen(now));
-        let Some(directory) = directory else { return Posting::Never };
+        let is_seen = self.is_seen(now);
         self.postpone(now);
-        let Named { mut uses, is_cut, .. } = named;
+        let Some(directory) = store.capabilities().directory.filter(|_| is_seen) else {
+            return Posting::Never;
+        };
+        let Named { mut uses, .. } = named;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_listed = |one: &LockUse, listed: &[LockUse]| {
             listed.iter().any(|listed| {
@@ -154,9 +119,8 @@ impl Announcer {
         let rest: Vec<_> = rest.into_iter().filter(|one| !is_listed(one, &uses)).collect();
         uses.extend(rest);
         let info = self.identity.using(uses, unlisted, now.since(self.began));
-        let info = ClientInfo { is_cut, ..info };
         self.is_written.store(true, Ordering::SeqCst);
-        let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
+        let answer = directory.write(self.id, &info.written(self.lease), self.lease, deadline);
         self.note(&answer, now);
         self.write_under(directory, stuck, deadline);
         match answer {
@@ -172,7 +136,7 @@ impl Announcer {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
             let text = written_under(*owner, self.id, first.wait.thread.id);
-            directory.write(id_under(*owner), &text, self.lease, deadline, Box::new(drop));
+            drop(directory.write(id_under(*owner), &text, self.lease, deadline));
         }
     }
 
@@ -180,8 +144,9 @@ impl Announcer {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
-    /// Removes an entry that is not wanted any more, in stores that do not expire entries.
-    fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
+    /// Runs on the watchdog: removes an entry that is not wanted any more, in stores that do not expire
+    /// entries.
+    pub(crate) fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
             && now >= Moment::from_nanos(due).plus(self.lease)
@@ -195,8 +160,10 @@ impl Announcer {
 
     /// `due` is set before `is_wanted` is cleared: otherwise the entry would be wanted again at once.
     fn postpone(&self, now: Moment) {
-        let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
-        self.due.store(next.nanos(), Ordering::SeqCst);
+        if self.is_on() {
+            let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
+            self.due.store(next.nanos(), Ordering::SeqCst);
+        }
         self.is_wanted.store(false, Ordering::SeqCst);
     }
 

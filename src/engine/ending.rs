@@ -22,11 +22,7 @@ impl Engine {
         if is_forked() {
             return Ok(());
         }
-        if self.calls.is_caller_in_one() {
-            let words = "an observer called this from within a call of its client, and would wait for that \
-                call: shut the client down on another thread, or after the call has returned";
-            return Err(Error::new(ErrorKind::WouldDeadlock, "shutdown", words));
-        }
+        self.refused_in_observer("shutdown")?;
         let mut stage = self.stage.lock();
         let left = match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::NotBegun => Vec::new(),

@@ -74,7 +74,7 @@ impl Core {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // no call follows: the last one wakes the ending thread
-        self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin().detached()) });
+        self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin()) });
         // The request is pushed before `is_stopped` is read. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();

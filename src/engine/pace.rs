@@ -1,14 +1,8 @@
-//! How often the engine asks: the numbers that its parts share, and the pace of clean-ups.
+//! How often the engine asks: the numbers that its parts share, and the budget of requests that must be few.
 
 use std::time::Duration;
 
 use crate::time::Moment;
-
-/// Clean-up commands of one second; after a rest as many more at once, so never more than fifty a second.
-/// Claims that cannot share a command wait for their turn, or end with their lease.
-const COMMANDS: u64 = 25;
-/// The cost of one command, in thousandths: a claim in a batch costs a part of a command.
-const COMMAND: u64 = 1_000;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -17,38 +11,36 @@ pub(super) fn longer(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
 }
 
-#[derive(Debug)]
-pub(super) struct CleanupPace {
-    left: u64,
-    counted_at: Moment,
+/// A budget of time: each request takes up its share, in advance if need be.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    spent_until: Option<Moment>,
 }
 
-impl CleanupPace {
-    pub(super) fn new(now: Moment) -> CleanupPace {
-        CleanupPace { left: COMMANDS * COMMAND, counted_at: now }
+impl Budget {
+    /// The time that is there at `now`, up to `ahead` in advance.
+    pub(super) fn left(&self, ahead: Duration, now: Moment) -> Duration {
+        now.plus(ahead).since(self.spent_until.unwrap_or(now).max(now))
     }
 
-    pub(super) fn count(&mut self, now: Moment) {
-        let millis = u64::try_from(now.since(self.counted_at).as_millis()).unwrap_or(u64::MAX);
-        if millis > 0 {
-            let added = millis.saturating_mul(COMMANDS * COMMAND / 1_000);
-            self.left = self.left.saturating_add(added).min(COMMANDS * COMMAND);
-            self.counted_at = now;
+    pub(super) fn spend(&mut self, time: Duration, now: Moment) {
+        self.spent_until = Some(self.spent_until.unwrap_or(now).max(now).plus(time));
+    }
+
+    /// Spends `time` if that much is left.
+    pub(super) fn take(&mut self, time: Duration, ahead: Duration, now: Moment) -> bool {
+        let is_there = self.left(ahead, now) >= time;
+        if is_there {
+            self.spend(time, now);
         }
-    }
-
-    /// Takes the part of a command that one of `together` claims needs; `false`: none is left.
-    pub(super) fn take(&mut self, together: u32) -> bool {
-        let part = (COMMAND / u64::from(together.max(1))).max(1);
-        let is_there = self.left >= part;
-        self.left -= if is_there { part } else { 0 };
         is_there
     }
-
-    pub(super) fn next(now: Moment) -> Moment {
-        now.plus(Duration::from_millis(1_000 / COMMANDS))
-    }
 }
+
+/// The share of a clean-up command, so that there are 25 a second; after a rest as many more at once, so never
+/// more than fifty a second. Claims that cannot share a command wait for their turn, or end with their lease.
+pub(super) const CLEANUP: Duration = Duration::from_millis(40);
+pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 
 /// How often the answers of releases that nobody waits for are read, at least.
 pub(crate) const POLL_COMPLETIONS_EVERY: Duration = Duration::from_millis(20);
@@ -76,11 +68,10 @@ mod tests {
     #[test]
     fn no_second_has_more_than_fifty_clean_ups() {
         let start = ManualClock::new().now();
-        let mut pace = CleanupPace::new(start);
+        let mut pace = Budget::default();
         let mut sent: Vec<u64> = Vec::new();
         for milli in 0..5_000 {
-            pace.count(start.plus(Duration::from_millis(milli)));
-            while pace.take(1) {
+            while pace.take(CLEANUP, CLEANUPS_AHEAD, start.plus(Duration::from_millis(milli))) {
                 sent.push(milli);
             }
         }
@@ -93,7 +84,7 @@ mod tests {
 
     #[test]
     fn claims_that_share_a_command_count_as_one() {
-        let mut pace = CleanupPace::new(ManualClock::new().now());
-        assert_eq!((0..).take_while(|_| pace.take(100)).count(), 2_500);
+        let (mut pace, now) = (Budget::default(), ManualClock::new().now());
+        assert_eq!((0..).take_while(|_| pace.take(CLEANUP / 100, CLEANUPS_AHEAD, now)).count(), 2_500);
     }
 }

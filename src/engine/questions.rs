@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::directory::run::{KEPT, LastRun, id_of};
 use crate::directory::{ClientInfo, host};
 use crate::engine::Engine;
-use crate::engine::acquire::call::RETRY_PAUSE;
 use crate::engine::hold::{Hold, LocalLock, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
@@ -15,10 +14,9 @@ use crate::ident::{ClientId, LockName, Owner, ThreadMarker};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::stats::Stats;
-use crate::park::Parker;
 use crate::seam::directory::Directory;
 use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
-use crate::time::{Moment, random_between};
+use crate::time::Moment;
 
 impl Engine {
     /// Asks about, or changes, a count. A failed request is repeated for as long as the client's retry
@@ -28,35 +26,19 @@ impl Engine {
         self.usable_for(action, claim.kind, &claim.name)?;
         // Gives up well before the store forgets the id of the first request.
         let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
-        let mut in_doubt = false;
-        loop {
+        let ask = || {
             let answer = self.store.count(claim, what, self.one_command());
-            let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
-            let error = match answer {
-                Ok(Some(0))
-                    if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
-                {
-                    return Ok(Some(1));
-                }
-                Ok(count) => {
-                    if !in_doubt && what.is_remembered() {
-                        drop(self.store.count(claim, &Counting::Forget, self.one_command()));
-                    }
-                    return Ok(count);
-                }
-                Err(Failure::Refused(error)) => error,
-                Err(Failure::Unknown(error)) => {
-                    in_doubt = true;
-                    error
-                }
-            };
-            let now = self.clock.now();
-            if now >= give_up || !error.is_retryable() || self.usable(action).is_err() {
-                let error = if in_doubt { error.with_unknown_outcome() } else { error };
-                return Err(error.during(action).on(claim.name.given()));
-            }
-            Parker::new(&self.clock).park(now.plus(random_between(RETRY_PAUSE)), None);
+            if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer }
+        };
+        let repeated = self.repeat(give_up, ask, |_| self.usable(action).is_ok());
+        let (count, in_doubt) = repeated.map_err(|error| error.during(action).on(claim.name.given()))?;
+        if in_doubt && count == Some(0) && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) {
+            return Ok(Some(1)); // an earlier request gave them back
         }
+        if !in_doubt && what.is_remembered() {
+            drop(self.store.count(claim, &Counting::Forget, self.one_command()));
+        }
+        Ok(count)
     }
 
     /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
@@ -199,8 +181,7 @@ impl Engine {
         };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
         let (id, text) = (id_of(name.key()), run.written(name.key()));
-        let written =
-            records.write_now(id, &text, KEPT, self.one_command()).map_err(Failure::into_read_error);
+        let written = records.write(id, &text, KEPT, self.one_command()).map_err(Failure::into_read_error);
         written.map_err(|error| error.during(ACTION).on(name.given()))
     }
 

@@ -3,7 +3,7 @@
 //! The watchdog renews the holds that are here, and no others.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
@@ -23,9 +23,8 @@ pub(crate) struct Registry {
     /// Expired holds that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered without any value: contended by other clients, or cached here.
-    remembered: Mutex<Vec<Arc<LocalLock>>>,
-    /// When to go through `remembered` next, as `Moment::nanos`; zero: it is empty.
-    tidy_at: AtomicU64,
+    /// Each comes with the moment when it may be forgotten, the earliest first.
+    remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
 
@@ -70,32 +69,23 @@ impl Registry {
 
     /// Keeps the local lock for a while, since a program may make a value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
-        if local.remember(now.plus(REMEMBERED)) {
-            let mut remembered = self.remembered.lock();
-            if remembered.is_empty() {
-                self.tidy_at.store(now.plus(REMEMBERED).nanos(), Ordering::Release);
-            }
-            remembered.push(Arc::clone(local));
+        let until = now.plus(REMEMBERED);
+        if local.remember(until) {
+            self.remembered.lock().push_back((until, Arc::clone(local)));
         }
     }
 
-    /// Forgets locks that need not be remembered any more. Does so at most once per `REMEMBERED`, however
-    /// often it is called.
+    /// Forgets locks that need not be remembered any more.
     pub(crate) fn tidy(&self, now: Moment) {
-        let due = self.tidy_at.load(Ordering::Acquire);
-        if due == 0 || now.nanos() < due {
-            return;
-        }
-        let all = std::mem::take(&mut *self.remembered.lock());
-        let mut kept: Vec<_> = all.into_iter().filter(|local| !local.is_forgotten(now)).collect();
         let mut remembered = self.remembered.lock();
-        remembered.append(&mut kept);
-        let next = if remembered.is_empty() { 0 } else { now.plus(REMEMBERED).nanos() };
-        self.tidy_at.store(next, Ordering::Release);
-    }
-
-    pub(crate) fn note_grant(&self) {
-        self.locks.grants.fetch_add(1, Ordering::Relaxed);
+        let due = remembered.partition_point(|(until, _)| *until <= now);
+        let due: Vec<_> = remembered.drain(..due).collect();
+        drop(remembered);
+        for (_, local) in due {
+            if let Some(until) = local.remembered_until(now) {
+                self.remembered.lock().push_back((until, local));
+            }
+        }
     }
 
     pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
@@ -121,7 +111,7 @@ impl Registry {
     }
 
     pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
-        self.holds().into_iter().filter(|hold| hold.is_bound()).collect()
+        self.holds().into_iter().filter(|hold| hold.bound.is_some()).collect()
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
@@ -148,7 +138,7 @@ impl Registry {
     /// As `remove`. `released`: the hold ended by a release in the store; whom it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
-        let taken = state.remove(hold.serial(), released);
+        let taken = state.remove(hold.serial, released);
         state.forget_if_unused();
         drop(state);
         drop(taken);
@@ -178,7 +168,7 @@ impl Registry {
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|state| shown(&local.key, state, now)));
             let room = most.saturating_sub(uses.len());
-            let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper());
+            let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper.as_ref());
             let (named, before) = (waiting.by_ref().take(room), uses.len());
             uses.extend(named.map(|one| LockUse {
                 is_waiting: true,
@@ -200,7 +190,7 @@ impl Registry {
         for local in self.all() {
             let mut state = local.state();
             holds.extend(state.clear().into_iter().map(|own| own.hold));
-            recalls.extend(state.end_caching());
+            recalls.extend(state.recalls.take());
             state.queue.wake_all();
         }
         drop(recalls); // without any mutex here: a store has mutexes of its own

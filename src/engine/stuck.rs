@@ -14,7 +14,7 @@ use crate::engine::registry::{Registry, shown};
 use crate::engine::waiter::{PublishedWait, Sleeper, Wait as KnownWait};
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::Family;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Moment, millis};
 
 /// A wait of a thread that holds something, and its form in the client's entry.
@@ -55,12 +55,11 @@ impl Stuck {
         ClientInfo { uses, ..here.clone() }
     }
 
-    /// The part that fits into an entry: the waits in `first`, then the oldest, each before its thread's
-    /// holds. If a thread has very many locks, the lock that `first` names comes before the others.
-    pub(crate) fn named(&self, first: &HashMap<u64, String>) -> Named {
+    /// The part that fits into an entry: the oldest waits, each before its thread's holds. Without its
+    /// thread's holds a wait is of no use to others.
+    pub(crate) fn named(&self) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
-        let order = |wait: &&OwnWait| (!first.contains_key(&wait.wait.id), Reverse(wait.shown.lasted));
-        waits.sort_unstable_by_key(order);
+        waits.sort_unstable_by_key(|wait| Reverse(wait.shown.lasted));
         let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
         for hold in &self.holds {
             if let Some(thread) = hold.shown.by.or(hold.shown.taker) {
@@ -70,24 +69,13 @@ impl Stuck {
         let mut named = Named::default();
         let (mut room, mut bytes) = (MAX_REPORTED, MAX_REPORTED_BYTES);
         for wait in waits {
-            let mut holds = holds_of.remove(&wait.wait.thread.id).unwrap_or_default();
-            let wanted = first.get(&wait.wait.id);
-            holds.sort_by_key(|hold| Some(&hold.shown.name) != wanted);
+            let holds = holds_of.remove(&wait.wait.thread.id).unwrap_or_default();
             let holds = holds.into_iter().map(|hold| hold.shown.clone());
             let mut block: Vec<LockUse> = std::iter::once(wait.shown.clone()).chain(holds).collect();
-            let mut left = bytes;
-            let fits = |one: &&LockUse| {
-                let rest = left.checked_sub(one.name.len());
-                left = rest.unwrap_or(0);
-                rest.is_some()
-            };
-            let fitting = block.iter().take(room).take_while(fits).count();
-            let is_whole = fitting == block.len();
-            named.is_cut |= !is_whole;
-            // Otherwise the wait is left out: without its thread's holds the wait is of no use to others.
-            if is_whole || wanted.is_some() && fitting > 1 {
-                block.truncate(fitting);
-                (room, bytes) = (room - fitting, left);
+            let names = block.iter().map(|one| one.name.len()).sum();
+            let left = (room.checked_sub(block.len()), bytes.checked_sub(names));
+            if let (Some(room_left), Some(bytes_left)) = left {
+                (room, bytes) = (room_left, bytes_left);
                 named.ids.push(wait.wait.id);
                 named.uses.append(&mut block);
             }
@@ -120,8 +108,6 @@ impl OwnWait {
 pub(crate) struct Named {
     pub(crate) uses: Vec<LockUse>,
     pub(crate) ids: Vec<u64>,
-    /// Some waits, or holds of their threads, did not fit into the entry.
-    pub(crate) is_cut: bool,
 }
 
 /// The waits that the client's entry may show, as waiting threads see them.
@@ -129,12 +115,11 @@ pub(crate) struct PublishedWaits {
     pub(crate) after: Duration,
     /// When there is something to check, as `Moment::nanos`: the maximum while there is nothing.
     pub(crate) due: AtomicU64,
-    pub(crate) publishes: AtomicBool,
 }
 
 impl PublishedWaits {
     pub(crate) fn new(after: Duration) -> PublishedWaits {
-        PublishedWaits { after, due: AtomicU64::new(u64::MAX), publishes: AtomicBool::new(false) }
+        PublishedWaits { after, due: AtomicU64::new(u64::MAX) }
     }
 
     /// A wait that began at `since` is about to sleep. `Some`: the watchdog must check by this moment, which
@@ -155,10 +140,6 @@ impl PublishedWaits {
     /// writes the entry. The caller does not wait for that: see `Finder::search`.
     pub(crate) fn note_end(&self) -> bool {
         self.due.swap(0, Ordering::SeqCst) != 0
-    }
-
-    pub(crate) fn publishes(&self) -> bool {
-        self.publishes.load(Ordering::SeqCst)
     }
 }
 
@@ -188,7 +169,7 @@ impl Registry {
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, local) in &entries {
             for ticket in local.queue.iter() {
-                let Some(one) = ticket.waiter.sleeper() else { continue };
+                let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
                 // A hold is entered before its waiter leaves the queue: such a waiter does not wait any more.
                 let is_granted = |state: &State| {
                     let hold = &state.hold;
@@ -279,35 +260,20 @@ mod tests {
         }
     }
 
-    fn named(stuck: &Stuck, first: &[(u64, &str)]) -> Named {
-        let first = first.iter().map(|(id, key)| (*id, (*key).to_owned())).collect();
-        stuck.named(&first)
-    }
-
     #[test]
     fn a_full_entry_names_the_oldest_waits() {
-        let all = named(&stuck(5, 2), &[(4, "")]);
-        assert_eq!((all.ids, all.is_cut, all.uses.len()), (vec![1, 2, 3, 4, 5], false, 15));
-        let cut = named(&stuck(300, 1), &[(299, "held:299:0"), (300, "")]);
-        let expected: Vec<u64> = (1..=254).chain([299, 300]).collect();
-        assert_eq!((cut.ids, cut.is_cut, cut.uses.len()), (expected, true, MAX_REPORTED));
-        assert!(cut.uses.iter().step_by(2).all(|one| one.published.is_some()), "each before what it holds");
-    }
-
-    #[test]
-    fn a_thread_with_many_locks_publishes_the_relevant_one() {
-        let many = stuck(1, 600);
-        assert!(named(&many, &[]).is_cut && named(&many, &[]).ids.is_empty());
-        let cut = named(&many, &[(1, "held:1:599")]);
-        assert!(cut.is_cut && cut.ids == [1] && cut.uses.len() == MAX_REPORTED);
-        assert_eq!(cut.uses[1].name, "held:1:599");
+        let all = stuck(5, 2).named();
+        assert_eq!((all.ids, all.uses.len()), (vec![1, 2, 3, 4, 5], 15));
+        let full = stuck(300, 1).named();
+        assert_eq!((full.ids, full.uses.len()), ((1..=256).collect(), MAX_REPORTED));
+        assert!(full.uses.iter().step_by(2).all(|one| one.published.is_some()), "each before what it holds");
+        assert!(stuck(1, 600).named().ids.is_empty(), "not without all holds of its thread");
     }
 
     #[test]
     fn long_names_leave_room_for_fewer_waits() {
         let mut stuck = stuck(3, 1);
         stuck.holds.iter_mut().for_each(|hold| hold.shown.name = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
-        let cut = named(&stuck, &[(3, "")]);
-        assert_eq!((cut.ids, cut.is_cut), (vec![1, 3], true));
+        assert_eq!(stuck.named().ids, [1, 2]);
     }
 }

@@ -500,7 +500,7 @@ fn a_loss_callback_is_dropped_on_its_thread() {
     let mine = lock(&engine, &name);
     let (sender, dropped_on) = bounded(1);
     let tells = Tells(sender);
-    mine.hold.on_lost(Box::new(move |_| drop(tells)), &engine.reporter);
+    mine.hold.listen(hold::Listener::OnLost(Box::new(move |_| drop(tells))), &engine.reporter);
     drop_guard(&engine, &mine);
     let thread = dropped_on.recv_timeout(Duration::from_secs(10)).unwrap();
     assert_eq!(thread.as_deref(), Some("leasehold-calls"));

@@ -19,7 +19,7 @@ use crate::time::{Clock, Moment};
 #[derive(Debug, Default)]
 pub(crate) struct LocalWaiter {
     pub(crate) wait: Arc<Wait>,
-    sleeper: Option<Sleeper>,
+    pub(crate) sleeper: Option<Sleeper>,
     pub(crate) offer: Option<Claim>,
     pub(crate) handed: Option<PendingHandoff>,
 }
@@ -28,8 +28,8 @@ pub(crate) struct LocalWaiter {
 pub(crate) struct Wait {
     /// Set before the thread sleeps; a head that never sleeps needs none.
     waker: OnceLock<Waker>,
-    published: OnceLock<PublishedWait>,
-    ends_for: OnceLock<Arc<Deadlock>>,
+    pub(crate) published: OnceLock<PublishedWait>,
+    pub(crate) ends_for: OnceLock<Arc<Deadlock>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +63,6 @@ impl LocalWaiter {
         let before = self.sleeper.replace(sleeper);
         before.is_none_or(|before| before.number != number)
     }
-
-    pub(crate) fn sleeper(&self) -> Option<&Sleeper> {
-        self.sleeper.as_ref()
-    }
 }
 
 impl Wait {
@@ -82,18 +78,10 @@ impl Wait {
         *self.published.get_or_init(make)
     }
 
-    pub(crate) fn is_published(&self) -> bool {
-        self.published.get().is_some()
-    }
-
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
         // The reason is set before the thread is woken. Pairs with `Waiting::check_queue`.
         self.ends_for.get_or_init(|| Arc::clone(ring));
         self.wake();
-    }
-
-    pub(crate) fn ends_for(&self) -> Option<&Arc<Deadlock>> {
-        self.ends_for.get()
     }
 
     fn wake(&self) {
@@ -113,30 +101,25 @@ pub(crate) struct PendingHandoff {
 
 /// Passes a hand-off's outcome to the thread that handed the lock off, once.
 pub(crate) struct Releaser {
-    settle: Option<Box<dyn FnOnce(ReleaseOutcome) + Send>>,
+    settle: Option<Box<dyn FnOnce(Answer<Ending>) + Send>>,
     /// Whether the releaser waits, and itself releases a lock whose hand-off is refused.
     pub(crate) waits: bool,
 }
 
-#[derive(Debug)]
-pub(crate) enum ReleaseOutcome {
-    Freed {
-        others: Others,
-    },
+/// How a hold ended in the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ending {
+    Freed(Others),
     /// The next thread here has the lock, which was never free for other processes: local hand-offs go on.
     HandedOff,
     Lost,
-    Refused(Error),
-    Unknown(Error),
 }
 
-impl ReleaseOutcome {
-    pub(crate) fn of_release(answer: Answer<Release>) -> ReleaseOutcome {
-        match answer {
-            Ok(Release::Freed { others }) => ReleaseOutcome::Freed { others },
-            Ok(Release::StillHeld | Release::NotHeld { .. }) => ReleaseOutcome::Lost,
-            Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error),
-            Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error),
+impl From<Release> for Ending {
+    fn from(release: Release) -> Ending {
+        match release {
+            Release::Freed { others } => Ending::Freed(others),
+            Release::StillHeld | Release::NotHeld { .. } => Ending::Lost,
         }
     }
 }
@@ -145,22 +128,21 @@ impl PendingHandoff {
     pub(crate) fn receive(self) -> Answer<Handoff> {
         let PendingHandoff { pending, mut releaser, .. } = self;
         let answer = pending.wait();
-        releaser.settle(match &answer {
-            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOff,
-            Ok(Handoff::Lost) => ReleaseOutcome::Lost,
-            Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error.copy()),
-            Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error.copy()),
+        let ending = answer.as_ref().map(|handoff| match handoff {
+            Handoff::Granted { .. } => Ending::HandedOff,
+            Handoff::Lost => Ending::Lost,
         });
+        releaser.settle(ending.map_err(Failure::copy));
         answer
     }
 }
 
 impl Releaser {
-    pub(crate) fn new(waits: bool, settle: impl FnOnce(ReleaseOutcome) + Send + 'static) -> Releaser {
+    pub(crate) fn new(waits: bool, settle: impl FnOnce(Answer<Ending>) + Send + 'static) -> Releaser {
         Releaser { settle: Some(Box::new(settle)), waits }
     }
 
-    fn settle(&mut self, outcome: ReleaseOutcome) {
+    fn settle(&mut self, outcome: Answer<Ending>) {
         if let Some(settle) = self.settle.take() {
             settle(outcome);
         }
@@ -174,14 +156,14 @@ impl Drop for Releaser {
         if self.settle.is_some() {
             let words = "the thread that was handed the lock panicked";
             let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
-            self.settle(ReleaseOutcome::Unknown(error));
+            self.settle(Err(Failure::Unknown(error)));
         }
     }
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandoffResult {
-    outcome: Arc<Mutex<Option<ReleaseOutcome>>>,
+    outcome: Arc<Mutex<Option<Answer<Ending>>>>,
     waker: Waker,
 }
 
@@ -196,7 +178,7 @@ impl HandoffResult {
         })
     }
 
-    pub(crate) fn wait(&self, limit: Duration) -> Option<ReleaseOutcome> {
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Answer<Ending>> {
         let until = Clock::System.after(limit);
         loop {
             let outcome = self.outcome.lock().take();
@@ -222,9 +204,9 @@ mod tests {
     #[test]
     fn a_wait_is_published_under_one_id() {
         let wait = Wait::default();
-        assert!(!wait.is_published());
+        assert!(wait.published.get().is_none());
         let names = [1, 2].map(|id| wait.publish(|| PublishedWait { id, at_ms: 0 }).id);
-        assert!(wait.is_published());
+        assert!(wait.published.get().is_some());
         assert_eq!(names, [1, 1]);
     }
 

@@ -11,7 +11,9 @@ use crate::config::Options;
 use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
-use crate::engine::pace::{CleanupPace, POLL_COMPLETIONS_EVERY, longer, renewal_period, renewal_slack};
+use crate::engine::pace::{
+    Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, longer, renewal_period, renewal_slack,
+};
 use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::error::Result;
 use crate::observe::LossReason;
@@ -31,7 +33,7 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
     let mut round = Round {
         core: Arc::clone(core),
         due: Due::new(core.options.lease, core.options.command_timeout),
-        pace: CleanupPace::new(core.clock.now()),
+        pace: Budget::default(),
         finder: Finder::new(core),
     };
     core.watchdog.start("leasehold-watch", move || {
@@ -43,7 +45,7 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 struct Round {
     core: Arc<Core>,
     due: Due,
-    pace: CleanupPace,
+    pace: Budget,
     finder: Finder,
 }
 
@@ -66,13 +68,7 @@ impl Round {
         let (core, lease) = (&self.core, self.core.options.lease);
         // No search while renewals fail or a shutdown waits, and none longer than renewals can spare.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
-            let spare = core.options.command_timeout.min(lease / 6);
-            let searched = self.finder.round(core.clock.after(spare));
-            if !core.published_waits.publishes() {
-                let now = core.clock.now();
-                core.announcer.write(&*core.store, &core.registry, now, now.plus(spare));
-            }
-            searched
+            self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {
             core.clock.after(FIND_AGAIN)
         };
@@ -157,7 +153,7 @@ impl Round {
         }
         let now = core.clock.now();
         self.due.report(&batch, now);
-        if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
+        if is_any_lost && core.is_sampled.swap(false, Ordering::SeqCst) {
             let renewed = core.registry.renewed(now);
             core.renew(renewed, now);
         }
@@ -176,7 +172,6 @@ impl Round {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
-        self.pace.count(now);
         let capabilities = core.store.capabilities();
         let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
         let mut is_held_back = false;
@@ -189,7 +184,8 @@ impl Round {
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
             let is_asked = |cleanup: &mut Cleanup| {
                 let is_due = room > 0 && cleanup.next <= now && !self.due.is_down(cleanup.claim.home);
-                let is_asked = is_due && self.pace.take(together(cleanup.claim.kind));
+                let share = CLEANUP / together(cleanup.claim.kind).max(1);
+                let is_asked = is_due && self.pace.take(share, CLEANUPS_AHEAD, now);
                 is_held_back |= is_due && !is_asked;
                 room -= usize::from(is_asked);
                 is_asked
@@ -204,7 +200,7 @@ impl Round {
         inbox.cleanups.shrink_if_sparse();
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
         let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-        if is_held_back { next.max(CleanupPace::next(now)) } else { next }
+        if is_held_back { next.max(now.plus(CLEANUP)) } else { next }
     }
 
     /// Keeps those that must be sent again.

@@ -40,8 +40,8 @@ impl Group {
         let mut too_early = Group::default();
         for (engine, came) in came {
             match (came, &missing) {
-                (BatchAnswer::Granted(entered), None) => self.push(engine, entered),
-                (BatchAnswer::Granted(entered), Some(_)) => too_early.push(engine, entered),
+                (Some(Ok(Some(entered))), None) => self.push(engine, entered),
+                (Some(Ok(Some(entered))), Some(_)) => too_early.push(engine, entered),
                 (other, None) => missing = Some(other),
                 (_, Some(_)) => {}
             }

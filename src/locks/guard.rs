@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::config::debug_fields;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::{Hold, Standing};
+use crate::engine::hold::{Hold, Listener, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::ident::{FencingToken, Owner};
@@ -215,7 +215,7 @@ impl HeldLevel {
         if is_forked() {
             return; // a forked child has no callback thread
         }
-        self.hold().on_lost(Box::new(callback), &self.engine.reporter);
+        self.hold().listen(Listener::OnLost(Box::new(callback)), &self.engine.reporter);
         self.engine.watch(self.hold());
     }
 
@@ -242,7 +242,7 @@ impl HeldLevel {
             drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone })); // a full channel has a loss already
             return;
         }
-        self.hold().send_loss(sender);
+        self.hold().listen(Listener::Channel(sender), &self.engine.reporter);
         self.engine.watch(self.hold());
     }
 
@@ -386,7 +386,7 @@ impl Permit {
             return Vec::new();
         }
         let id = |index| format!("{:032x}", u128::from_be_bytes(hold.owner().permit(index)));
-        (0..hold.units()).map(id).collect()
+        (0..hold.claim().units).map(id).collect()
     }
 
     /// Ends this value and the renewals without a release, if other code releases the permits.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::batch::{BatchAnswer, BatchItem, LevelRelease, ask_ahead, leave_all};
+use crate::engine::batch::{BatchItem, LevelRelease, ask_ahead, leave_all};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::locks::named::{RedisLock, unending};
@@ -266,16 +266,9 @@ impl MultiLock {
                 let is_over = limit.is_over(self.clock.now());
                 match added {
                     None => continue,
-                    Some(BatchAnswer::Busy) if is_over => return Ok(None),
-                    Some(BatchAnswer::Failed(error)) if is_over || !error.is_retryable() => {
-                        return Err(error);
-                    }
-                    Some(
-                        BatchAnswer::Busy
-                        | BatchAnswer::Failed(_)
-                        | BatchAnswer::Unasked
-                        | BatchAnswer::Granted(_),
-                    ) => {}
+                    Some(Some(Ok(None))) if is_over => return Ok(None),
+                    Some(Some(Err(error))) if is_over || !error.is_retryable() => return Err(error),
+                    Some(_) => {}
                 }
             }
             let Some(next) = locks.get(group.len()) else { continue };

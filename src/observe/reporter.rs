@@ -275,10 +275,10 @@ impl Reporter {
 
     /// Drops callbacks that never run, on the callback thread: a callback may own the client, whose end waits
     /// for the thread that reads replies. If too many wait, the thread may be stuck: a new thread drops all.
-    pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
+    pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
-            unneeded.callbacks.extend(callbacks);
+            unneeded.callbacks.push(callback);
             let is_too_many = unneeded.callbacks.len() > MOST_UNNEEDED;
             let too_many = is_too_many.then(|| std::mem::take(&mut unneeded.callbacks));
             (!std::mem::replace(&mut unneeded.is_asked, true), too_many)

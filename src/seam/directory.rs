@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::failure::{Answer, Failure};
-use crate::sync::channel::bounded;
 use crate::time::Moment;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +13,6 @@ pub(crate) struct Posted {
     pub(crate) text: String,
     pub(crate) remaining: Duration,
 }
-
-pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
 /// Turns an unknown outcome into a plain failure: no lock depends on the directory.
 pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
@@ -27,20 +23,9 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 }
 
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which lasts for `lease`. `done` gets the answer: on Redis later, on the
-    /// thread that reads it; where requests block, before this returns.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
-
-    /// As [`write`](Self::write), but waits for the answer: no earlier write arrives after this one.
-    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        let (sender, answer) = bounded(1);
-        let done = move |answer| drop(sender.send(answer));
-        self.write(client, text, lease, deadline, Box::new(done));
-        answer.try_recv().unwrap_or_else(|_later| {
-            let words = "the answer to the writing of an entry did not come by its deadline";
-            Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "directory", words)))
-        })
-    }
+    /// Writes a client's entry, which lasts for `lease`, and waits for the answer: no earlier write arrives
+    /// after this one.
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
 
     /// Whether an entry ends by itself if it is not written again.
     fn ends_entries(&self) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, RETRY_PAUSE, RetryBudget, interrupted};
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Listener};
 use crate::engine::lock::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMarker, unbound_number};
@@ -52,7 +52,7 @@ impl Engine {
             }
             Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
             Found::Stale(hold, next) => {
-                self.core.give_back(&hold, next, begun, Vec::new());
+                self.core.give_back(Some((hold, next)), begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
             // After a loss the new hold has another number, out of reach of late requests: see `Hold::lose`.
@@ -153,7 +153,7 @@ impl Engine {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
         let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
-        !touches_own && call.local.is_uncontended(self.clock.now())
+        !touches_own && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
     /// A thread that writes may read, as the same owner. If the thread had to give up that owner number
@@ -195,7 +195,7 @@ impl Engine {
                 core.clean_up(claim, until, now);
             }
         };
-        writing.on_lost(Box::new(end), &self.reporter);
+        writing.listen(Listener::OnLost(Box::new(end)), &self.reporter);
         self.watch(&writing);
     }
 

@@ -124,7 +124,7 @@ impl Engine {
             for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
                 let Some(info) = ClientInfo::read(id, &posted.text, posted.remaining) else { continue };
                 origins.extend(info.uses.iter().filter_map(|one| entry_wait(id, one)));
-                first.add_client(info);
+                first.clients.insert(id, Some(info));
             }
             next = page.next.map(|place| (directory, place));
         }

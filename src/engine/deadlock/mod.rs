@@ -29,8 +29,7 @@ use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, young
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading};
 use crate::engine::directory::Posting;
-use crate::engine::pace::POLL_COMPLETIONS_EVERY;
-use crate::engine::stuck::{Named, Stuck};
+use crate::engine::stuck::Stuck;
 use crate::observe::event::Event;
 use crate::refused::Refused;
 use crate::sync::atomic::Ordering;
@@ -50,11 +49,8 @@ const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 pub(crate) struct Finder {
     core: Arc<Core>,
     pace: Pace,
-    /// The waits that the entry names, and whether it has no room for others.
-    written: (Vec<u64>, bool),
-    /// The waits that the entry is to name first, by their ids: another client may need them to see a cycle.
-    /// Each comes with the lock that the previous thread of the cycle waits for; empty if that is not known.
-    first: HashMap<u64, String>,
+    /// The waits that the entry names.
+    written: Vec<u64>,
     next_write: Option<Moment>,
     seen: HashMap<RingKey, Moment>,
     /// Cycles that were reported and are not known to be over.
@@ -73,8 +69,7 @@ impl Finder {
         Finder {
             core: Arc::clone(core),
             pace: Pace::default(),
-            written: (Vec::new(), false),
-            first: HashMap::new(),
+            written: Vec::new(),
             next_write: None,
             seen: HashMap::new(),
             reported: HashMap::new(),
@@ -83,26 +78,25 @@ impl Finder {
         }
     }
 
-    /// Does what is due, with all requests by `deadline`; returns the time of the next round.
+    /// Writes the client's entry and searches for deadlocks, if that is due, with all requests by `deadline`;
+    /// returns the time of the next round.
     pub(crate) fn round(&mut self, deadline: Moment) -> Moment {
         let core = Arc::clone(&self.core);
         let now = core.clock.now();
         let due = Moment::from_nanos(core.published_waits.due.load(Ordering::SeqCst));
-        let is_renewed = core.published_waits.publishes() && core.announcer.is_wanted();
-        if now < due && !is_renewed {
-            return due;
+        let is_wanted = core.announcer.is_wanted.load(Ordering::SeqCst);
+        if !is_wanted {
+            core.announcer.end(&*core.store, now, deadline);
+            if now < due {
+                return due;
+            }
         }
         if let Some(next) = self.next_write.filter(|next| now < *next) {
             return next;
         }
-        if core.announcer.is_under_way() {
-            // No new entry is written while a write is unanswered: that write could be carried out after
-            // the new one, and its entry would name waits that are over.
-            return now.plus(POLL_COMPLETIONS_EVERY);
-        }
         core.published_waits.due.store(u64::MAX, Ordering::SeqCst);
         let stuck = core.stuck(now);
-        self.write(&stuck, is_renewed, (now, deadline));
+        self.write(&stuck, is_wanted, (now, deadline));
         self.end_rings(&stuck, now);
         self.pace.keep(&stuck.ids(), now);
         let due = self.pace.due(now);
@@ -112,9 +106,8 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if !self.is_written(&stuck.named(&self.first)) && !self.is_refused(now) && core.announcer.is_seen(now)
-        {
-            // The last entry could not be written, or others need waits that it did not name.
+        if self.written != stuck.named().ids && !self.is_refused(now) && core.announcer.is_seen(now) {
+            // The last entry could not be written.
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
@@ -124,40 +117,29 @@ impl Finder {
         )
     }
 
-    fn write(&mut self, stuck: &Stuck, is_renewed: bool, (now, deadline): (Moment, Moment)) {
+    fn write(&mut self, stuck: &Stuck, is_wanted: bool, (now, deadline): (Moment, Moment)) {
         let core = &self.core;
-        let named = stuck.named(&self.first);
-        if self.is_written(&named) && !is_renewed {
+        let named = stuck.named();
+        if self.written == named.ids && !is_wanted {
             return;
         }
-        let (ids, is_cut) = (named.ids.clone(), named.is_cut);
-        // From here on the announcer writes no entries by itself: they would lack the waits that others need.
-        core.published_waits.publishes.store(true, Ordering::SeqCst);
-        match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
+        let written = named.ids.clone();
+        match core.announcer.write(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
                 self.next_write = Some(now.plus(WRITES_APART));
                 self.pace.spend(1, now);
-                core.published_waits.publishes.store(!ids.is_empty() || is_cut, Ordering::SeqCst);
-                self.written = (ids, is_cut);
+                self.written = written;
             }
             // The first round after the store accepts entries again writes it.
-            Posting::Never => {
-                core.published_waits.publishes.store(false, Ordering::SeqCst);
-                self.written = (Vec::new(), false);
-            }
+            Posting::Never => self.written.clear(),
             Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
         }
-    }
-
-    fn is_written(&self, named: &Named) -> bool {
-        self.written.0 == named.ids && self.written.1 == named.is_cut
     }
 
     /// Reports the end of cycles that a wait of this client has left.
     fn end_rings(&mut self, stuck: &Stuck, now: Moment) {
         let ids: HashSet<u64> = stuck.ids().into_iter().collect();
         let own = self.core.id.as_u128();
-        self.first.retain(|id, _| ids.contains(id));
         let stays = |key: &RingKey| key.iter().all(|(client, id)| *client != own || ids.contains(id));
         self.seen.retain(|key, _| stays(key));
         let over: Vec<RingKey> = self.reported.keys().filter(|key| !stays(key)).cloned().collect();
@@ -199,15 +181,6 @@ impl Finder {
         }
     }
 
-    /// Makes the entry name this client's waits of a cycle first. Otherwise the client of the youngest wait
-    /// may not see the cycle, and no other client may end that wait.
-    fn name_first(&mut self, ring: &[Link]) {
-        let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
-        for (before, link) in before.zip(ring).filter(|(_, link)| link.wait.thread.client == self.core.id) {
-            self.first.insert(link.wait.id, before.wait.key.clone());
-        }
-    }
-
     /// Follows these waits in one reading. A second one, begun after the first ended, checks the cycles that
     /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name ended waits.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
@@ -227,20 +200,9 @@ impl Finder {
             }
             let before = first.has_gaps;
             first.limit(MOST_REQUESTS);
-            first.meets_cut = false;
-            let ring = ring_of(&mut first, &wait.wait);
+            rings.extend(ring_of(&mut first, &wait.wait).filter(|ring| met.insert(key_of(ring))));
             leaves |= first.has_gaps && !before;
             searched.push(wait.wait.id);
-            self.first.remove(&wait.wait.id);
-            if first.meets_cut && ring.is_none() {
-                self.first.insert(wait.wait.id, String::new());
-            }
-            if let Some(ring) = ring {
-                self.name_first(&ring);
-                if met.insert(key_of(&ring)) {
-                    rings.push(ring);
-                }
-            }
         }
         let (mut refusal, mut has_gaps, mut requests) =
             (first.refusal.take(), first.has_gaps, first.requests);
@@ -254,11 +216,8 @@ impl Finder {
             ));
         }
         let ended = core.clock.now();
-        let named = &self.written.0;
+        let named = &self.written;
         searched.iter().for_each(|id| self.pace.searched(*id, named.binary_search(id).is_ok(), ended));
-        // The next entry of that client may name the wait that was missing.
-        let is_open = |id: &&u64| self.first.get(*id).is_some_and(String::is_empty);
-        searched.iter().filter(is_open).for_each(|id| self.pace.search_by(*id, ended.plus(SEEN_FOR)));
         let own = core.id.as_u128();
         let was_searched =
             |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains(id));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::engine::pace::Budget;
 use crate::time::Moment;
 
 /// The pause after the first search for a wait; it doubles up to `LONGEST_PAUSE`. Entries of waits that begin
@@ -33,7 +34,7 @@ enum Rank {
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     next: HashMap<u64, Due>,
-    spent_until: Option<Moment>,
+    budget: Budget,
 }
 
 impl Pace {
@@ -67,35 +68,24 @@ impl Pace {
         }
     }
 
-    pub(super) fn search_by(&mut self, id: u64, by: Moment) {
-        if let Some(due) = self.next.get_mut(&id) {
-            due.at = by.min(due.at);
-        }
-    }
-
     pub(super) fn confirm_by(&mut self, id: u64, by: Moment) {
-        self.search_by(id, by);
         if let Some(due) = self.next.get_mut(&id) {
-            due.rank = Rank::Urgent;
+            (due.at, due.rank) = (by.min(due.at), Rank::Urgent);
         }
     }
 
     pub(super) fn room(&self, now: Moment) -> u64 {
-        let free_from = now.plus(AHEAD);
-        let spent = self.spent_until.unwrap_or(now).max(now);
-        let room = free_from.since(spent).as_millis() / EACH.as_millis();
-        u64::try_from(room).unwrap_or(0)
+        u64::try_from(self.budget.left(AHEAD, now).as_millis() / EACH.as_millis()).unwrap_or(0)
     }
 
     pub(super) fn spend(&mut self, requests: u64, now: Moment) {
-        let taken = EACH.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX));
-        self.spent_until = Some(self.spent_until.unwrap_or(now).max(now).plus(taken));
+        self.budget.spend(EACH.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX)), now);
     }
 
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
         let first = self.next.values().map(|due| due.at).min()?;
-        // Waits until there is room for a few requests.
-        let has_room = self.spent_until.map_or(now, |spent| spent.minus(AHEAD / 2));
+        // Without room the next search waits until there is room for a few requests.
+        let has_room = now.plus((AHEAD / 2).saturating_sub(self.budget.left(AHEAD, now)));
         Some(first.max(if self.room(now) > 0 { now } else { has_room }))
     }
 }

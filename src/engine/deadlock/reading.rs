@@ -29,7 +29,7 @@ pub(super) struct Reading<'a> {
     own: &'a Stuck,
     /// By key, and whether it is half of a read-write lock.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
-    clients: HashMap<ClientId, Option<ClientInfo>>,
+    pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
     /// For an owner: the longest waiting thread in another client's process under that hold.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
@@ -37,8 +37,6 @@ pub(super) struct Reading<'a> {
     /// Something could not be read, so what was not found may be there.
     pub(super) has_gaps: bool,
     pub(super) refusal: Option<Error>,
-    /// A holder's client had no room for all its waits, and did not name the holder's.
-    pub(super) meets_cut: bool,
     /// A chain was not followed to its end: there were too many owners, or requests.
     pub(super) is_beyond: bool,
 }
@@ -55,7 +53,6 @@ impl<'a> Reading<'a> {
             most: u64::MAX,
             has_gaps: false,
             refusal: None,
-            meets_cut: false,
             is_beyond: false,
         }
     }
@@ -110,10 +107,6 @@ impl<'a> Reading<'a> {
         }
     }
 
-    pub(super) fn add_client(&mut self, info: ClientInfo) {
-        self.clients.insert(info.id, Some(info));
-    }
-
     pub(super) fn client(&mut self, client: ClientId) -> Option<&ClientInfo> {
         self.read_clients(&[client]);
         self.clients.get(&client)?.as_ref()
@@ -164,20 +157,13 @@ impl<'a> Reading<'a> {
     }
 
     fn held_here(&self, wait: &Wait) -> Vec<Holder> {
-        let is_it = |hold: &&OwnHold| hold.shown.name == wait.key && is_in_the_way(wait.kind, hold.family);
+        let is_it = |hold: &&OwnHold| {
+            let mode = hold.family.mode();
+            let is_the_lock = mode.is_some() || hold.family == wait.kind.family();
+            hold.shown.name == wait.key && is_the_lock && is_in_the_way(wait.kind, mode)
+        };
         let held = self.own.holds.iter().filter(is_it);
         held.map(|hold| Holder { client: self.asked.here.id, number: hold.shown.owner }).collect()
-    }
-}
-
-/// Whether a hold of this family keeps a wait of this kind from being granted.
-fn is_in_the_way(kind: Kind, held: Family) -> bool {
-    match kind.family() {
-        Family::Lock => held == Family::Lock,
-        Family::Token => held == Family::Token,
-        Family::Read => held == Family::Write,
-        Family::Write => held == Family::Read || held == Family::Write,
-        Family::Counted => false,
     }
 }
 
@@ -192,7 +178,8 @@ fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     at.is_some_and(|at| at > 0)
 }
 
-fn is_shown_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
+/// Whether a hold of this mode keeps a wait of this kind from being granted.
+fn is_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
     match kind.family() {
         Family::Lock | Family::Token => mode.is_none(),
         Family::Read => mode == Some(Mode::Write),
@@ -240,7 +227,7 @@ impl View for Reading<'_> {
             let shown = seen.holders.iter().filter(|one| is_it(one.mode));
             shown.filter_map(|one| holder_of(&one.owner)).collect()
         };
-        let mut others = shown(&|mode| is_shown_in_the_way(wait.kind, mode));
+        let mut others = shown(&|mode| is_in_the_way(wait.kind, mode));
         // A reader that waits behind a writer waits for the holders that the writer waits for.
         if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
@@ -257,8 +244,6 @@ impl View for Reading<'_> {
 
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
         let thread = self.hold_of(holder, key).and_then(|one| one.by);
-        let is_cut = self.client(holder.client).is_some_and(|info| info.is_cut);
-        self.meets_cut |= is_cut && thread.is_none();
         thread.map(|id| Thread { client: holder.client, id })
     }
 

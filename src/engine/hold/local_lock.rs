@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use crate::engine::hold::{Hold, State};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{At, End, Found, Machine, Next, Reuse, TicketId, Watched};
+use crate::engine::lock::{At, End, Found, Machine, Reuse, TicketId, Watched};
 use crate::engine::waiter::{LocalWaiter, PendingHandoff, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
-use crate::seam::capabilities::CachedCheck;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Family, Kind};
+use crate::seam::{Family, Kind};
 use crate::shrink::CrowdMap;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -53,7 +52,7 @@ impl Hash for LockKey {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>>>,
-    pub(crate) timer_table: Mutex<TimerTable<LocalLock>>,
+    pub(crate) timer_table: Mutex<TimerTable>,
     pub(crate) grants: AtomicU64,
 }
 
@@ -62,16 +61,18 @@ pub(crate) struct LocalLock {
     pub(crate) key: LockKey,
     state: Mutex<LockState>,
     /// Whether the cache thread watches the lock. Cleared under the mutex.
-    is_watched: AtomicBool,
+    pub(crate) is_watched: AtomicBool,
     /// The registry's table, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
+pub(crate) type LocalMachine = Machine<Arc<Hold>, LocalWaiter>;
+
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
-    machine: Machine<Arc<Hold>, LocalWaiter>,
+    machine: LocalMachine,
     /// The channel of recalls, while holds may stay until one, or hear of others.
-    recalls: Option<Subscription>,
+    pub(crate) recalls: Option<Subscription>,
     /// Holds may stay until a recall, so the channel outlasts them.
     keeps_recalls: bool,
     /// Since when the head has had only failures, and the last one. The waiters behind the head share them.
@@ -85,15 +86,15 @@ pub(crate) struct LockState {
 pub(crate) const REMEMBERED: Duration = RULES.contended;
 
 impl Deref for LockState {
-    type Target = Machine<Arc<Hold>, LocalWaiter>;
+    type Target = LocalMachine;
 
-    fn deref(&self) -> &Machine<Arc<Hold>, LocalWaiter> {
+    fn deref(&self) -> &LocalMachine {
         &self.machine
     }
 }
 
 impl DerefMut for LockState {
-    fn deref_mut(&mut self) -> &mut Machine<Arc<Hold>, LocalWaiter> {
+    fn deref_mut(&mut self) -> &mut LocalMachine {
         &mut self.machine
     }
 }
@@ -106,6 +107,13 @@ impl LocalLock {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock()
+    }
+
+    /// Makes this event happen to the lock's machine at `now`.
+    pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LocalMachine, At<'static>) -> R) -> R {
+        let mut state = self.state();
+        let at = state.at(now);
+        event(&mut state.machine, at)
     }
 
     pub(crate) fn look_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
@@ -131,7 +139,11 @@ impl LocalLock {
         self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lost = state.enter(own);
         self.look_by(&mut state, look);
-        place.take().into_iter().for_each(|place| place.leave_granted(&mut state));
+        // The next head has to wait for the hold, which is in `state` already.
+        if let Some(mut place) = place.take() {
+            drop(state.queue.leave(place.ticket));
+            place.has_left = true;
+        }
         drop(state);
         drop(lost);
         Some(look)
@@ -164,16 +176,12 @@ impl LocalLock {
         let at = state.at(now);
         let found = state.find(thread, caches, asks, |hold, reuse| may_use(hold, reuse), at);
         if let Found::Cached(hold, _) = &found {
-            hold.begin_again(now);
+            hold.since.store(now.nanos(), Ordering::Relaxed);
+            self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         let joins = waits && matches!(found, Found::Uncontended);
         let place = joins.then(|| self.place(&mut state, false));
         (found, place)
-    }
-
-    pub(crate) fn is_uncontended(&self, now: Moment) -> bool {
-        let state = self.state();
-        state.is_uncontended(state.at(now))
     }
 
     /// As [`Machine::end`], for the hold of this thread and task; `None`: there is no such hold.
@@ -183,10 +191,11 @@ impl LocalLock {
         may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<(Arc<Hold>, Option<End>)> {
-        let mut state = self.state();
-        let hold = state.machine.of_thread(thread).filter(|hold| hold.holder.is_this_task()).cloned()?;
-        let ended = state.end_level(&hold, None, may_stay, now);
-        Some((hold, ended))
+        self.on(now, |lock, at| {
+            let hold = lock.of_thread(thread).filter(|hold| hold.holder.is_this_task()).cloned()?;
+            let ended = lock.end(hold.serial, None, may_stay, at);
+            Some((hold, ended))
+        })
     }
 
     pub(crate) fn end(
@@ -196,14 +205,7 @@ impl LocalLock {
         may_stay: impl FnOnce(&State) -> Option<bool>,
         now: Moment,
     ) -> Option<End> {
-        self.state().end_level(hold, level, may_stay, now)
-    }
-
-    /// Races with `find`, which may reuse the cached hold: the mutex decides.
-    pub(crate) fn give_back(&self, thread: Option<u64>, now: Moment) -> Option<(Arc<Hold>, Option<Next>)> {
-        let mut state = self.state();
-        let at = state.at(now);
-        state.machine.give_back(thread, at)
+        self.on(now, |lock, at| lock.end(hold.serial, level, may_stay, at))
     }
 
     /// The recalls so far, if all are heard; without a subscription `listen` begins one.
@@ -236,11 +238,6 @@ impl LocalLock {
         self.state().holds.iter().any(|own| own.hears.is_some())
     }
 
-    /// Marks the lock as watched; `false`: the cache thread watches it already.
-    pub(crate) fn begin_watch(&self) -> bool {
-        !self.is_watched.swap(true, Ordering::SeqCst)
-    }
-
     pub(crate) fn watch(&self, is_waited_for: bool, now: Moment) -> Watched<Arc<Hold>> {
         let mut state = self.state();
         let is_deaf = state.recalls.as_ref().is_none_or(Subscription::is_refused);
@@ -256,17 +253,6 @@ impl LocalLock {
         watched
     }
 
-    pub(crate) fn note_checked(
-        &self,
-        hold: &Hold,
-        answer: CachedCheck,
-        now: Moment,
-    ) -> Option<(Arc<Hold>, Option<Next>)> {
-        let mut state = self.state();
-        let at = state.at(now);
-        state.machine.note_checked(hold.serial(), answer, at)
-    }
-
     /// Keeps the local lock until `until` even without any value; returns whether it was not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
@@ -275,22 +261,19 @@ impl LocalLock {
         before.is_none()
     }
 
-    pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
+    /// `None`: the registry may forget the lock.
+    pub(crate) fn remembered_until(&self, now: Moment) -> Option<Moment> {
         let mut state = self.state();
         if !state.is_contended(state.at(now)) {
             state.contended = None;
         }
         state.remembered_until.take_if(|until| *until <= now);
-        state.remembered_until.is_none()
-    }
-
-    pub(crate) fn offer_of(&self, ticket: TicketId) -> Option<Claim> {
-        self.state().queue.get(ticket)?.waiter.offer.clone()
+        state.remembered_until
     }
 
     /// Notes the hand-off that was sent for this hold. `Some`: its waiter panicked and is gone.
     pub(crate) fn sent(&self, hold: &Hold, handoff: PendingHandoff) -> Option<PendingHandoff> {
-        match self.state().machine.sent(hold.serial()) {
+        match self.state().machine.sent(hold.serial) {
             Some(waiter) => {
                 waiter.handed = Some(handoff);
                 None
@@ -343,31 +326,11 @@ impl LockState {
         At { now, recalls, rules: &RULES }
     }
 
-    fn end_level(
-        &mut self,
-        hold: &Arc<Hold>,
-        level: Option<u64>,
-        may_stay: impl FnOnce(&State) -> Option<bool>,
-        now: Moment,
-    ) -> Option<End> {
-        let at = self.at(now);
-        let end = self.machine.end(hold.serial(), level, may_stay, at)?;
-        if end.is_guards {
-            hold.note_spent_guard();
-        }
-        Some(end)
-    }
-
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() {
             self.failure = None;
         }
         self.machine.forget_if_unused();
-    }
-
-    /// The client ends. Returns what must be dropped without any mutex.
-    pub(crate) fn end_caching(&mut self) -> Option<Subscription> {
-        self.recalls.take()
     }
 }
 
@@ -391,20 +354,8 @@ impl Drop for LocalLock {
 pub(crate) struct QueuePlace {
     pub(crate) local: Arc<LocalLock>,
     pub(crate) ticket: TicketId,
-    wait: Arc<Wait>,
+    pub(crate) wait: Arc<Wait>,
     has_left: bool,
-}
-
-impl QueuePlace {
-    pub(crate) fn wait(&self) -> &Arc<Wait> {
-        &self.wait
-    }
-
-    /// Leaves the queue by a grant, whose hold is in `state` already: the next head has to wait for it.
-    pub(crate) fn leave_granted(mut self, state: &mut LockState) {
-        drop(state.queue.leave(self.ticket));
-        self.has_left = true;
-    }
 }
 
 impl Drop for QueuePlace {
@@ -426,18 +377,12 @@ impl Drop for QueuePlace {
 /// finds out.
 ///
 /// Keyed by moment, and by the lock's address, which tells locks of the same moment apart.
-#[derive(Debug)]
-pub(crate) struct TimerTable<L>(BTreeMap<(Moment, usize), Weak<L>>);
+#[derive(Debug, Default)]
+pub(crate) struct TimerTable(BTreeMap<(Moment, usize), Weak<LocalLock>>);
 
-impl<L> Default for TimerTable<L> {
-    fn default() -> TimerTable<L> {
-        TimerTable(BTreeMap::new())
-    }
-}
-
-impl<L> TimerTable<L> {
+impl TimerTable {
     /// Moves the entry of a lock from `at`. The caller has locked the lock.
-    pub(crate) fn put(&mut self, local: &Arc<L>, at: &mut Option<Moment>, next: Option<Moment>) {
+    pub(crate) fn put(&mut self, local: &Arc<LocalLock>, at: &mut Option<Moment>, next: Option<Moment>) {
         self.remove(&**local, *at);
         if let Some(next) = next {
             self.0.insert((next, Arc::as_ptr(local).addr()), Arc::downgrade(local));
@@ -445,12 +390,12 @@ impl<L> TimerTable<L> {
         *at = next;
     }
 
-    pub(crate) fn remove(&mut self, local: *const L, at: Option<Moment>) {
+    pub(crate) fn remove(&mut self, local: *const LocalLock, at: Option<Moment>) {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
     /// Takes out up to `most` locks that are due at `by`. `LocalLock::look_in_time` puts each back.
-    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<L>> {
+    pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
         let mut due = Vec::new();
         while due.len() < most
             && let Some(first) = self.0.first_entry()
@@ -461,7 +406,7 @@ impl<L> TimerTable<L> {
         due
     }
 
-    pub(crate) fn first(&self) -> Option<(Moment, Weak<L>)> {
+    pub(crate) fn first(&self) -> Option<(Moment, Weak<LocalLock>)> {
         self.0.first_key_value().map(|((at, _), local)| (*at, Weak::clone(local)))
     }
 }
@@ -473,9 +418,9 @@ mod tests {
     use crate::engine::lock::Then;
     use crate::error::ErrorKind;
     use crate::ident::{ClientId, Owner};
-    use crate::seam::Others;
     use crate::seam::subscription::Channel;
     use crate::seam::subscription::tests::Nobody;
+    use crate::seam::{Claim, Others};
     use crate::sync::Waker;
     use crate::time::Lease;
 
@@ -513,9 +458,9 @@ mod tests {
         let local = local();
         let hold = entered(&local);
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
-        local.state().take_out(hold.serial());
+        local.state().take_out(hold.serial);
         assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
-        assert!(local.give_back(None, at(0)).is_none());
+        assert!(local.on(at(0), |lock, at| lock.give_back(None, at)).is_none());
     }
 
     #[test]
@@ -542,12 +487,16 @@ mod tests {
             local.state().note_released(Others::Listen(2), at(begun));
             assert!(local.remember(at(begun).plus(REMEMBERED)));
             assert!(!local.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
-            assert!(!local.is_forgotten(at(begun + 2)) && !local.is_uncontended(at(begun + 2)));
-            assert!(local.is_forgotten(at(begun + forgotten)));
+            assert!(
+                local.remembered_until(at(begun + 2)).is_some()
+                    && !local.on(at(begun + 2), |lock, at| lock.is_uncontended(at))
+            );
+            assert!(local.remembered_until(at(begun + forgotten)).is_none());
         }
         local.state().note_released(Others::Listen(2), at(forgotten * 3));
         local.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        assert!(local.state().contended.is_none() && local.is_uncontended(at(forgotten * 3 + 2)));
+        let is_uncontended = local.on(at(forgotten * 3 + 2), |lock, at| lock.is_uncontended(at));
+        assert!(local.state().contended.is_none() && is_uncontended);
     }
 
     #[test]
@@ -567,7 +516,7 @@ mod tests {
         }
         local.look_in_time();
         assert_eq!(first(), Some(at(6)));
-        holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial())));
+        holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial)));
         assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
         local.look_in_time();
         assert_eq!(first(), None);
@@ -590,9 +539,9 @@ mod tests {
             } else {
                 local.listen(listen);
             }
-            local.state().hear(hold.serial(), at(0));
+            local.state().hear(hold.serial, at(0));
             assert!(matches!(local.watch(false, at(0)), Watched::Until { .. }));
-            drop(local.state().remove(hold.serial(), None));
+            drop(local.state().remove(hold.serial, None));
             assert!(matches!(local.watch(false, at(9)), Watched::Over));
             assert_eq!(local.state().recalls.is_some(), keeps_recalls);
         }
@@ -602,9 +551,9 @@ mod tests {
     fn removing_a_hold_leaves_the_others() {
         let local = local();
         let holds = [entered(&local), entered(&local)];
-        local.state().take_out(holds[0].serial());
+        local.state().take_out(holds[0].serial);
         assert!(local.state().held_here(at(0)).is_some());
-        local.state().take_out(holds[1].serial());
+        local.state().take_out(holds[1].serial);
         assert!(local.state().held_here(at(0)).is_none());
     }
 }

@@ -1,14 +1,13 @@
 //! A hold's notifications: to listeners of its loss, and callbacks when others want its lock.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use super::Hold;
-use crate::engine::hold::phase::{List, OnContended, forget};
+use crate::engine::hold::phase::Listener;
 use crate::observe::event::Event;
-use crate::observe::reporter::{OnLost, Reporter};
+use crate::observe::reporter::Reporter;
 use crate::observe::{Loss, LossReason};
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
@@ -37,7 +36,8 @@ impl Hold {
             return true; // nobody held it
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        self.notify(&loss, reporter);
+        // The phase says already that the hold is lost: later listeners check it.
+        self.listeners.take(false).into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
         let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
@@ -49,70 +49,31 @@ impl Hold {
         true
     }
 
-    fn known_loss(&self) -> Option<Loss> {
-        let reason = self.phase.loss()?;
-        Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
-    }
-
-    /// Notifies all listeners, once, after the phase says that the hold is lost: later listeners check it.
-    pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
-        let List { callbacks, senders, contended, .. } = self.listeners.take(false);
-        for sender in senders {
-            drop(sender.try_send(loss.clone())); // room for one; nobody may be listening any more
-        }
-        for callback in callbacks {
-            let loss = loss.clone();
-            reporter.run_later(move || callback(&loss));
-        }
-        forget(contended, reporter);
-    }
-
-    /// Adds a listener. If the hold has ended, returns it with what is to be done at once.
-    fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
+    /// Adds a listener. If the hold has ended, the listener learns that at once.
+    pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
         // The flag is set before the phase is read; `lose` and `forget_listeners` do the reverse.
         self.listeners.are_there.store(true, Ordering::SeqCst);
-        let loss = self.known_loss();
-        if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
-            return Some((listener, loss));
+        let reason = self.phase.loss();
+        if reason.is_none() && !self.listeners.released.load(Ordering::SeqCst) {
+            match listener {
+                Listener::Channel(_) => list.listeners.push_front(listener),
+                callback => list.listeners.push_back(callback),
+            }
+            return;
         }
-        add(&mut list, listener);
-        None
-    }
-
-    /// Runs `callback` when the hold is lost: soon, if it is lost already.
-    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
-        if let Some((callback, Some(loss))) = self.listen(callback, |list, added| list.callbacks.push(added))
-        {
-            reporter.run_later(move || callback(&loss));
-        }
-    }
-
-    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
-    #[cfg(test)]
-    pub(crate) fn loss_channel(&self) -> crossbeam_channel::Receiver<Loss> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.send_loss(sender);
-        receiver
-    }
-
-    /// `sender` gets the loss, if there is one, and is dropped when the hold ends.
-    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
-        if let Some((sender, Some(loss))) = self.listen(sender, |list, added| list.senders.push(added)) {
-            drop(sender.try_send(loss));
-        }
-    }
-
-    /// Runs `callback` whenever others want the lock, as long as the hold stands.
-    pub(crate) fn on_contended(&self, callback: OnContended, reporter: &Reporter) {
-        if let Some((callback, _)) = self.listen(callback, |list, added| list.contended.push(added)) {
-            forget(vec![callback], reporter);
-        }
+        drop(list);
+        let loss = |reason| Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
+        listener.end(reason.map(loss).as_ref(), reporter);
     }
 
     /// Runs each callback by itself, so that a panic stops no other. While one runs, none is run again.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
-        let callbacks = self.listeners.list.lock().contended.clone();
+        let contended = |listener: &Listener| match listener {
+            Listener::OnContended(callback) => Some(Arc::clone(callback)),
+            Listener::Channel(_) | Listener::OnLost(_) => None,
+        };
+        let callbacks: Vec<_> = self.listeners.list.lock().listeners.iter().filter_map(contended).collect();
         if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -134,18 +95,13 @@ impl Hold {
     }
 
     /// Takes the listeners of this hold, which ended by release, for the next hold.
-    pub(crate) fn take_listeners(&self) -> List {
+    pub(crate) fn take_listeners(&self) -> VecDeque<Listener> {
         self.listeners.take(false)
     }
 
-    /// The hold ended by release. Callbacks are dropped where they would have run.
+    /// The hold ended by release.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
         self.listeners.released.store(true, Ordering::SeqCst);
-        let List { callbacks, senders, contended, .. } = self.listeners.take(true);
-        drop(senders);
-        if !callbacks.is_empty() {
-            reporter.drop_later(callbacks);
-        }
-        forget(contended, reporter);
+        self.listeners.take(true).into_iter().for_each(|listener| listener.end(None, reporter));
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
-pub(crate) use crate::engine::hold::phase::{List, OnContended, Standing};
+pub(crate) use crate::engine::hold::phase::{Listener, OnContended, Standing};
 use crate::engine::hold::phase::{Listeners, Phase};
 use crate::engine::lock::{Handle, HoldState, Stage};
 use crate::engine::pace::{at_risk, renewal_slack};
@@ -49,6 +49,10 @@ impl Handle for Arc<Hold> {
         self.phase.lose(reason);
     }
 
+    fn note_spent_guard(&mut self) {
+        self.has_spent_guard.store(true, Ordering::Release);
+    }
+
     fn session_ends(&self) -> Moment {
         self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until())
     }
@@ -67,7 +71,7 @@ pub(crate) struct Hold {
     claim: Claim,
     /// The lock in this process, which has this hold until the registry takes it out.
     local: Arc<LocalLock>,
-    serial: u64,
+    pub(crate) serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
     /// Whether the holder leads, for people who inspect the lock.
@@ -88,7 +92,7 @@ pub(crate) struct Hold {
     has_spent_guard: AtomicBool,
     listeners: Listeners,
     /// Whether waiters send recalls for the hold, so the store may have more of it than its owner.
-    hears: AtomicBool,
+    pub(crate) hears: AtomicBool,
 }
 
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -136,10 +140,6 @@ impl Hold {
         (hold, state, level)
     }
 
-    pub(crate) fn serial(&self) -> u64 {
-        self.serial
-    }
-
     /// `None`: the lock does not have the hold any more.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.local.state().state_of(self.serial).map(act)
@@ -163,10 +163,6 @@ impl Hold {
 
     pub(crate) fn home(&self) -> u32 {
         self.claim.home
-    }
-
-    pub(crate) fn units(&self) -> u32 {
-        self.claim.units
     }
 
     pub(crate) fn since(&self) -> Moment {
@@ -194,10 +190,6 @@ impl Hold {
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
         matches!(self.holder, Holder::Thread { id, .. } if id == thread)
-    }
-
-    pub(crate) fn is_bound(&self) -> bool {
-        self.bound.is_some()
     }
 
     pub(crate) fn is_of_any_thread(&self) -> bool {
@@ -268,11 +260,6 @@ impl Hold {
         self.with(|state| state.recallable = None);
     }
 
-    /// Makes the hold hear of others; `false`: it did so before.
-    pub(crate) fn begin_hearing(&self) -> bool {
-        !self.hears.swap(true, Ordering::SeqCst)
-    }
-
     pub(crate) fn hears(&self) -> bool {
         self.hears.load(Ordering::SeqCst)
     }
@@ -283,11 +270,7 @@ impl Hold {
 
     /// Whether no thread has the hold, or none had it when its release or loss began.
     pub(crate) fn is_cached(&self) -> bool {
-        self.phase.is_unused()
-    }
-
-    pub(super) fn begin_again(&self, since: Moment) {
-        self.since.store(since.nanos(), Ordering::Relaxed);
+        self.phase.unused() != 0
     }
 
     pub(crate) fn guard_level(&self, id: u64) {
@@ -318,10 +301,6 @@ impl Hold {
             state.levels.take(level)?;
             u32::try_from(state.levels.open.len()).ok()
         })?
-    }
-
-    pub(super) fn note_spent_guard(&self) {
-        self.has_spent_guard.store(true, Ordering::Release);
     }
 
     /// Whether this level of a guard has ended. Takes the mutex only if `unlock` has ended a guard's level.

@@ -12,6 +12,7 @@
 //!
 //! The last four are final.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -25,10 +26,10 @@ use crate::time::Moment;
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
-const EXPIRED: u8 = 2;
-const GONE: u8 = 3;
-const SHUT_DOWN: u8 = 4;
-const TOO_LONG: u8 = 5;
+/// The first of the phases of a loss: `EXPIRED`, `GONE`, `SHUT_DOWN`, `TOO_LONG`.
+const LOST: u8 = 2;
+const LOSSES: [LossReason; 4] =
+    [LossReason::Expired, LossReason::Gone, LossReason::ShutDown, LossReason::HeldTooLong];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -57,18 +58,9 @@ impl Phase {
         self.stage() == RELEASING
     }
 
-    pub(super) fn is_unused(&self) -> bool {
-        self.unused() != 0
-    }
-
     pub(super) fn loss(&self) -> Option<LossReason> {
-        match self.stage() {
-            EXPIRED => Some(LossReason::Expired),
-            GONE => Some(LossReason::Gone),
-            SHUT_DOWN => Some(LossReason::ShutDown),
-            TOO_LONG => Some(LossReason::HeldTooLong),
-            _live_or_releasing => None,
-        }
+        let place = self.stage().checked_sub(LOST)?;
+        LOSSES.get(usize::from(place)).copied()
     }
 
     /// Sets the phase that threads read without the mutex. Called under the lock's mutex, as all changes.
@@ -90,22 +82,14 @@ impl Phase {
             _lost => false,
         };
         if is_possible {
-            self.0.store(lost(reason) | self.unused(), Ordering::SeqCst);
+            let phase = (LOST..).zip(LOSSES).find(|(_, one)| *one == reason).map_or(LOST, |(phase, _)| phase);
+            self.0.store(phase | self.unused(), Ordering::SeqCst);
         }
         is_possible
     }
 
-    fn unused(&self) -> u8 {
+    pub(super) fn unused(&self) -> u8 {
         self.0.load(Ordering::SeqCst) & UNUSED
-    }
-}
-
-fn lost(reason: LossReason) -> u8 {
-    match reason {
-        LossReason::Expired => EXPIRED,
-        LossReason::Gone => GONE,
-        LossReason::ShutDown => SHUT_DOWN,
-        LossReason::HeldTooLong => TOO_LONG,
     }
 }
 
@@ -123,12 +107,35 @@ pub(super) struct Listeners {
 }
 
 #[derive(Default)]
-pub(crate) struct List {
+pub(super) struct List {
     /// Whether the listeners are for the hold that follows this one.
     pub(super) are_kept: bool,
-    pub(crate) callbacks: Vec<OnLost>,
-    pub(crate) senders: Vec<Sender<Loss>>,
-    pub(crate) contended: Vec<OnContended>,
+    /// Channels come before callbacks, which may hang.
+    pub(super) listeners: VecDeque<Listener>,
+}
+
+pub(crate) enum Listener {
+    /// A channel that gets the loss, if there is one, and is dropped when the hold ends.
+    Channel(Sender<Loss>),
+    /// Runs when the hold is lost.
+    OnLost(OnLost),
+    /// Runs whenever others want the lock, as long as the hold stands.
+    OnContended(OnContended),
+}
+
+impl Listener {
+    /// The hold has ended, by this loss or by a release. Callbacks may own the client, so they are dropped
+    /// where they would have run.
+    pub(super) fn end(self, loss: Option<&Loss>, reporter: &Reporter) {
+        match (self, loss.cloned()) {
+            (Listener::Channel(_), None) => {}
+            // There is room for one; nobody may be listening any more.
+            (Listener::Channel(sender), Some(loss)) => drop(sender.try_send(loss)),
+            (Listener::OnLost(callback), Some(loss)) => reporter.run_later(move || callback(&loss)),
+            (Listener::OnLost(callback), None) => reporter.drop_later(callback),
+            (Listener::OnContended(callback), _) => reporter.run_later(move || drop(callback)),
+        }
+    }
 }
 
 impl Listeners {
@@ -137,22 +144,15 @@ impl Listeners {
     }
 
     /// Takes the listeners out, unless they are to `stay` for the hold that follows.
-    pub(super) fn take(&self, stay: bool) -> List {
+    pub(super) fn take(&self, stay: bool) -> VecDeque<Listener> {
         if !self.is_any() {
-            return List::default();
+            return VecDeque::new();
         }
         let mut list = self.list.lock();
         if stay && list.are_kept {
-            return List::default();
+            return VecDeque::new();
         }
         self.are_there.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *list)
-    }
-}
-
-/// Callbacks may own the client, so they are dropped where they would have run.
-pub(super) fn forget(contended: Vec<OnContended>, reporter: &Reporter) {
-    if !contended.is_empty() {
-        reporter.run_later(move || drop(contended));
+        std::mem::take(&mut *list).listeners
     }
 }

@@ -8,6 +8,15 @@ use crate::time::ManualClock;
 
 const LEASE: Duration = Duration::from_secs(30);
 
+impl Hold {
+    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
+    pub(crate) fn loss_channel(&self) -> crossbeam_channel::Receiver<crate::observe::Loss> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.listen(Listener::Channel(sender), &Reporter::new(None));
+        receiver
+    }
+}
+
 fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
     enter(grant(Kind::Mutex, sent), lease, false)
 }
@@ -412,7 +421,7 @@ fn callbacks_of_live_holds_run_one_at_a_time() {
         waits.recv().unwrap_or_default();
         counted.fetch_add(1, Ordering::SeqCst);
     };
-    hold.on_contended(Arc::new(callback), &reporter);
+    hold.listen(Listener::OnContended(Arc::new(callback)), &reporter);
     for _ in 0..5 {
         hold.call_back(&reporter, &clock);
     }

@@ -38,7 +38,7 @@ pub(crate) struct Rules {
     /// A thread that asks again within this reacquires at once.
     pub(crate) at_once: Duration,
     pub(crate) idle: Duration,
-    pub(crate) least_score: u8,
+    pub(crate) least_score: i8,
     /// A longer pause in a time slice means that the thread was descheduled.
     pub(crate) stall: Duration,
     pub(crate) unused: Duration,
@@ -60,7 +60,7 @@ pub(crate) const RULES: Rules = Rules {
     short: Duration::from_micros(500),
     at_once: Duration::from_micros(200),
     idle: IDLE,
-    least_score: 3,
+    least_score: 1,
     stall: Duration::from_micros(600),
     unused: UNUSED,
     first_check: Duration::from_millis(50),
@@ -69,14 +69,14 @@ pub(crate) const RULES: Rules = Rules {
     pause: Duration::from_secs(1),
 };
 
-/// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From
-/// `UNKNOWN` one return is enough for caching: in a crowd of hundreds a client has few grants a second.
-const UNKNOWN: u8 = 2;
-pub(super) const MOST: u8 = 8;
-pub(super) const LATE: u8 = 4;
+/// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From the
+/// beginning, zero, one return is enough for caching: in a crowd of hundreds a client has few grants a second.
+pub(super) const LEAST: i8 = -2;
+pub(super) const MOST: i8 = 6;
+pub(super) const LATE: i8 = 4;
 
 /// The facts behind decisions about a cached hold. Its [`Stage`] says which hold is cached, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     pub(super) ends: Option<Moment>,
     pub(super) began: Moment,
@@ -84,7 +84,7 @@ pub(crate) struct Caching {
     pub(super) last: Moment,
     /// The last release that may be cached: when, and by which thread, which has not asked since.
     pub(super) dropped: Option<(Moment, u64)>,
-    pub(super) score: u8,
+    pub(super) score: i8,
     /// How long this process did not run in the last slice; the next slice lasts longer by that.
     missed: Duration,
     pub(super) recalled: Option<Moment>,
@@ -115,23 +115,6 @@ pub(crate) enum Reuse {
     Never,
 }
 
-impl Default for Caching {
-    fn default() -> Caching {
-        let never = Moment::from_nanos(0);
-        Caching {
-            ends: None,
-            began: never,
-            last: never,
-            dropped: None,
-            score: UNKNOWN,
-            missed: Duration::ZERO,
-            recalled: None,
-            paused_until: None,
-            may_cache: false,
-        }
-    }
-}
-
 impl Caching {
     /// The store granted the lock to this client, from a queue of `clients`.
     pub(crate) fn begin(&mut self, clients: u32, at: At<'_>) {
@@ -152,7 +135,7 @@ impl Caching {
     }
 
     fn note_absence(&mut self) {
-        self.score = self.score.saturating_sub(LATE);
+        self.score = LEAST.max(self.score - LATE);
     }
 
     /// The hold was not cached, so `thread` waited for the release, and can come back only from now on.

@@ -44,6 +44,9 @@ pub(crate) trait Handle: Clone + Debug {
 
     fn lost(&mut self, reason: LossReason);
 
+    /// Something other than its guard has ended a guard's level.
+    fn note_spent_guard(&mut self) {}
+
     /// The end of the hold by its session.
     fn session_ends(&self) -> Moment;
 }
@@ -93,7 +96,6 @@ pub(crate) enum Next {
 pub(crate) struct End {
     pub(crate) left: u32,
     pub(crate) then: Then,
-    pub(crate) is_guards: bool,
     pub(crate) may_cache: bool,
 }
 
@@ -139,7 +141,7 @@ pub(crate) enum Withdrawn {
     Given,
 }
 
-impl<H, W> Default for Machine<H, W> {
+impl<H, W: Default> Default for Machine<H, W> {
     fn default() -> Machine<H, W> {
         Machine {
             holds: Vec::new(),
@@ -333,7 +335,10 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let own = self.state_of(serial)?;
         let ended = own.levels.take(level)?;
         let left = u32::try_from(own.levels.open.len()).ok()?;
-        let end = |then| Some(End { left, then, is_guards: level.is_none() && ended.guarded, may_cache });
+        if level.is_none() && ended.guarded {
+            own.hold.note_spent_guard();
+        }
+        let end = |then| Some(End { left, then, may_cache });
         if left > 0 {
             return end(Then::StillHeld);
         }

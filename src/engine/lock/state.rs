@@ -247,16 +247,10 @@ impl<W: Waits> Ticket<W> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W> {
     tickets: VecDeque<Ticket<W>>,
     spinning: usize,
-}
-
-impl<W> Default for Queue<W> {
-    fn default() -> Queue<W> {
-        Queue { tickets: VecDeque::new(), spinning: 0 }
-    }
 }
 
 impl<W: Waits> Queue<W> {

@@ -99,7 +99,6 @@ impl Engine {
         if !granted.hold.is_until_recall() {
             self.watch(&granted.hold); // without a level the hold was not renewed
         }
-        self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         self.report_granted(call, &granted.hold, (begun, 0, None), &span);
         self.unless_shut_down(call, granted)
@@ -108,28 +107,26 @@ impl Engine {
     /// Releases the cached hold: to the program the lock is free. This thread's next request follows.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
         let now = self.clock.now();
-        if let Some((hold, next)) = local.give_back(None, now) {
-            self.core.give_back(&hold, next, now, Vec::new());
-        }
+        self.core.give_back(local.on(now, |lock, at| lock.give_back(None, at)), now, Vec::new());
     }
 }
 
 impl Core {
-    /// Sends the release of a cached hold, which has begun if `next` is `Some`; otherwise the hold is lost.
+    /// Sends the release of a cached hold, which has begun if there is a `Next`; otherwise the hold is lost.
     /// The calls in `waiting` end with that.
     pub(crate) fn give_back(
         self: &Arc<Core>,
-        hold: &Arc<Hold>,
-        next: Option<Next>,
+        given: Option<(Arc<Hold>, Option<Next>)>,
         now: Moment,
         waiting: Vec<Arc<Call>>,
     ) {
+        let Some((hold, next)) = given else { return };
         let until_out = self.calls.begin();
-        let Some(next) = self.leaves(hold, next, now) else { return };
-        let calls = || (self.calls.begin().detached(), waiting.clone());
-        if self.start_handoff(hold, next, now, || self.settle_later(hold, calls())).is_some() {
-            self.release_later(hold, now, calls());
-            self.registry.remove(hold);
+        let Some(next) = self.leaves(&hold, next, now) else { return };
+        let calls = || (self.calls.begin(), waiting.clone());
+        if self.start_handoff(&hold, next, now, || self.settle_later(&hold, calls())).is_some() {
+            self.release_later(&hold, now, calls());
+            self.registry.remove(&hold);
         }
         drop(until_out);
     }
@@ -172,9 +169,8 @@ impl Core {
                 next = now;
                 continue;
             }
-            if let Some((hold, to)) = local.give_back(thread, now) {
-                self.give_back(&hold, to, now, calls);
-            }
+            // Races with `find`, which may reuse the cached hold: the mutex decides.
+            self.give_back(local.on(now, |lock, at| lock.give_back(thread, at)), now, calls);
             next = next.min(now.plus(IDLE));
             watched.push(local);
             is_over = now.since(begun) >= SLICE;
@@ -198,7 +194,7 @@ impl Core {
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LONGEST_CHECK_GAP));
         let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {
-            let now = self.clock.now();
+            let (now, local) = (self.clock.now(), hold.local());
             let idle = match answer {
                 Ok(CachedCheck::Lost) => {
                     if !hold.is_releasing() {
@@ -206,10 +202,10 @@ impl Core {
                     }
                     None
                 }
-                Ok(answer) => hold.local().note_checked(hold, answer, now),
+                Ok(answer) => local.on(now, |lock, at| lock.note_checked(hold.serial, answer, at)),
                 Err(_) => None, // the next check asks again; an unused hold is released in any case
             };
-            idle.into_iter().for_each(|(hold, next)| self.give_back(&hold, next, now, Vec::new()));
+            self.give_back(idle, now, Vec::new());
         }
     }
 }

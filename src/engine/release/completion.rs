@@ -8,11 +8,11 @@ use crate::engine::core::Core;
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Next, Then};
 use crate::engine::pace::POLL_COMPLETIONS_EVERY;
-use crate::engine::waiter::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
+use crate::engine::waiter::{Ending, HandoffResult, PendingHandoff, Releaser};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
-use crate::seam::{Answer, Claim, Failure, Others, REQUEST_LASTS, Release, Sink};
+use crate::seam::{Answer, Claim, Failure, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
@@ -53,7 +53,7 @@ impl Core {
         let done = Sink::new(move |answer: Answer<Release>| {
             let failure = answer.as_ref().err().map(Failure::error);
             core.reporter.observe_request("release", begun, &core.clock, failure);
-            core.settle(&ended, ReleaseOutcome::of_release(answer));
+            core.settle(&ended, answer.map(Ending::from));
             drop(calls);
         });
         self.store.release_later(
@@ -66,33 +66,35 @@ impl Core {
 
     /// Settles the outcome for a releaser that has gone on. May run on a thread that reads replies for
     /// others, so the observer is called on the callback thread.
-    pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
+    pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: Answer<Ending>) {
         match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
-                let held = match outcome {
-                    ReleaseOutcome::Freed { others } => self.note_released(hold, others),
-                    _ => self.note_ended(hold),
-                };
-                if hold.is_cached() {
-                    return; // reported when its guard was dropped
-                }
-                let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
-                let span = hold.span.end("released");
-                self.reporter.observe_news(move |observer| {
-                    span(&|| observer.event(&Event::Released { name: name.given(), kind, owner, held }));
-                });
-            }
-            ReleaseOutcome::Lost => self.lose(hold, LossReason::Gone),
-            ReleaseOutcome::Refused(error) | ReleaseOutcome::Unknown(error) => {
+            Ok(Ending::Freed(others)) => self.registry.note_released(hold, others, self.clock.now()),
+            Ok(Ending::HandedOff) => {}
+            Ok(Ending::Lost) => return self.lose(hold, LossReason::Gone),
+            Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                 self.reporter.counters.releases_failed.add(1);
-                self.leave_behind(hold);
+                self.leave_behind(hold, self.clock.now());
                 let name = hold.name().given().to_owned();
                 let error = error.during("unlock").on(&name).after_work();
-                self.reporter.observe_news(move |observer| {
+                return self.reporter.observe_news(move |observer| {
                     observer.event(&Event::ReleaseFailed { name: &name, error: &error });
                 });
             }
         }
+        let held = self.note_ended(hold);
+        if hold.is_cached() {
+            return; // reported when its guard was dropped
+        }
+        let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
+        let span = hold.span.end("released");
+        self.reporter.observe_news(move |observer| {
+            span(&|| observer.event(&Event::Released { name: name.given(), kind, owner, held }));
+        });
+    }
+
+    pub(crate) fn report_end(&self, hold: &Arc<Hold>) {
+        let held = self.note_ended(hold);
+        self.report_released(hold, held);
     }
 
     pub(crate) fn report_released(&self, hold: &Hold, held: Duration) {
@@ -115,36 +117,23 @@ impl Core {
         is_first
     }
 
-    /// A release did not get through: the watchdog repeats it until it is answered or the lease is over.
-    pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
+    /// A release did not get through: the watchdog repeats it from `from` on, until it is answered or the lease
+    /// is over.
+    pub(crate) fn leave_behind(&self, hold: &Arc<Hold>, from: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
-        let now = self.clock.now();
         // A renewal on its way may extend the lock by one more lease, or by its own longer one.
         let until = if hold.kind().is_leased() {
-            now.plus(self.options.lease).max(hold.until())
+            from.plus(self.options.lease).max(hold.until())
         } else {
-            now.plus(REQUEST_LASTS / 2)
+            from.plus(REQUEST_LASTS / 2)
         };
-        self.clean_up(hold.claim(), until, now);
-    }
-
-    /// The store did not answer a request to end a hold at `ends`: the watchdog frees the lock then.
-    pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
-        drop(hold.span.end("release_failed"));
-        hold.retire_owner();
-        hold.forget_listeners(&self.reporter);
-        self.clean_up(hold.claim(), hold.until(), ends);
-    }
-
-    pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
-        self.registry.note_released(hold, others, self.clock.now());
-        self.note_ended(hold)
+        self.clean_up(hold.claim(), until, from);
     }
 
     /// Returns how long the hold lasted.
-    pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
+    fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
         hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
     }
@@ -152,23 +141,13 @@ impl Core {
 
 impl Engine {
     /// `None`: nobody is next, or the hand-off could not be sent.
-    pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
+    pub(crate) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<HandoffResult> {
         let Next::Local(_) = next else { return None };
         let result = HandoffResult::default();
-        let is_sent = self.start_handoff(hold, next, begun, || result.releaser()).is_none();
-        is_sent.then(|| self.wait_for_handoff(&result))
+        self.start_handoff(hold, next, begun, || result.releaser()).is_none().then_some(result)
     }
 
-    pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
-        // The thread that reads the answer gives up after one time-out; after two it must be descheduled.
-        let limit = self.options.command_timeout * 2;
-        result.wait(limit).unwrap_or_else(|| {
-            let words = "the thread that was handed the lock did not tell what came of it";
-            ReleaseOutcome::Unknown(Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome())
-        })
-    }
-
-    /// The result for a caller that has handed its lock off since `begun`.
+    /// Waits for what came of a hand-off that began at `begun`.
     ///
     /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it names
     /// the old owner's number alone. If the old owner holds nothing any more, the hand-off was carried out.
@@ -178,23 +157,26 @@ impl Engine {
         &self,
         action: &'static str,
         hold: &Arc<Hold>,
-        outcome: ReleaseOutcome,
+        result: &HandoffResult,
         begun: Moment,
     ) -> Result<()> {
-        let give_up = begun.plus(self.options.retry_timeout);
-        let outcome = match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
-                let held = self.note_ended(hold);
-                self.report_released(hold, held);
+        // The thread that reads the answer gives up after one time-out; after two it must be descheduled.
+        let first = match result.wait(self.options.command_timeout * 2) {
+            Some(Ok(Ending::Freed(_) | Ending::HandedOff)) => {
+                self.report_end(hold);
                 return Ok(());
             }
-            ReleaseOutcome::Lost => Ok(None),
-            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
-            ReleaseOutcome::Unknown(error) => {
-                self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))
+            Some(Ok(Ending::Lost)) => return self.released(action, hold, 0, Ok(None), None),
+            Some(Err(Failure::Refused(_))) => None,
+            Some(Err(unknown)) => Some(Err(unknown)),
+            None => {
+                let words = "the thread that was handed the lock did not tell what came of it";
+                let error = Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome();
+                Some(Err(Failure::Unknown(error)))
             }
         };
-        self.released(action, hold, 0, outcome)
+        let outcome = self.send_release(hold, 0, begun.plus(self.options.retry_timeout), first);
+        self.released(action, hold, 0, outcome, None)
     }
 }
 
@@ -210,7 +192,8 @@ impl Core {
         let Next::Local(waiter) = next else { return Some(next) };
         let from = hold.claim();
         // The lock stays on the node where it was granted, even if the name has another home by now.
-        let to = hold.local().offer_of(waiter).map(|offer| Claim { home: from.home, ..offer });
+        let offer = hold.local().state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
+        let to = offer.map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
         match to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to))) {
             Some((pending, to)) => {
@@ -222,7 +205,7 @@ impl Core {
                 None
             }
             None => {
-                hold.local().state().not_sent(hold.serial());
+                hold.local().state().not_sent(hold.serial);
                 Some(Next::Nobody)
             }
         }
@@ -235,7 +218,7 @@ impl Core {
         Releaser::new(false, move |outcome| match outcome {
             // A refused hand-off is repeated as a plain release, as in `handed_off`. Later requests of the
             // releaser's thread are sent after this release.
-            ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), calls),
+            Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
             outcome => core.settle(&ended, outcome),
         })
     }

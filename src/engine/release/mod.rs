@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::Granted;
+use crate::engine::acquire::call::{Granted, RETRY_PAUSE};
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::lock::{End, Next, Then};
 use crate::error::{Error, NotHeld, Result};
@@ -21,8 +21,6 @@ use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
-
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(60));
 
 impl Engine {
     pub(crate) fn unlock(
@@ -84,12 +82,11 @@ impl Engine {
         let Some(next) = self.still_held(hold, then, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
-        let handed_off = if left == 0 { self.hand_off(hold, next, begun) } else { None };
-        let ended = match handed_off {
-            Some(outcome) => self.handed_off(action, hold, outcome, begun),
+        let ended = match self.hand_off(hold, next, begun) {
+            Some(result) => self.handed_off(action, hold, &result, begun),
             None => {
                 let outcome = self.send_release(hold, left, begun.plus(self.options.retry_timeout), None);
-                self.released(action, hold, left, outcome)
+                self.released(action, hold, left, outcome, None)
             }
         };
         if may_cache {
@@ -130,23 +127,8 @@ impl Engine {
             return expired();
         }
         let ended = self.send_end(hold, ends, begun.plus(self.options.retry_timeout));
-        self.registry.remove(hold);
-        match ended {
-            Ok(true) => {
-                let held = self.note_ended(hold);
-                self.report_released(hold, held);
-                Ok(())
-            }
-            Ok(false) => {
-                self.lose(hold, LossReason::Gone);
-                expired()
-            }
-            Err(error) => {
-                self.reporter.counters.releases_failed.add(1);
-                self.leave_until(hold, ends);
-                Err(error.during(action).on(hold.name().given()).after_work())
-            }
-        }
+        let outcome = ended.map(|is_held| is_held.then_some(Others::Nobody));
+        self.released(action, hold, 0, outcome, Some(ends)).map_err(Error::after_work)
     }
 
     /// Makes the store end a hold at `ends`, or now if that has passed meanwhile. `false`: not held.
@@ -161,16 +143,18 @@ impl Engine {
                 self.store.release(&claim, 0, deadline).map(|ended| matches!(ended, Release::Freed { .. }))
             })
         };
-        let (is_held, in_doubt) = self.repeat(hold, give_up, ask)?;
+        let (is_held, in_doubt) = self.repeat_release(hold, give_up, ask)?;
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
+    /// Acts on the answer. `ends`: the lock was to end then, and without an answer the watchdog frees it then.
     pub(crate) fn released(
         &self,
         action: &'static str,
         hold: &Arc<Hold>,
         left: u32,
         outcome: Result<Option<Others>>,
+        ends: Option<Moment>,
     ) -> Result<()> {
         if left == 0 {
             let released = outcome.as_ref().ok().copied().flatten();
@@ -179,8 +163,7 @@ impl Engine {
         match outcome {
             Ok(Some(_)) => {
                 if left == 0 {
-                    let held = self.note_ended(hold);
-                    self.report_released(hold, held);
+                    self.report_end(hold);
                 }
                 Ok(())
             }
@@ -191,7 +174,7 @@ impl Engine {
             Err(error) => {
                 self.reporter.counters.releases_failed.add(1);
                 if left == 0 {
-                    self.leave_behind(hold);
+                    self.leave_behind(hold, ends.unwrap_or_else(|| self.clock.now()));
                 }
                 Err(error.during(action).on(hold.name().given()))
             }
@@ -217,16 +200,10 @@ impl Engine {
             return self.cached(hold, outcome, begun);
         }
         let Some(next) = self.still_held(hold, then, begun) else { return };
-        let started = match left {
-            0 => self.start_handoff(hold, next, begun, || {
-                self.core.settle_later(hold, self.calls.begin().detached())
-            }),
-            _ => Some(next),
-        };
-        match started {
+        match self.start_handoff(hold, next, begun, || self.core.settle_later(hold, self.calls.begin())) {
             None => {}
             Some(Next::Nobody) => {
-                self.core.release_later(hold, begun, call.detached());
+                self.core.release_later(hold, begun, call);
                 // The hold is removed after the release was sent, so that later requests follow the release.
                 self.registry.remove(hold);
             }
@@ -234,7 +211,9 @@ impl Engine {
             // request, and only if other processes come first and listen do waiters here stand back.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
-                if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
+                if let Err(error) =
+                    self.released("unlock", hold, left, outcome, None).map_err(Error::after_work)
+                {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
                     self.reporter.report(|observer| observer.event(&event));
                 }
@@ -256,7 +235,8 @@ impl Engine {
     ) -> Result<Option<Others>> {
         let claim = hold.claim();
         let send = || self.ask("release", || self.store.release(&claim, left, self.one_command()));
-        let (released, in_doubt) = self.repeat(hold, give_up, || first.take().unwrap_or_else(send))?;
+        let ask = || first.take().unwrap_or_else(send);
+        let (released, in_doubt) = self.repeat_release(hold, give_up, ask)?;
         Ok(match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
@@ -268,35 +248,45 @@ impl Engine {
         })
     }
 
-    /// Repeats a request that ends levels of a hold, until `give_up` or the end of the window, while it
-    /// fails. Returns the answer, and whether an earlier request went without one.
-    fn repeat<T>(
+    /// Repeats a request that ends levels of a hold, until `give_up` or the end of the window.
+    fn repeat_release<T>(
         &self,
         hold: &Arc<Hold>,
         give_up: Moment,
-        mut ask: impl FnMut() -> Answer<T>,
+        ask: impl FnMut() -> Answer<T>,
     ) -> Result<(T, bool)> {
-        let give_up = give_up.min(hold.until());
-        let mut in_doubt = false;
-        loop {
-            let error = match ask() {
-                Ok(answer) => return Ok((answer, in_doubt)),
-                Err(Failure::Refused(error)) => error,
-                Err(Failure::Unknown(error)) => {
-                    // The request may still arrive: the thread's next hold must have another number.
-                    in_doubt = true;
-                    hold.retire_owner_on_end();
-                    error
-                }
-            };
-            let now = self.clock.now();
+        self.repeat(give_up.min(hold.until()), ask, |in_doubt| {
+            if in_doubt {
+                // The request may still arrive: the thread's next hold must have another number.
+                hold.retire_owner_on_end();
+            }
             // The store recognizes a repeated change without a lease for some minutes only. The watchdog
             // repeats it within that time.
-            let is_left = in_doubt && !hold.kind().is_leased();
-            if now >= give_up || !error.is_retryable() || is_left {
+            !in_doubt || hold.kind().is_leased()
+        })
+    }
+
+    /// Repeats a request while it fails, until `give_up` and as long as it `may_go_on`, which is asked after
+    /// each failure. Returns the answer, and whether an earlier request went without one.
+    pub(crate) fn repeat<T>(
+        &self,
+        give_up: Moment,
+        mut ask: impl FnMut() -> Answer<T>,
+        may_go_on: impl Fn(bool) -> bool,
+    ) -> Result<(T, bool)> {
+        let mut in_doubt = false;
+        loop {
+            let failure = match ask() {
+                Ok(answer) => return Ok((answer, in_doubt)),
+                Err(failure) => failure,
+            };
+            in_doubt |= matches!(failure, Failure::Unknown(_));
+            let (Failure::Refused(error) | Failure::Unknown(error)) = failure;
+            let (goes_on, now) = (may_go_on(in_doubt), self.clock.now());
+            if now >= give_up || !error.is_retryable() || !goes_on {
                 return Err(if in_doubt { error.with_unknown_outcome() } else { error });
             }
-            Parker::new(&self.clock).park(now.plus(random_between(PAUSE)), None);
+            Parker::new(&self.clock).park(now.plus(random_between(RETRY_PAUSE)), None);
         }
     }
 

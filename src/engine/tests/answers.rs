@@ -68,9 +68,9 @@ fn a_grant_read_too_late_is_no_hold() {
 /// The grant took long, because its thread waited for a connection, say. The watchdog would find next to
 /// nothing left of the window.
 #[test]
-fn a_grant_near_its_end_is_renewed_first() {
+fn a_grant_near_its_end_is_no_hold() {
     let lease = Duration::from_secs(8);
-    for (took, renewals, deaf) in [(5, 0, 0), (7, 1, 0), (7, 1, 1)] {
+    for took in [5, 7] {
         let options = Options { lease, ..Options::default() };
         let (store, clock, engine, name) = standing_with(options, scripted());
         let number = ThreadMarker::current().number();
@@ -82,23 +82,18 @@ fn a_grant_near_its_end_is_renewed_first() {
             holder.give(owner);
             granted()
         });
-        (0..deaf).for_each(|_| store.renewals.say(in_doubt));
-        let granted = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed);
-        let at_once = store.renewals.count();
-        match granted {
+        match acquire(&engine, &name, WaitLimit::Once, Lease::Renewed) {
             Ok(granted) => {
-                let since = Duration::from_secs(took) * renewals;
                 assert_eq!(
-                    (granted.unwrap().hold.until(), deaf),
-                    (begun.plus(since + crate::time::window(lease)), 0)
+                    (granted.unwrap().hold.until(), took),
+                    (begun.plus(crate::time::window(lease)), 5)
                 );
             }
             Err(error) => {
-                assert_eq!((error.kind(), deaf), (ErrorKind::TimedOut, 1), "{error}");
-                assert_ne!(ThreadMarker::current().number(), number, "the renewal may yet come");
+                assert_eq!((error.kind(), took), (ErrorKind::TimedOut, 7), "{error}");
+                assert_ne!(ThreadMarker::current().number(), number);
             }
         }
-        assert_eq!(at_once, renewals as usize, "after {took} s");
     }
 }
 

@@ -45,7 +45,7 @@ fn a_client_lets_others_go_first_only_once() {
     // acquires the lock and releases it.
     let core = Arc::clone(&engine.core);
     store.attempts.say(move || {
-        core.note_released(&mine.hold, Others::Listen(1));
+        core.registry.note_released(&mine.hold, Others::Listen(1), core.clock.now());
         channel.notify();
         busy()
     });
@@ -198,13 +198,23 @@ fn a_second_shutdown_repeats_failed_releases() {
     assert!(store.closed.load(Ordering::SeqCst));
 }
 
+struct Unmoved;
+
+impl Observer for Unmoved {
+    fn event(&self, _event: &Event<'_>) {}
+}
+
 /// An observer that is called on the thread of a call may do this.
 #[test]
 fn a_shutdown_inside_a_call_is_refused() {
-    let (_store, _clock, engine, name) = standing(scripted());
-    let call = engine.calls.begin();
-    assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    drop(call);
+    let store = Arc::new(scripted());
+    let (engine, name) = (observed(&store, Unmoved), named("a"));
+    let refused = AtomicUsize::new(0);
+    engine.reporter.report(|_| {
+        assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+        refused.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(refused.load(Ordering::SeqCst) > 0);
     let granted = lock(&engine, &name);
     release(&engine, &granted).unwrap();
 }
@@ -305,7 +315,7 @@ fn only_turn_taking_readers_leave_a_queue_place() {
         let local = reading.read().engine().registry.local(Kind::Read, &named("a"));
         thread::scope(|scope| {
             scope.spawn(|| drop(reading.read().acquire().unwrap()));
-            let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper().is_some());
+            let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper.is_some());
             comes_about("the reader's wait", sleeps);
             assert_eq!(local.state().queued, !writers_first);
             writing.unlock().unwrap();

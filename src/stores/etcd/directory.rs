@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::error::ErrorKind;
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
 use crate::seam::{Answer, Failure};
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
@@ -181,8 +181,8 @@ fn goes_on(key: &[u8], behind: &[u8]) -> String {
 }
 
 impl Directory for EtcdStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        done(answered(self.put_entry(client, text, lease, deadline)));
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        answered(self.put_entry(client, text, lease, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

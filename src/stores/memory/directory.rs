@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
 use crate::seam::subscription::Channels;
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::counted::CountedKind;
@@ -40,9 +40,9 @@ impl MemoryState {
 
 /// Faults do not affect a client's own entry: no caller waits for it, and tests do not mean it.
 impl Directory for MemoryAccess {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment) -> Answer<()> {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));
-        done(self.directory(|state, now| drop(state.clients.insert(client, entry(now)))));
+        self.directory(|state, now| drop(state.clients.insert(client, entry(now))))
     }
 
     fn remove(&self, client: ClientId, _deadline: Moment) -> Answer<()> {

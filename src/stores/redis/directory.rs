@@ -10,7 +10,7 @@ use redis::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Redirect, decoded, done, list, unexpected};
@@ -192,21 +192,8 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 
 impl Directory for RedisStore {
     /// Avoids the connection for renewals, which must not wait for this.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, written: Written) {
-        // A ring's node may not have been asked for its format yet.
-        if let Err(failure) = self.agree_once(deadline) {
-            return written(Err(failure));
-        }
-        let command = put(client, text, lease);
-        let take = |outcome: Answer<Value>| {
-            written(answered(outcome.and_then(|reply| done(reply).map_err(Failure::Refused)).map(drop)));
-            None
-        };
-        self.server.connections.post(command, deadline, None, take);
-    }
-
-    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.agree_once(deadline)?;
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
         answered(self.ask_plain(put(client, text, lease), deadline).map(drop))
     }
 

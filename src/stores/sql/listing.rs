@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
 use crate::seam::pool::Rank;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
@@ -48,8 +48,8 @@ fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
 }
 
 impl<D: Rows> Directory for RowStore<D> {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        done(answered(self.put_entry(&client.to_string(), text, lease, deadline)));
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        answered(self.put_entry(&client.to_string(), text, lease, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
 use crate::stores::zookeeper::answer::{Found, NoReply, Replied, failed, if_there, line_of};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
 use crate::stores::zookeeper::{ZooKeeperStore, path};
@@ -110,8 +110,8 @@ fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
 }
 
 impl Directory for ZooKeeperStore {
-    fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment, done: Written) {
-        done(worded(self.put_entry(client, text, deadline), "directory"));
+    fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment) -> Answer<()> {
+        worded(self.put_entry(client, text, deadline), "directory")
     }
 
     fn ends_entries(&self) -> bool {

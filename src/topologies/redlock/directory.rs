@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
 use crate::seam::{Answer, Failure, Inspect, Store};
 use crate::time::Moment;
 use crate::topologies::redlock::Redlock;
@@ -48,21 +48,12 @@ fn away<T>(words: &'static str) -> Answer<T> {
 }
 
 impl Directory for Redlock {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        // The first server's answer stands for all, because the user has the same rights on each.
-        let mut done = Some(done);
-        for (_, directory) in self.directories() {
-            let done = done.take().unwrap_or_else(|| Box::new(drop));
-            directory.write(client, text, lease, deadline, done);
-        }
-    }
-
     /// Writes to all servers in use, because any of them may be asked.
-    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
         for (_, directory) in self.directories() {
-            match directory.write_now(client, text, lease, self.node_until(deadline)) {
+            match directory.write(client, text, lease, self.node_until(deadline)) {
                 Ok(()) => last = Ok(()),
                 Err(failure) => failed = Some(failure.into_error()),
             }

@@ -7,9 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
-use crate::seam::directory::{
-    Directory, Listing, Page, Place, Posted, Wanted, Written, page_by_server, read_each,
-};
+use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, page_by_server, read_each};
 use crate::seam::ring_member::RingMember;
 use crate::seam::{Answer, Failure};
 use crate::time::Moment;
@@ -52,17 +50,8 @@ impl RingStore {
 }
 
 impl Directory for RingStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        let view = self.view();
-        let node = view.node(home(&view, client));
-        match node.and_then(|node| node.store.capabilities().directory) {
-            Some(directory) => directory.write(client, text, lease, deadline, done),
-            None => done(Err(Failure::Refused(moved_on()))),
-        }
-    }
-
-    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.at_entry(client, |node| node.write_now(client, text, lease, deadline))
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.at_entry(client, |node| node.write(client, text, lease, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

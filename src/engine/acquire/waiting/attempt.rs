@@ -87,22 +87,20 @@ impl Waiting<'_> {
         }
         match answer {
             Ok(Attempt::Granted { fence, queued }) => {
-                let Some(window) = window else { return self.granted_too_late(claim, sent) };
+                let Some(bound) = window else { return self.granted_too_late(claim, sent) };
                 if op == ATTEMPT {
                     self.reset_retry_budget();
                     self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
                 }
                 self.queued = None;
-                let Some(granted) = self.enter(&claim, window, fence, queued) else {
+                let Some(granted) = self.enter(&claim, (sent, bound), fence, queued) else {
                     self.report_asked(op, sent, None);
                     return self.granted_too_late(claim, sent);
                 };
                 if queued > 0 && call.may_cache_slice() {
-                    let mut state = call.local.state();
-                    let at = state.at(engine.clock.now());
-                    state.caching.begin(queued, at);
-                    drop(state);
-                    engine.registry.remember(call.local, at.now);
+                    let now = engine.clock.now();
+                    call.local.on(now, |lock, at| lock.caching.begin(queued, at));
+                    engine.registry.remember(call.local, now);
                 }
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
@@ -225,7 +223,7 @@ impl Waiting<'_> {
             caches: self.heard.is_some() && self.unbound.is_none(),
             waits: self.wait_mode.waits(),
             queue_mode: self.wait_mode.queue_mode(),
-            listens_for: self.listening.listens_for(),
+            listens_for: self.listening.listens_for,
             units: call.units,
             leads,
             writers_first,
@@ -250,13 +248,13 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant, whose lease counts from `since`, and leaves the local queue. `bound` can
+    /// Enters the hold of a grant, whose lease counts from `sent`, and leaves the local queue. `bound` can
     /// end the hold before its lease, as a session does. `queued` is the number of clients in the store's
     /// queue. Returns `None` if the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,
-        (since, bound): (Moment, Option<Arc<dyn Bound>>),
+        (sent, bound): (Moment, Option<Arc<dyn Bound>>),
         fence: Option<FencingToken>,
         queued: u32,
     ) -> Option<Granted> {
@@ -271,9 +269,9 @@ impl Waiting<'_> {
             Lease::Kept(_) => claim.lease,
             _ => engine.options.lease,
         };
-        let mut hold = Hold::new(claim, holder, since, renewed_lease, call.local);
+        let mut hold = Hold::new(claim, holder, sent, renewed_lease, call.local);
         hold.set_fence(fence);
-        (hold.bound, hold.ceiling) = (bound, call.config.max_hold.map(|most| since.plus(most)));
+        (hold.bound, hold.ceiling) = (bound, call.config.max_hold.map(|most| sent.plus(most)));
         (hold.may_be_cached, hold.leads) = (call.may_cache_slice(), call.config.leads);
         let (hold, mut state, level) = hold.begin(call.lease);
         state.asks_to_cache = call.caches();
@@ -295,14 +293,13 @@ impl Waiting<'_> {
         sent.plus(self.engine.options.command_timeout).min(self.latest)
     }
 
-    /// The window of a grant whose request was sent at `sent` and whose answer was read just now: since when
-    /// its lease counts, and what can end the hold before its lease. Returns `None` if the grant does not
-    /// count; the caller then undoes it.
-    pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<(Moment, Option<Arc<dyn Bound>>)> {
+    /// For a grant whose request was sent at `sent` and whose answer was read just now: what can end the hold
+    /// before its lease, which counts from `sent`. Returns `None` if the grant does not count; the caller then
+    /// undoes it.
+    pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<Option<Arc<dyn Bound>>> {
         // `bound` is called once for each grant; the hold keeps the answer.
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
-        let since = self.renewed_if_late(claim, sent)?;
         // A failed release under this number will be repeated, and must not find this hold. A release of
         // another lock cannot find it, except that the halves of a read-write lock share one number.
         let number = claim.owner.number();
@@ -311,23 +308,12 @@ impl Waiting<'_> {
             && (self.call.local.state().retired.has(number)
                 || claim.kind.other_half().is_some()
                 || self.capabilities.majority.is_some());
-        let is_open = self.engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
-        (is_open && !is_given_up).then_some((since, bound))
-    }
-
-    /// Returns since when the lease of a grant counts, or `None` if the grant does not count. If less than a
-    /// quarter of the lease is left, because the thread waited for a connection, say, the grant is renewed
-    /// here: the watchdog would be too late.
-    fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
-        let engine = self.engine;
-        let now = engine.clock.now();
-        let left = sent.plus(window(claim.lease)).since(now);
+        let now = self.engine.clock.now();
+        let is_open = now < bound_until.min(sent.plus(window(claim.lease)));
+        // If less than a quarter of the lease is left, the watchdog would be too late to renew.
         let is_renewed = self.call.lease.is_renewed() && claim.kind.is_leased() && !claim.kind.only_asks();
-        if !is_renewed || !is_late(claim.lease, now.since(sent)) {
-            return Some(sent);
-        }
-        let renew = || engine.store.renew(std::slice::from_ref(claim), now.plus(left)).pop();
-        (!left.is_zero() && matches!(renew(), Some(Ok(true)))).then_some(now)
+        let is_too_late = is_renewed && is_late(claim.lease, now.since(sent));
+        (is_open && !is_too_late && !is_given_up).then_some(bound)
     }
 
     pub(super) fn give_up_number(&mut self, claim: &Claim) {

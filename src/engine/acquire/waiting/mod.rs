@@ -11,7 +11,7 @@ mod wait_mode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::wait_mode::{Listening, PollPause, ReleaseWatch, WaitMode};
+use self::wait_mode::{Listening, PollPause, WaitMode};
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, RetryBudget, WaitLimit};
 use crate::engine::hold::QueuePlace;
@@ -47,7 +47,8 @@ pub(crate) struct Waiting<'a> {
     home: u32,
     is_answered: bool,
     listening: Listening,
-    release_watch: ReleaseWatch,
+    release_watch: Listening,
+    watch_releases_at: Option<Moment>,
     poll_pause: PollPause,
     parker: Option<Parker>,
     retry_budget: RetryBudget,
@@ -96,7 +97,8 @@ impl<'a> Waiting<'a> {
             home: 0,
             is_answered: true,
             listening: Listening::default(),
-            release_watch: ReleaseWatch::default(),
+            release_watch: Listening::default(),
+            watch_releases_at: None,
             poll_pause: PollPause::default(),
             parker: None,
             retry_budget: RetryBudget::default(),
@@ -115,8 +117,10 @@ impl<'a> Waiting<'a> {
     }
 
     /// Makes the attempt take no place in the store's queue. `is_only_try`: the caller does not wait, and
-    /// barges as with a single lock, which it acquires even if reserved. Pairs with `take_or_give_up`.
-    pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
+    /// barges as with a single lock, which it acquires even if reserved. `number`: as by [`under`](Self::under).
+    /// Pairs with `take_or_give_up`.
+    pub(crate) fn asking_once(mut self, is_only_try: bool, number: Option<u64>) -> Waiting<'a> {
+        self.unbound = number.or(self.unbound);
         self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
         self
     }
@@ -183,24 +187,22 @@ impl<'a> Waiting<'a> {
             let first = self.step(&place);
             (place, first)
         };
-        let ended = first.and_then(|first| self.wait(&place, first));
-        let ended = match ended {
-            Ok(Some(granted)) => Ok(Some(granted)),
-            Ok(None) | Err(_) => match self.take_back(&place) {
-                Some(handoff) => match self.receive(&place, handoff) {
-                    Ok(Step::Granted(granted)) => Ok(Some(granted)),
-                    Ok(Step::Sleep(_) | Step::Again) => ended,
-                    Err(error) => Err(error),
-                },
-                None => ended,
-            },
-        };
+        let mut ended = first.and_then(|first| self.wait(&place, first));
+        if !matches!(ended, Ok(Some(_)))
+            && let Some(handoff) = self.take_back(&place)
+        {
+            match self.receive(&place, handoff) {
+                Ok(Step::Granted(granted)) => ended = Ok(Some(granted)),
+                Ok(Step::Sleep(_) | Step::Again) => {}
+                Err(error) => ended = Err(error),
+            }
+        }
         self.leave_wait_queue(&place);
-        let wait = Arc::clone(place.wait());
+        let wait = Arc::clone(&place.wait);
         // The place is left after the hold was entered, so that the next head sees a hold to wait for.
         drop(place);
         // `is_published` is read after the queue was left: no later `Wait::publish` finds the wait.
-        if wait.is_published() && self.engine.published_waits.note_end() {
+        if wait.published.get().is_some() && self.engine.published_waits.note_end() {
             self.engine.watchdog.wake();
         }
         self.unless_shut_down(ended)
@@ -250,7 +252,7 @@ impl<'a> Waiting<'a> {
             return Ok(());
         }
         // The reason is read after the wake-up. Pairs with `Wait::end_for`.
-        if let Some(ring) = place.wait().ends_for() {
+        if let Some(ring) = place.wait.ends_for.get() {
             let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
@@ -274,8 +276,12 @@ impl<'a> Waiting<'a> {
                 return Ok(Step::Sleep(self.next_poll()));
             }
             Look::HeldHere(until) => {
-                if let Some(until) = self.held_here_until(until, now) {
-                    return Ok(Step::Sleep(until));
+                // The hold's release wakes this waiter. Only the safety poll asks the store, in case the hold
+                // is gone there unknown to this client.
+                let next_poll = self.next_poll();
+                let poll = self.poll_pause.poll_by(next_poll);
+                if now < poll {
+                    return Ok(Step::Sleep(until.min(poll)));
                 }
             }
             Look::Receive => {
@@ -286,7 +292,7 @@ impl<'a> Waiting<'a> {
             Look::Free => {}
         }
         if let Some(until) = self.poll_pause.take(now) {
-            if self.poll_pause.is_firm() {
+            if self.poll_pause.is_firm {
                 self.listening.pass_over();
             }
             return Ok(Step::Sleep(until));
@@ -300,20 +306,12 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// While a hold of this process stands, its release wakes this waiter. Only the safety poll asks the
-    /// store, in case the hold is gone there unknown to this client.
-    fn held_here_until(&mut self, until: Moment, now: Moment) -> Option<Moment> {
-        let next_poll = self.next_poll();
-        let poll = self.poll_pause.poll_by(next_poll);
-        (now < poll).then(|| until.min(poll))
-    }
-
     fn ask(&mut self) -> Result<Step> {
         // Messages are counted before the store is asked: a release between the two changes the count, and
         // `sleep` returns at once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
         self.wait_mode.become_next(heard == Some(true));
-        self.release_watch.note_count();
+        self.release_watch.note_heard();
         let claim = self.next_claim()?;
         if heard.is_none() {
             // The lock's home, and with it the subscription, may have changed.
@@ -342,7 +340,7 @@ impl<'a> Waiting<'a> {
 
     fn parker(&mut self, place: &QueuePlace) -> &Parker {
         let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
-        place.wait().set_waker(parker.waker());
+        place.wait.set_waker(parker.waker());
         parker
     }
 
@@ -378,9 +376,7 @@ impl Drop for Waiting<'_> {
         if let Some(claim) = self.queued.take() {
             self.leave_queue(claim);
         }
-        if self.release_watch.subscription.is_some() {
-            self.end_release_watch();
-        }
+        self.end_release_watch();
     }
 }
 

@@ -42,7 +42,7 @@ impl Waiting<'_> {
         let is_held_here =
             || !self.asks_for_itself() && call.local.state().held_here(engine.clock.now()).is_some();
         let uses_messages =
-            call.config.backoff.is_none() && self.listening.listens_for() != ListensFor::Nothing;
+            call.config.backoff.is_none() && self.listening.listens_for != ListensFor::Nothing;
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
             self.listen();
             if self.listening.is_refused() {
@@ -53,7 +53,7 @@ impl Waiting<'_> {
                 return Ok(());
             }
         }
-        let watch_releases_at = self.release_watch.begins_at.filter(|at| *at < until);
+        let watch_releases_at = self.watch_releases_at.filter(|at| *at < until);
         let ended = self.parker(place).park(watch_releases_at.unwrap_or(until), call.interrupt);
         if watch_releases_at.is_some() && ended == Woken::Time {
             self.watch_releases(place, until);
@@ -87,7 +87,7 @@ impl Waiting<'_> {
     }
 
     fn listen(&mut self) {
-        if self.listening.subscription().is_none() {
+        if self.listening.subscription.is_none() {
             let claim = self.claim();
             let engine = self.engine;
             let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));

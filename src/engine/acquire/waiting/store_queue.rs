@@ -95,25 +95,25 @@ impl Waiting<'_> {
             self.end_release_watch();
         } else if self.release_watch.subscription.is_none() && self.call.config.backoff.is_none() {
             let after = if self.wait_mode.stands() { Duration::ZERO } else { AFTER };
-            self.release_watch.begins_at = Some(now.plus(after));
+            self.watch_releases_at = Some(now.plus(after));
         }
     }
 
     /// Begins to watch releases, and sleeps on, `until` at most. When the subscription stands, it wakes the
     /// waiter, which asks once: earlier releases were not heard.
     pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
-        self.release_watch.begins_at = None;
+        self.watch_releases_at = None;
         self.poll_pause.sleep_on(until);
         if place.is_head() {
             let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
             let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
-            self.release_watch.subscription = self.engine.store.listen(&claim, parker.waker());
+            self.release_watch.listen(self.engine.store.listen(&claim, parker.waker()));
         }
     }
 
     pub(super) fn end_release_watch(&mut self) {
-        self.release_watch.begins_at = None;
-        if self.release_watch.subscription.take().is_some()
+        self.watch_releases_at = None;
+        if self.release_watch.end()
             && let Some(wait_queues) = self.capabilities.wait_queues
         {
             let claim = self.claim();
@@ -177,7 +177,7 @@ impl Waiting<'_> {
         let (left, until, core) = (claim.clone(), self.left_until(&claim, sent), Arc::clone(&engine.core));
         let (mark, local) = (Arc::clone(self.thread), Arc::clone(self.call.local));
         let is_threads = self.unbound.is_none();
-        let call = engine.calls.begin().detached();
+        let call = engine.calls.begin();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
                 // Retired first, so that a later grant under the number does not count: see `window_of`.

@@ -112,8 +112,8 @@ impl WaitMode {
 /// wait queue has one channel for each lock, whatever a waiter asks for.
 #[derive(Default)]
 pub(super) struct Listening {
-    subscription: Option<Subscription>,
-    listens_for: ListensFor,
+    pub(super) subscription: Option<Subscription>,
+    pub(super) listens_for: ListensFor,
     /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
     /// The count of a standing subscription before this waiter listened.
@@ -123,14 +123,6 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn subscription(&self) -> Option<&Subscription> {
-        self.subscription.as_ref()
-    }
-
-    pub(super) fn listens_for(&self) -> ListensFor {
-        self.listens_for
-    }
-
     /// To be called before an attempt of a listening waiter. Returns whether a message since the last call
     /// said that this client is next; `None`: the waiter does not listen yet.
     pub(super) fn note_heard(&mut self) -> Option<bool> {
@@ -162,8 +154,9 @@ impl Listening {
         self.subscription = subscription;
     }
 
-    pub(super) fn end(&mut self) {
-        self.subscription = None;
+    /// Returns whether there was a subscription.
+    pub(super) fn end(&mut self) -> bool {
+        self.subscription.take().is_some()
     }
 
     pub(super) fn listen_for(&mut self, listens_for: ListensFor) {
@@ -202,70 +195,33 @@ impl Listening {
     }
 }
 
-#[derive(Default)]
-pub(super) struct ReleaseWatch {
-    pub(super) begins_at: Option<Moment>,
-    pub(super) subscription: Option<Subscription>,
-    /// The message count before the last attempt. `None`: no subscription stood then.
-    message_count: Option<u64>,
-}
-
-impl ReleaseWatch {
-    /// To be called before an attempt: a message between this and the sleep is reason for another attempt.
-    pub(super) fn note_count(&mut self) {
-        self.message_count = self.count();
-    }
-
-    pub(super) fn has_moved(&self) -> bool {
-        let count = self.count();
-        count.is_some() && count != self.message_count
-    }
-
-    fn count(&self) -> Option<u64> {
-        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct PollPause {
-    until: Until,
+    until: Option<Moment>,
+    /// Wake-ups do not end the pause. Otherwise the waiter was woken without a reason to ask, and sleeps on:
+    /// the next wake-up ends the pause.
+    pub(super) is_firm: bool,
     /// When the store is asked although a hold of this process exists.
     next_poll: Option<Moment>,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Until {
-    #[default]
-    Now,
-    /// The waiter was woken without a reason to ask, and sleeps on; the next wake-up ends the pause.
-    Next(Moment),
-    Firm(Moment),
-}
-
 impl PollPause {
     pub(super) fn sleep_on(&mut self, until: Moment) {
-        if !self.is_firm() {
-            self.until = Until::Next(until);
+        if !self.is_firm {
+            self.until = Some(until);
         }
     }
 
     pub(super) fn pause(&mut self, until: Moment) {
-        self.until = Until::Firm(until);
-    }
-
-    pub(super) fn is_firm(&self) -> bool {
-        matches!(self.until, Until::Firm(_))
+        (self.until, self.is_firm) = (Some(until), true);
     }
 
     pub(super) fn take(&mut self, now: Moment) -> Option<Moment> {
-        match self.until {
-            Until::Firm(until) if now < until => Some(until),
-            Until::Next(until) | Until::Firm(until) => {
-                self.until = Until::Now;
-                Some(until).filter(|until| now < *until)
-            }
-            Until::Now => None,
+        let until = self.until.filter(|until| now < *until);
+        if until.is_none() || !self.is_firm {
+            (self.until, self.is_firm) = (None, false);
         }
+        until
     }
 
     /// When the waiter polls although this process has a hold: the time already set, or else `first`.
@@ -418,7 +374,7 @@ mod poll_pause_tests {
         poll_pause.pause(later);
         poll_pause.sleep_on(now);
         assert_eq!((poll_pause.take(now), poll_pause.take(now)), (Some(later), Some(later)));
-        assert_eq!((poll_pause.take(later), poll_pause.is_firm()), (None, false));
+        assert_eq!((poll_pause.take(later), poll_pause.is_firm), (None, false));
         poll_pause.sleep_on(now);
         assert_eq!(poll_pause.take(now), None, "that time has come");
     }

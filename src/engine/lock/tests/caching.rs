@@ -1,7 +1,7 @@
 //! Time slices, and caching until a recall.
 
 use super::*;
-use crate::engine::lock::caching::{LATE, LONGEST_CHECK_GAP, MOST, RULES, Watched};
+use crate::engine::lock::caching::{LATE, LEAST, LONGEST_CHECK_GAP, MOST, RULES, Watched};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
@@ -102,7 +102,7 @@ impl One {
         self.lock.caching.ends
     }
 
-    fn score(&mut self) -> &mut u8 {
+    fn score(&mut self) -> &mut i8 {
         &mut self.lock.caching.score
     }
 }
@@ -110,7 +110,7 @@ impl One {
 /// A lock in its time slice since zero, to which a thread here has come back at once `comes_back` times.
 fn in_time_slice(clients: u32, comes_back: u8) -> One {
     let mut one = One::new();
-    *one.score() = 0;
+    *one.score() = LEAST;
     for _ in 0..comes_back {
         one.lock.caching.dropped = Some((at(0), 1));
         one.note_asked(1, at(0).plus(RULES.at_once));

@@ -83,7 +83,7 @@ const RULES: Rules = Rules {
         short: FAR,
         at_once: FAR,
         idle: ticks(1),
-        least_score: 0,
+        least_score: i8::MIN,
         stall: FAR,
         unused: ticks(2),
         first_check: FAR,

@@ -108,7 +108,7 @@ impl World {
         super::table::note_seen(&self.clients[c], &event);
         let before = super::table::stage(&self.clients[c].lock);
         let mut rules = setup.rules;
-        rules.lock.least_score = if reacquires { 0 } else { u8::MAX };
+        rules.lock.least_score = if reacquires { i8::MIN } else { i8::MAX };
         let client = &mut self.clients[c];
         let held: Vec<_> = client.users.iter().map(|user| user.held).collect();
         let event = setup.mistake.map_or(event, |mistake| mistake.event(event));

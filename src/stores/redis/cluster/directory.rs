@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{
-    Directory, Listing, Page, Place, Posted, Wanted, Written, answered, page_by_server, read_each,
+    Directory, Listing, Page, Place, Posted, Wanted, answered, page_by_server, read_each,
 };
 use crate::seam::{Answer, Failure, Inspect};
 use crate::stores::redis::cluster::ClusterStore;
@@ -38,21 +38,9 @@ impl ClusterStore {
 }
 
 impl Directory for ClusterStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        let place = match self.place(ACTION, &LockName::reserved(entry(client)), deadline) {
-            Ok(place) => place,
-            Err(failure) => return done(Err(failure)),
-        };
-        let me = self.me.clone();
-        // If the slot has moved, the next round writes the entry.
-        let take =
-            move |answer| done(if let Some(store) = me.upgrade() { store.noted(answer) } else { answer });
-        place.node.store.write(client, text, lease, deadline, Box::new(take));
-    }
-
-    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let name = LockName::reserved(entry(client));
-        self.ask(ACTION, &name, deadline, |store| store.write_now(client, text, lease, deadline))
+        self.ask(ACTION, &name, deadline, |store| store.write(client, text, lease, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
