@@ -1,5 +1,5 @@
-//! Requests whose connection ends, or whose reply is lost: before, in the middle and after. Holds have
-//! leases, so that no renewal comes between, unless the test is about renewals.
+//! Requests whose connection ends or whose reply is lost, before, during or after they run on the server.
+//! Most holds have an explicit lease, so that no renewal comes in between.
 
 use super::world::{ENDS, KEPT, L, PATIENCE, R, T, about, no_releases, releases, ways};
 use crate::support::prelude::*;
@@ -69,7 +69,8 @@ scenario!(a_reentry_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-// A grant to another owner in between must not count as a level of the earlier hold.
+// While a re-entry is on its way, another owner may be granted the lock. The answer must then not count as a
+// level.
 scenario!(a_reentry_answered_after_the_window_is_no_grant, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let other = world.direct().get_lock("nested");
@@ -78,13 +79,13 @@ scenario!(a_reentry_answered_after_the_window_is_no_grant, |world| {
     let nested = call_on(client.get_lock("nested"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
-        // This waits without limit: the present owner must release first.
+        // This acquire has no time limit: it waits until the present owner releases.
         had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         (inner, again.owner(), again.unlock())
     });
     fault.wait_for(1, LONG);
-    // Both leases end while the answer is on its way.
+    // Both leases expire while the answer to the re-entry is delayed.
     let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
     fault.release();
     assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
@@ -105,7 +106,7 @@ scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // On the server the lock now lasts as long as the inner level's lease.
+        // The re-entry failed, but the server has set the inner level's longer lease.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();
@@ -155,7 +156,7 @@ scenario!(a_failed_reentry_leaves_the_outer_hold, |world| {
         });
         assert!(error.outcome_unknown(), "{how:?}: {error}");
         assert_eq!(outer.state(), HoldState::Held, "{how:?}");
-        // Whatever count the server was left with, one unlock frees the lock.
+        // The server may have either count now. One unlock frees the lock in both cases.
         outer.unlock().unwrap();
         assert!(world.is_free(lock.name()), "{how:?}");
     }
@@ -170,7 +171,7 @@ scenario!(a_release_with_a_lost_reply_succeeds, |world| {
         assert_eq!(fault.hits(), 1, "{how:?}");
         assert!(outcome.as_ref().map_or_else(leasehold::Error::outcome_unknown, |()| true), "{outcome:?}");
         in_time(ms(50), "the next owner's turn", || other.get_lock(lock.name()).lock().unwrap());
-        // Late repetitions of the release must not touch the new owner.
+        // Late repetitions of the first release must not touch the new owner's hold.
         throughout(T, || world.fields(lock.name()).len() == 1);
         world.assert_held_by(lock.name(), &other, 1);
         other.get_lock(lock.name()).unlock().unwrap();
@@ -201,7 +202,7 @@ scenario!(a_dropped_guards_level_is_not_held, |world| {
     for lock in locks {
         for then in [Then::Close, Then::Reset] {
             let what = format!("{} {then:?}", lock.name());
-            // The server has the level, or the hold, until the watchdog's clean-up.
+            // The server keeps the lost level, or the whole hold, until the watchdog's clean-up arrives.
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
@@ -213,7 +214,7 @@ scenario!(a_dropped_guards_level_is_not_held, |world| {
                 let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
                 drop(guard);
-                // The query may fail with the connection.
+                // A query may fail because its connection breaks too.
                 for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
                     assert_eq!(count, 0, "{what}");
                 }
@@ -233,7 +234,7 @@ scenario!(a_dropped_guards_unanswered_release_frees_the_lock, |world| {
         within(begun, T, "dropping a guard");
         comes_within(begun, T, "the release", || world.is_free(lock.name()));
         fault.wait_for(1, LONG);
-        // The first hold's release cannot touch the thread's next hold.
+        // The repeated release of the first hold must not end the thread's next hold.
         let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         throughout(2 * T, || {
             world.fields(lock.name()) == [(again.owner().to_string(), "1".to_owned())].into()
@@ -288,7 +289,7 @@ scenario!(a_window_never_outlasts_its_key, |world| {
 scenario!(a_renewal_reply_after_the_window_revives_nothing, |world| {
     let (client, seen) = world.watched();
     let guard = client.get_lock("late").acquire().unwrap();
-    // The server carries out the requests and keeps the key alive, and no answer arrives.
+    // The server runs the renewals and so keeps the key, but no answer reaches the client.
     world.proxy.hold(Direction::ToClient, Which::All);
     let cut = now();
     comes_within(cut, L, "the end of the window", || guard.check().is_err());

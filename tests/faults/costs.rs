@@ -1,4 +1,4 @@
-//! Costs of each kind on a free lock, counted at the proxy; and a thousand cycles of each leave nothing.
+//! The number of requests that each kind of lock costs while it is free, counted by the proxy.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::support::epilogue::not_given_back;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, verb};
 
-/// A kind's label, the number of scripts that a use sends, and the use.
+/// The label of a kind of lock, the number of scripts that one use of it sends, and the use.
 type Use = (&'static str, usize, Act);
 type Act = fn(&LockClient);
 
@@ -22,7 +22,7 @@ fn guarded(lock: &RedisLock) {
     drop(lock.acquire().unwrap());
 }
 
-/// Semaphores and the latch exist already: see [`set_up`].
+/// One use of each kind. [`set_up`] has created the semaphores and the latch.
 fn uses() -> Vec<Use> {
     const MOST: Duration = Duration::from_secs(60);
     vec![
@@ -52,7 +52,8 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // Five scripts between acquire and release: join, release the lock, query, leave, reacquire.
+        // A wait on a condition sends five scripts: it joins, releases the lock, queries, leaves, and
+        // reacquires.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
@@ -103,7 +104,7 @@ fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     })
 }
 
-/// Removes the semaphores and the latch, and the records of requests, which would otherwise expire later.
+/// Removes the semaphores, the latch, and the records of requests, which would all outlast the test.
 fn clear(world: &World) {
     for key in world.lock_keys() {
         if key.starts_with("leasehold_request:") {
@@ -114,7 +115,7 @@ fn clear(world: &World) {
     }
 }
 
-/// The commands without those that make a connection or write the client's directory entry.
+/// The sent commands, except those that open a connection or write the client's directory entry.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));
@@ -122,7 +123,7 @@ fn sent(world: &World, since: usize) -> Vec<Command> {
     commands
 }
 
-/// The number of commands once no more arrive: a request that nobody waits for may be on its way.
+/// Waits until no more commands arrive, because the last one may have no waiting caller, and counts them.
 fn settled(world: &World) -> usize {
     let (mut count, mut since) = (world.proxy.commands().len(), now());
     assert!(eventually(LONG, || {
@@ -136,7 +137,7 @@ fn settled(world: &World) -> usize {
 }
 
 scenario!(each_kind_uses_only_its_protocols_round_trips, |world| {
-    // No renewal is due meanwhile, and no late answer makes a request repeat.
+    // A long lease and time-out, so that no renewal and no repeated request is counted.
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(LONG);
     let client = builder.build().unwrap();
     let other = world.direct();
@@ -156,7 +157,7 @@ scenario!(each_kind_uses_only_its_protocols_round_trips, |world| {
         let commands = sent(world, before);
         let verbs: Vec<String> = commands.iter().map(Command::verb).collect();
         assert_eq!(scripts_of(&commands), scripts, "{what}: {verbs:?}");
-        // Besides the scripts only the unawaited deletion of a request's record is sent.
+        // The only other command may be the deletion of a request's record, for which no caller waits.
         let rest = verbs.iter().filter(|verb| !["EVALSHA", "EVAL"].contains(&verb.as_str()));
         assert!(rest.clone().count() <= 1, "{what}: {verbs:?}");
         assert!(rest.clone().all(|verb| verb == "DEL"), "{what}: {verbs:?}");
@@ -181,7 +182,7 @@ scenario!(request_records_are_deleted_without_waiting_for_an_answer, |world| {
         let fault = world.proxy.next(verb(word), Do::HoldReply);
         let begun = now();
         use_it(&client);
-        // A wait for the answer would last until the time-out.
+        // A call that waited for the deletion's answer would last until the time-out.
         within(begun, ms(100), word);
         fault.wait_for(1, LONG);
         fault.release();
@@ -240,7 +241,8 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
         writing.unlock().unwrap();
         reader.outcome();
         if round % 5 == 0 {
-            // This client acquires one of each kind, waits, and shuts down without a release.
+            // This client acquires a lock of each kind, waits for another, and shuts down without releasing
+            // any.
             let guest = unhurried();
             let _lost = guest.get_lock("lock").acquire().unwrap().lost();
             guest.get_fair_lock("fair").lock().unwrap();
@@ -260,7 +262,7 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
     let gone = eventually(LONG, || {
         let mut keys = world.lock_keys();
         keys.retain(|key| !standing.contains(key));
-        // Released, not ended by its lease.
+        // The keys are gone because the client released them, and not because they expired.
         let found = not_given_back(&world.server, keys.iter().map(String::as_str));
         left = found.into_iter().map(str::to_owned).collect();
         left.is_empty()
@@ -292,7 +294,7 @@ fn clear_requests(world: &World) {
     }
 }
 
-// On such a link every grant arrives too late, and each costs the server a clean-up.
+// On so slow a link every grant arrives after its lease has ended, and each causes a clean-up.
 scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     const LEASE: Duration = ms(20);
     let client = world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();
@@ -313,7 +315,7 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
         assert!(error.to_string().contains("a lease of 20ms, but the answer took "), "{way}: {error}");
         assert!(took >= least, "{way}: {took:?}");
         assert!(took < least + ms(1_000) + stalled_since(begun), "{way}: {took:?}");
-        // At most an attempt each 50 ms, and its clean-up, which may be sent twice.
+        // The client makes at most one attempt every 50 ms, and may send each clean-up twice.
         let (ran, most) = (world.scripts_run() - before, 6 + 3 * took.as_millis() as u64 / 50);
         assert!(ran <= most, "{way}: {ran} scripts in {took:?}");
     }
@@ -322,14 +324,14 @@ scenario!(a_lease_below_the_round_trip_fails_after_few_requests, |world| {
     lock.unlock().unwrap();
 });
 
-/// A client without a directory entry, and its subscriptions.
+/// A client that writes no directory entry and has no subscriptions yet.
 fn client(world: &World) -> LockClient {
     let builder = world.builder_to(&world.server.url()).lease(Duration::from_secs(60)).directory(false);
     builder.unsubscribe_delay(Duration::from_secs(60)).build().unwrap()
 }
 
-/// How many commands the server has run, except those that open connections or read this count; and its own
-/// words.
+/// How many commands the server has run, except those that open connections or read this count, and the
+/// server's own text about them.
 fn commands_run(world: &World) -> (u64, String) {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -343,11 +345,11 @@ fn commands_run(world: &World) -> (u64, String) {
 
 scenario!(an_uncontended_cycle_takes_nine_commands, |world| {
     const CYCLES: u64 = 50;
-    // Before Redis 7 a script cannot ask what its user may do, and tries two more commands.
+    // Before Redis 7 a script cannot query its user's permissions, and tries two more commands instead.
     let most = if world.server.binary().version() < (7, 0, 0) { 11 } else { 9 };
     let client = client(world);
     let lock = client.get_lock("alone");
-    lock.acquire().unwrap().unlock().unwrap(); // the server learns the scripts
+    lock.acquire().unwrap().unlock().unwrap(); // loads the scripts
     let (before, _) = commands_run(world);
     (0..CYCLES).for_each(|_| lock.acquire().unwrap().unlock().unwrap());
     let (after, run) = commands_run(world);

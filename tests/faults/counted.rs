@@ -1,4 +1,4 @@
-//! Counts and notifications whose answers are lost, or whose receivers die.
+//! Counts stay right when an answer is lost, and notifications are not lost when their receiver dies.
 
 use leasehold::Result;
 
@@ -14,7 +14,7 @@ fn clear(world: &World) {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 }
 
-/// A change, the count before, its result, and the count after.
+/// The name of a change, the count before, the call, its result, and the count after.
 type Change = (&'static str, &'static str, fn(&LockClient) -> Result<i64>, i64, Option<i64>);
 
 fn changes() -> Vec<Change> {
@@ -46,7 +46,7 @@ scenario!(a_change_with_a_lost_reply_is_made_once, |world| {
     let client = world.client();
     for (what, before, change, result, after) in changes() {
         for (number_of, how) in ways().into_iter().enumerate() {
-            // The first request also loads the script.
+            // The first request also loads the script, and must not meet the fault.
             if number_of == 0 {
                 change(&client).unwrap();
             }
@@ -58,7 +58,7 @@ scenario!(a_change_with_a_lost_reply_is_made_once, |world| {
             assert_eq!(change(&client).unwrap(), result, "{what}, {how:?}");
             assert_eq!(fault.hits(), 1, "{what}, {how:?}");
             assert_eq!(number(world, "k"), after, "{what}, {how:?}");
-            // The same packet again, within the time for which its record is kept.
+            // The network repeats the packet while the server still keeps the record of the request.
             fault.repeat(0);
             assert_eq!(number(world, "k"), after, "{what}, {how:?}, repeated");
         }
@@ -76,7 +76,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         let taking = world.proxy.next(about("{k}"), how.clone());
         let permit = semaphore.acquire(2).unwrap();
         assert_eq!(taking.hits(), 1, "{how:?}");
-        // The lost grant is undone some time later; the repeated grant stays.
+        // The call repeated its lost request. The clean-up later removes the grant whose answer was lost.
         comes_within(now(), L, "the clean-up", || number(world, "k") == Some(3));
         let giving = world.proxy.next(about("{k}"), how.clone());
         let outcome = in_time(2 * T, "giving back", || permit.unlock());
@@ -90,7 +90,7 @@ scenario!(unanswered_permit_requests_count_once, |world| {
         giving.wait_for(1, LONG);
         comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
         assert_eq!(semaphore.available_permits().unwrap(), 5);
-        // The watchdog has repeated the release; now the network repeats it too.
+        // The watchdog has repeated the release. Now the network repeats both requests too.
         giving.repeat(0);
         taking.repeat(0);
         assert_eq!(number(world, "k"), Some(5), "{how:?}");
@@ -140,7 +140,7 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
     in_queue(1);
     let second = waiting(&living);
     in_queue(2);
-    // From here on the first client is dead to the server.
+    // From here on the server receives nothing from the first client.
     world.proxy.hold(Direction::ToServer, Which::All);
     world.proxy.hold(Direction::ToClient, Which::All);
     let lock = notifying.get_lock("k");
@@ -159,9 +159,9 @@ scenario!(a_dead_waiters_notification_goes_to_another, |world| {
 });
 
 scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
-    // The lease is long enough for all that follows an unanswered renewal.
+    // The lease outlasts everything that follows an unanswered renewal.
     let client = world.builder().lease(2 * L).build().unwrap();
-    // On a busy machine an earlier renewal may have failed, and a second failure is not reported.
+    // On a busy machine an earlier renewal may already have failed, so this counts failures, not events.
     let failures = || client.stats().renewals_failed;
     let other = world.direct().get_read_write_lock("downgrade");
     let lock = client.get_read_write_lock("downgrade");
@@ -169,7 +169,7 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
         lock.write().lock().unwrap();
         let owner = client.current_owner();
         let before = failures();
-        // The previous round's renewal may be repeated late on a busy machine.
+        // On a busy machine the previous round's renewal may come late, so this picks the present owner's.
         let renewal = {
             let owner = owner.to_string();
             move |command: &Command| {
@@ -185,7 +185,7 @@ scenario!(a_writer_may_read_after_an_unanswered_renewal, |world| {
         other.read().unlock().unwrap();
         lock.read().unlock().unwrap();
         assert!(world.is_free("downgrade"));
-        // The renewal's result no longer matters: the thread has a new number.
+        // The thread has a new owner number, so the old renewal can arrive late without harm.
         assert_ne!(client.current_owner(), owner, "{how:?}");
         fault.repeat(0);
         assert!(world.is_free("downgrade"));
@@ -203,8 +203,7 @@ scenario!(fair_waiters_outlast_a_paused_server, |world| {
     assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
     let paused = now();
     world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-    // A wait that ends meanwhile gets nothing or its last request's error, and leaves the queue either
-    // way.
+    // A wait that ends during the pause gets no lock, or the error of its last request. It leaves the queue.
     let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
     assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
     comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {
@@ -226,7 +225,7 @@ scenario!(a_condition_wait_whose_release_fails_leaves_no_place, |world| {
     assert_eq!(guard.state(), HoldState::Lost, "the guard says what it has");
     within(begun, L + T, "giving up");
     fault.cancel();
-    // A notification to that waiter would be lost for six seconds.
+    // A queue place that stayed would swallow notifications for six seconds.
     world.is_given_back("leasehold_condition_queue:{k:c:1}", L);
     world.is_given_back("k", L);
     clear(world);

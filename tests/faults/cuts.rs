@@ -1,4 +1,4 @@
-//! Networks that swallow, delay and garble.
+//! Networks that swallow, delay or garble requests and replies.
 
 use super::world::{KEPT, L, PATIENCE, R, T, about, await_renewal, releases};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
@@ -28,7 +28,7 @@ scenario!(every_call_ends_in_a_black_hole, |world| {
     ];
     in_time(T, "dropping a guard", || drop(dropped));
     let begun = now();
-    // The call ends with the hold's window at the latest: after that there is nothing to release.
+    // The unlock fails at the latest when the hold's window ends, since nothing is left to release then.
     let error = given_back.unlock().unwrap_err();
     within(begun, L + T, "an unlock");
     assert!(crate::support::may_pass(&error) || error.is_lost(), "{error}");
@@ -42,7 +42,7 @@ scenario!(every_call_ends_in_a_black_hole, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
     let theirs = other.get_lock("kept").acquire().unwrap();
     world.proxy.resume();
-    // Late requests arrive now: old renewals, releases and attempts.
+    // The renewals, releases and attempts that the network held back arrive now.
     throughout(2 * T, || {
         world.fields("kept") == [(theirs.owner().to_string(), "1".to_owned())].into()
             && kept.state() == HoldState::Lost
@@ -51,14 +51,14 @@ scenario!(every_call_ends_in_a_black_hole, |world| {
     theirs.check().unwrap();
     assert!(kept.unlock().unwrap_err().is_lost());
     theirs.unlock().unwrap();
-    // A late grant to a departed waiter ends with its lease.
+    // A late grant to a caller that has given up expires with its lease.
     comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
     client.get_lock("a").lock().unwrap();
     world.assert_held_by("a", &client, 1);
     client.get_lock("a").unlock().unwrap();
 });
 
-// The waiter's request to leave the server's queue must not prolong the caller's wait.
+// The waiter's last request leaves the server's queue, and must not prolong the caller's wait.
 scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
     let (wait, timeout) = (ms(1_500), ms(1_500));
     let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
@@ -115,7 +115,7 @@ scenario!(on_a_slow_link_locks_exclude_and_are_kept, |world| {
 });
 
 scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
-    // Enough for the answers that come at once, on a busy machine too.
+    // This limit is long enough for prompt answers on a busy machine.
     let limit = 4 * T;
     let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
     client.get_lock("drip").lock().unwrap();
@@ -124,7 +124,7 @@ scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
     let error = in_time(limit, "a try whose reply drips", || client.get_lock("drip").try_lock().unwrap_err());
     assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
     world.proxy.drip(None);
-    // No later request reads the rest of that reply.
+    // The client dropped the connection: no later request reads the rest of the slow reply.
     for _ in 0..20 {
         client.get_lock("drip").lock().unwrap();
         assert_eq!(client.get_lock("drip").hold_count().unwrap(), 1);
@@ -144,7 +144,7 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         b"*1\r\n$7\r\nunheard\r\n",
         b"\xff\xfe\xfd\xfc\r\n\r\n",
     ];
-    // The long time-out lets this test judge the answer, however late.
+    // The time-out is long, because this test judges the answer and not its delay.
     let client = || world.builder().command_timeout(LONG).lease(KEPT).build().unwrap();
     for (number, bytes) in garbage.into_iter().enumerate() {
         let client = client();
@@ -155,7 +155,7 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         assert_eq!((fault.hits(), error.kind()), (1, ErrorKind::Protocol), "{what:?}: {error}");
         assert!(error.outcome_unknown(), "{what:?}: {error}");
         world.is_given_back(&name, L);
-        // Garbage in place of a release's reply: freed, or known to be in doubt.
+        // After garbage instead of a release's reply, the lock is free or the error says that it may be held.
         lock.lock().unwrap();
         world.proxy.next(releases(&name), Do::GarbleReply(bytes.to_vec()));
         if let Err(error) = lock.unlock() {
@@ -163,7 +163,7 @@ scenario!(garbage_is_a_typed_error_and_ends_its_connection, |world| {
         }
         world.is_given_back(&name, L);
     }
-    // Garbage in place of a renewal's reply is no loss.
+    // Garbage instead of a renewal's reply loses no hold.
     let renewed: Vec<_> = (garbage.into_iter().enumerate())
         .map(|(number, bytes)| {
             let (client, name) = (client(), format!("garbled-{number}"));

@@ -1,5 +1,5 @@
-//! Exclusion while connections are cut and scripts forgotten. The server keeps its data, so no hold may be
-//! lost.
+//! Locks exclude while connections are cut and scripts are flushed. The server keeps its data, so no hold may
+//! be lost.
 
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
@@ -8,7 +8,7 @@ const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
 const THREADS: usize = 6;
 const RUN: Duration = Duration::from_secs(4);
-/// Fewer turns show little: on a busy machine the cuts go on until there are enough.
+/// On a busy machine the cuts go on until the workers have acquired this often.
 const TURNS: usize = 500;
 
 #[test]
@@ -57,7 +57,7 @@ fn cut_connections_and_flushed_scripts_lose_no_hold() {
                             })),
                             1 | 2 => {
                                 had(lock.acquire().ok());
-                                // At once and again, without a place in the queue.
+                                // Tries follow each other at once, without a place in the queue.
                                 (0..3).for_each(|_| had(lock.try_acquire().ok().flatten()));
                             }
                             3 => drop(
@@ -69,7 +69,7 @@ fn cut_connections_and_flushed_scripts_lose_no_hold() {
                 });
             }
         }
-        // Even if an assertion here fails: the scope waits for the workers.
+        // If an assertion fails here, this still ends the workers, for which the scope waits.
         let ends = Raise(&ended);
         let mut admin = server.admin();
         let begun = now();

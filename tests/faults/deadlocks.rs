@@ -1,4 +1,4 @@
-//! The cost of the deadlock search, and the search without permissions or after a holder's death.
+//! The cost of deadlock searches, and searches without permissions or after a holder's death.
 
 use std::sync::Barrier;
 
@@ -9,8 +9,8 @@ use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
-/// A search's question about a lock, which nothing else here sends: a script with one key, and the asking
-/// owner as the only argument.
+/// Whether the command is a search's question about a lock: the only script with one key and one argument,
+/// the searching owner.
 fn looks(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -35,7 +35,7 @@ fn client(world: &World) -> LockClient {
 scenario!(only_threads_with_holds_cost_deadlock_searches, |world| {
     let (client, other) = (client(world), world.direct());
     let busy = other.get_lock("busy").acquire_owned().unwrap();
-    // The server has loaded the script that reads entries, which is sent once.
+    // This loads the script that reads directory entries, so that it is not counted below.
     assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
     drop(client.inspect("busy").unwrap());
     let idle = reads(world);
@@ -124,7 +124,7 @@ scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
         })
         .collect();
     meet.wait();
-    // The first wait is looked into once all others are published.
+    // The first wait begins after all other waits are published, so that its search finds the whole chain.
     let published = || {
         let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
         let entries: Vec<String> =
@@ -144,8 +144,7 @@ scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
         let _own = own.acquire().unwrap();
         next.lock_interruptibly(&ends).is_err()
     });
-    // Reported at the search's end. The next searches come two seconds apart, which a busy machine may
-    // skip.
+    // The warning comes at the search's end. The next search is two seconds away, or more on a busy machine.
     let text = warned.recv_timeout(LONG).unwrap();
     let count = reads(world) - before;
     let looks = begun.elapsed().saturating_sub(ms(1_000)).as_millis().div_ceil(2_000).max(1);
@@ -173,7 +172,7 @@ scenario!(a_thousand_waits_cost_fifty_requests_a_second, |world| {
     };
     let mut waiting = Vec::new();
     while waiting.len() < THREADS {
-        // The waits start in groups, since the server and the proxy are small.
+        // The waits start in groups, because all at once would overload the server and the proxy.
         waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
         assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
     }
@@ -246,7 +245,7 @@ fn a_search_without_other_processes_warns_once() {
     busy.unlock().unwrap();
 }
 
-/// The other member's process is stopped for good: the deadlock lasts until the lease of its hold ends.
+/// The other member's process is stopped for good, so the deadlock lasts until that process's lease ends.
 #[test]
 fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
     let store = MemoryStore::new();
@@ -263,7 +262,7 @@ fn a_deadlock_with_a_dead_holder_ends_with_its_lease() {
             assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // Others see this wait with the id by which they rely on it. An entry without the id is written first.
+    // Other clients can rely on a wait only after its id is in the directory. The first entry lacks the id.
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("WaitRecord"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();

@@ -1,4 +1,4 @@
-//! The clients' directory entries: how often they are written, and that nothing depends on them.
+//! Clients' directory entries: how often they are written, and that no lock depends on them.
 
 use super::world::{ENTRIES, L, R, World};
 use crate::support::prelude::*;
@@ -29,7 +29,7 @@ scenario!(an_entry_is_written_once_per_round, |world| {
     let count = world.proxy.count(writes);
     let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
     assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
-    // The entry ends with the client's lease.
+    // The entry expires when the client's lease would.
     let key = format!("{ENTRIES}{}", client.id());
     assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
     let text: String = world.run(&["GET", &key]);
@@ -54,7 +54,7 @@ scenario!(a_client_that_does_nothing_writes_nothing, |world| {
     let guard = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || world.proxy.count(writes) > 0));
     guard.unlock().unwrap();
-    // An entry of a client that holds nothing is not renewed, and ends.
+    // The entry of a client that holds nothing is not renewed, and so it expires.
     assert!(eventually(LONG, || entries(world).is_empty()));
     let written = world.proxy.count(writes);
     throughout(3 * R, || world.proxy.count(writes) == written);
@@ -89,15 +89,15 @@ fn a_user_without_entries_still_has_locks() {
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
     };
-    // The ACL log may also name the key with the format's number, which each client reads when it connects.
+    // The ACL log may also name the key of the format number, which each client reads when it connects.
     let owner = guard.owner().to_string();
     let entry = format!("{ENTRIES}{}", owner.split(':').next().unwrap());
     assert!(eventually(LONG, || refused().contains(&entry)));
     run(&["ACL", "LOG", "RESET"]);
-    // Several renewals, each of which would have written an entry.
+    // Several renewals pass, and each of them would have written an entry.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "it was tried again");
-    // The asking client may not read entries either, and gets the rest.
+    // A client that may not read entries either still gets the holders.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();
@@ -120,7 +120,7 @@ fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
     guard.unlock().unwrap();
 }
 
-// Each key costs a request, as on a server without the script's commands.
+// Without the script's commands the client reads each key by a request of its own.
 scenario!(lists_work_where_scripts_may_not_scan, |world| {
     let client = world.client();
     let guard = client.get_lock("listed:1").acquire().unwrap();

@@ -1,5 +1,5 @@
-//! A forked child shares its parent's client id, sockets and table of sleeping threads, and must use none of
-//! them.
+//! A forked child has a copy of its parent's client id, sockets and table of sleeping threads, and must use
+//! none of them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
 use leasehold::Error;
@@ -12,23 +12,23 @@ use crate::support::test_name;
 
 const LEASE: Duration = Duration::from_secs(20);
 
-/// Forks, runs `work` in the child, and returns its result; `None` if the child did not end.
+/// Forks, runs `work` in the child, and returns its result; `None` if the child hangs.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
-    // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch
-    // no mutex and no socket there that there were before, and the allocator and threads, which glibc makes
-    // usable after a fork. It leaves by `_exit`, so that nothing of the test harness runs in it.
+    // SAFETY: the child has one thread and the parent's memory. The library promises to use no earlier mutex
+    // or socket there, and glibc makes the allocator and threads usable after a fork. The child leaves by
+    // `_exit`, so no code of the test harness runs in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(u8::MAX);
-        // SAFETY: ends the child at once; no destructor of the parent's runs.
+        // SAFETY: `_exit` ends the child at once, and no destructor runs.
         unsafe { libc::_exit(i32::from(code)) };
     }
     let mut status = 0;
-    // SAFETY: `pid` is our own child, nobody else waits for it, and `status` is ours to write.
+    // SAFETY: `pid` is our own child, no other code waits for it, and `status` is a local variable.
     let ended = eventually(LONG, || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid);
     if !ended {
-        // SAFETY: as above; nobody has waited for the child, so the number is still its own.
+        // SAFETY: as above. Nobody has waited for the child, so the kernel has not reused its pid.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, &raw mut status, 0);
@@ -38,7 +38,7 @@ fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
 }
 
-/// 0 if all calls were refused in the child, else the place of the first that was not, from 1.
+/// Returns 0 if all calls were refused in the child, and otherwise the number of the first that was not.
 fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
     let other = |outcome: &Result<(), Error>| !matches!(outcome, Err(error) if error.kind() == ErrorKind::Forked && !error.is_retryable());
     outcomes.iter().position(other).map_or(0, |place| place as u8 + 1)
@@ -46,7 +46,7 @@ fn all_forked<const N: usize>(outcomes: [Result<(), Error>; N]) -> u8 {
 
 scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     let client = world.builder().directory(false).build().unwrap();
-    // The lease is explicit: without renewals, any command sent now would be the child's.
+    // The explicit lease needs no renewal, so any command sent after the fork would be the child's.
     let lock = client.get_lock("parents");
     let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
     let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
@@ -85,7 +85,7 @@ scenario!(a_forked_childs_calls_are_refused_and_send_nothing, |world| {
     assert!(world.is_free("parents"));
 });
 
-/// Checks in the child every query of a guard.
+/// Asserts in the child that every query of a guard reports a lost hold.
 macro_rules! is_lost_here {
     ($guard:expr) => {{
         let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
@@ -134,7 +134,7 @@ scenario!(a_forked_child_holds_nothing_by_any_way_to_ask, |world| {
     ));
     let (stop, busy) = (AtomicBool::new(false), client.get_lock("busy"));
     let code = thread::scope(|scope| {
-        // Keeps mutexes of the client busy during the fork.
+        // These threads keep the client's mutexes busy, so that the fork copies locked mutexes.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
@@ -239,7 +239,7 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
         u8::from(client.shutdown().is_err())
     });
     assert_eq!(code, Some(0));
-    // The parent's watchdog, connections and holds work as before.
+    // The parent's watchdog, connections and holds work as before the fork.
     let (kept, nested, owned, token) = holds.take().expect("only the child's copy is gone");
     throughout(L + R, || {
         kept.check().is_ok() && nested.check().is_ok() && owned.check().is_ok() && token.check().is_ok()
@@ -255,7 +255,7 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
 });
 
 scenario!(a_forked_child_cannot_make_a_client, |world| {
-    // There is no directory entry, so any command sent now would be the child's.
+    // The client writes no directory entry, so any command sent after the fork would be the child's.
     let client = world.builder().lease(LEASE).directory(false).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let (url, store) = (world.proxy.url(), MemoryStore::new());
@@ -306,7 +306,6 @@ fn a_fork_before_the_first_client_is_harmless() {
 }
 
 scenario!(a_forked_child_leaves_its_parents_entry, |world| {
-    // No renewal is due meanwhile.
     let client = world.builder().lease(LEASE).build().unwrap();
     let guard = client.get_lock("parents").acquire().unwrap();
     let about = |command: &Command| command.contains(ENTRIES);
@@ -329,7 +328,7 @@ scenario!(a_forked_child_leaves_its_parents_entry, |world| {
     assert!(world.is_free(&key));
 });
 
-/// A container's first process, whose child is the first of another container: both have pid 1.
+/// Both processes have pid 1: the parent in its container, and the child in a new container of its own.
 #[test]
 fn a_forked_child_with_the_same_pid_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";
@@ -354,7 +353,7 @@ fn a_forked_child_with_the_same_pid_is_refused() {
     let client = LockClient::builder().lease(LEASE).build_in_memory(&store).unwrap();
     let lock = client.get_lock("parents");
     let mut guard = Some(lock.acquire().unwrap());
-    // SAFETY: changes only the namespace of this process's one child.
+    // SAFETY: this changes only the namespace of this process's next child.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "a namespace in the namespace");
     let code = in_forked_child(|| {
         let code = all_forked([

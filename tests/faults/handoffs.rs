@@ -1,4 +1,4 @@
-//! A hand-off within a client while its request is lost, late, or unanswered.
+//! Hand-offs within a client whose request is lost, late or unanswered.
 
 use super::world::{ENDS, PATIENCE, T, World, about, ways};
 use crate::support::prelude::*;
@@ -27,7 +27,7 @@ impl Next {
         Next { taken, go_on, ended }
     }
 
-    /// The waiter holds the lock alone, whatever arrives late, and then releases it.
+    /// Asserts that the waiter holds the lock alone, even if late requests arrive, and then releases it.
     fn has_its_turn(self, world: &World, name: &str, what: &str) {
         let owner =
             self.taken.recv_timeout(LONG).unwrap_or_else(|_| panic!("{what}: it does not get the lock"));
@@ -83,8 +83,7 @@ scenario!(a_hand_off_to_a_departed_waiter_goes_to_the_next, |world| {
     let lock = client.get_lock("given-up");
     for round in 0..20 {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
-        // Waits that end about when the lock is passed on: taken in time or not, the lock does not stay
-        // taken.
+        // These waits end at about the moment of the hand-off. In time or not, they leave the lock free.
         let waiters: Vec<_> = (0..4)
             .map(|number| {
                 let lock = lock.clone();

@@ -1,5 +1,5 @@
-//! Bytes that a client has allocated after a crowd of locks, counted in this program: the size of the process
-//! includes what the allocator keeps.
+//! Memory after a crowd of locks, counted by this program's allocator: the process size would include memory
+//! that the allocator keeps.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::support::prelude::*;
 static ALLOCATOR: Counting = Counting;
 
 const MIB: i64 = 1 << 20;
-/// The allowed growth when all is over.
+/// The bytes that may remain allocated when all leases are over.
 const LEFT: i64 = 2 * MIB;
 const CROWD: usize = 10_000;
 
@@ -22,8 +22,8 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// The client remembers the last expired leases, so that `unlock` can say why it fails: more than those come
-/// first.
+/// Expired leases that the client remembers, to explain a failed `unlock`. A test fills this memory before it
+/// measures.
 const REMEMBERED: usize = 2_000;
 const LAPSED: usize = 1_024;
 
@@ -43,8 +43,8 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     leave_to_run_out(&client, 0..REMEMBERED, ms(2_000));
     let_pass(ms(2_500), "these leases, and what follows them");
     let before = live_bytes();
-    // On a busy machine the first leases end before the last locks are acquired; this small part is held
-    // all at once.
+    // On a busy machine the first leases expire before the last lock is acquired, so the memory for one hold
+    // is measured on this small part.
     let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
     leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
     let most = 20 * (live_bytes() - before);
@@ -53,7 +53,7 @@ scenario!(a_crowd_of_expired_leases_leaves_no_memory, |world| {
     assert_given_back(before, ms(5_000) + LONG, "the leases");
 });
 
-/// A hash map's capacity does not count the places of removed entries, whose number depends on how many came.
+/// Holds end and come in rounds, which would reveal a map whose capacity grows with the removed entries.
 #[test]
 fn rounds_of_expired_leases_leave_no_memory() {
     alone(|| {
@@ -67,7 +67,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));
-                // The entries of ended leases are removed before new ones are added.
+                // The client removes the entries of ended leases before it adds new ones.
                 let kept = u64::try_from(20 * at_a_time + LAPSED).unwrap();
                 assert!(eventually(LONG, || {
                     let stats = client.stats();
@@ -82,7 +82,7 @@ fn rounds_of_expired_leases_leave_no_memory() {
     });
 }
 
-/// The maximum of bytes that a cycle without contention allocates; docs/performance.md has the figures.
+/// Maximum bytes that an uncontended acquire and release allocate. docs/performance.md has the figures.
 const MOST_BYTES: u64 = 3 << 10;
 
 scenario!(an_uncontended_cycle_allocates_little, |world| {
@@ -95,7 +95,7 @@ scenario!(an_uncontended_cycle_allocates_little, |world| {
     let dropped = || drop(lock.acquire().unwrap());
     for (way, most, cycle) in [("lock and unlock", 16, &waited_for as &dyn Fn()), ("a guard", 22, &dropped)] {
         let cycles = 500;
-        // The first cycles allocate what later ones reuse.
+        // The first cycles allocate buffers that later cycles reuse.
         (0..cycles).for_each(|_| cycle());
         let before = allocated_by_this_thread();
         (0..cycles).for_each(|_| cycle());
@@ -141,7 +141,7 @@ scenario!(an_outage_leaves_no_memory_allocated, |world| {
     let most = live_bytes() - before;
     assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
     world.server.stop();
-    // All renewals fail, and all losses wait behind the first.
+    // All renewals fail, and the callback of the first loss blocks the reports of the others.
     assert!(eventually(lease + LONG, || guards.iter().all(|guard| guard.check().is_err())));
     world.server.cont();
     drop((guards, free));

@@ -1,4 +1,4 @@
-//! Cached locks: `lock_builder(name).cached()`.
+//! Cached locks, made by `lock_builder(name).cached()`.
 
 use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
 
@@ -39,7 +39,7 @@ scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
         if is_in_use {
             lock.lock().unwrap();
         } else {
-            // The next check is half a second away, so the recall is what counts.
+            // The next check is half a second away, so only the recall can free the lock within 50 ms.
             use_until_looked_at(world, &lock, 5);
         }
         let asked = now();
@@ -67,7 +67,7 @@ scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
     let listens = now();
     theirs.subscribe(channel("stock")).unwrap();
     is_free_within(listens, UNUSED, || world.is_free("stock"));
-    // The waiter listens already: its check comes soon after each grant.
+    // The waiter is still subscribed, so the first check after the next grant finds it.
     cycle(&lock);
     let granted = now();
     is_free_within(granted, ms(50), || world.is_free("stock"));
@@ -90,7 +90,7 @@ fn a_client_that_cannot_count_listeners_caches_briefly() {
         let used = now();
         is_free_within(used, ms(50), || world.is_free("stock"));
         drop(lock);
-        // The only permission that the page names for this.
+        // A user with only the permission that the page names for caching.
         let lock = kept(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let looks = world.scripts_run() + 4;
@@ -107,7 +107,7 @@ scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
     world.proxy.drop_messages(true);
     let (asked, waiter) = (now(), call(turn(other.get_lock("stock"))));
     while !waiter.is_over() {
-        cycle(&lock); // else nobody would have used it for half a second
+        cycle(&lock); // keeps the lock in use, since an unused lock would be released
     }
     waiter.returns_within(asked, UNUSED, "taking it");
     world.proxy.drop_messages(false);
@@ -123,7 +123,7 @@ scenario!(nothing_is_cached_while_recalls_cannot_be_received, |world| {
     use_until_kept(world, &lock);
 });
 
-// Nobody uses the lock, and no check is answered.
+// The network is cut: no check is answered, and the cached hold can only expire.
 scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
     let other = client(world);
@@ -131,7 +131,7 @@ scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     world.proxy.hold(Direction::ToServer, Which::All);
     let (theirs, cut) = (other.get_lock("stock"), now());
     let waiter = call(move || theirs.lock().map(|()| theirs));
-    // The unreleased lease ends, and a waiter asks within 200 ms.
+    // The lease expires, and a waiter polls within 200 ms of that.
     drop(waiter.returns_within(cut, KEPT + ms(200), "taking it").unwrap());
     world.proxy.resume();
     assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
@@ -150,7 +150,7 @@ scenario!(a_new_handle_per_use_caches_like_one_handle, |world| {
     (0..1000).for_each(|_| cycle());
     let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
     assert!(world.scripts_run() - asked <= looks);
-    // The client remembers the refusal from one use to the next, although nothing is cached.
+    // The client remembers the missing permission although it caches nothing at the moment.
     assert!(client.get_lock("stock").is_locked().is_ok());
     assert_cached_after(cycle, || world.is_free("stock"));
 });
@@ -162,12 +162,12 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
         use_until_kept(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
-        // This runs on another thread, because this thread's number is retired with its lost hold.
+        // Another thread forces the release, because a lost hold retires the owner number of its thread.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             theirs.lock().unwrap();
         });
-        // The recall comes by another connection than the answer to the forced release.
+        // The recall arrives over another connection than the answer to the forced release, perhaps later.
         let is_asked_for = || !lock.try_lock().unwrap() || lock.unlock().is_err();
         assert!(eventually(LONG, is_asked_for), "two have it");
         let took = begun.elapsed();
@@ -244,7 +244,7 @@ scenario!(a_deleted_cached_lock_is_requested_again, |world| {
     let client = client(world);
     let lock = kept(world, &client, "stock");
     world.does(&["DEL", "stock"]);
-    // A check may find the loss while the thread uses the lock: that use is lost, and no other.
+    // A check may find the loss while the thread uses the lock. Only that use is lost.
     let mut lost = 0;
     let is_kept = || {
         lock.lock().unwrap();

@@ -1,5 +1,5 @@
-//! The wait queue: a release wakes one waiter, in order of arrival, and whatever is lost, the lock is not
-//! free for longer than a safety poll while somebody waits.
+//! The wait queue: a release wakes one waiter, in order of arrival. After any fault, the lock is free for at
+//! most a safety poll while somebody waits.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -12,9 +12,9 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 
-/// No lease ends here: a served waiter was woken, or polled.
+/// No lease expires within a test, so a waiter that is served was notified or polled.
 const LEASE: Duration = Duration::from_secs(60);
-/// Far below the least pause between two safety polls of a waiter in the queue.
+/// A wait below this was ended by a notification, since polls are further apart.
 const BELOW_A_POLL: Duration = ms(500);
 
 fn client(world: &World) -> LockClient {
@@ -29,7 +29,7 @@ pub(crate) fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &line(name)])
 }
 
-/// How many listen to the lock's releases.
+/// How many clients are subscribed to the lock's releases.
 pub(crate) fn listeners(world: &World, name: &str) -> i64 {
     world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(name)]).1
 }
@@ -59,7 +59,7 @@ scenario!(a_queue_entry_records_its_clients_round_trip, |world| {
     assert!(far >= 3 && far > near || near == 6, "{far} and {near}");
 });
 
-// Each cycle costs at most one script to acquire, one to release, and some safety polls.
+// Each grant costs at most one script to acquire, one to release, and some safety polls.
 scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
     const CLIENTS: usize = 24;
     let holder = client(world).get_lock("crowd").acquire().unwrap();
@@ -73,7 +73,7 @@ scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
         waiter.outcome();
     }
     let (took, ran) = (begun.elapsed(), world.scripts_run() - before);
-    // Each waiter polls about once a second.
+    // Half of the waiters, on average, poll once a second.
     let polls = CLIENTS as u64 * (took.as_secs() + 1) / 2;
     assert!(ran <= 1 + 2 * CLIENTS as u64 + polls, "{ran} scripts for {CLIENTS} grants in {took:?}");
 });
@@ -86,7 +86,7 @@ scenario!(waiting_clients_are_served_in_order, |world| {
         waiting.push(call(turn(client.get_lock("order"))));
         await_line(world, "order", number + 1);
     }
-    // The last client keeps its place when it asks again, and a try does not get ahead either.
+    // A further try of the last client neither changes its place nor overtakes the others.
     assert!(!clients[7].get_lock("order").try_lock().unwrap());
     holder.unlock().unwrap();
     let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
@@ -112,8 +112,8 @@ scenario!(a_client_leaves_the_queue_with_its_last_waiter, |world| {
     holder.unlock().unwrap();
 });
 
-// The place stays, and the subscription does for a while: a release must not reserve the lock for a client
-// that does not come.
+// Its request to leave the queue was lost, so the client is still in the queue. It unsubscribes, so that a
+// release reserves the lock for no client that stays away.
 scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
     let held = client(world).get_lock("lost").acquire().unwrap();
     let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
@@ -143,8 +143,8 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &line(name), "60000"]);
 }
 
-/// A hundred rounds in which the first client in the queue is dead, or stopped but connected, and the second
-/// waits.
+/// In a hundred rounds the first client in the queue is dead, or stopped while connected, and the second
+/// client waits behind it.
 fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {
@@ -191,7 +191,7 @@ fn a_stopped_first_waiter_costs_only_the_standby_time() {
     }
 }
 
-// The clients have just died, which only their silence shows.
+// The clients died a moment ago, so only their silence will show it.
 scenario!(a_thousand_dead_waiters_cost_under_50_ms, |world| {
     let (holder, waiter) = (client(world), client(world));
     let mut took = Vec::new();
@@ -218,8 +218,8 @@ scenario!(a_thousand_dead_waiters_cost_under_50_ms, |world| {
     assert!(took.iter().all(|took| *took < BELOW_A_POLL), "{took:?}");
 });
 
-// `forceUnlock` deletes the key and publishes on the lock's release channel, so the wait queue is not
-// notified. One waiter listens to that channel for as long as it waits.
+// Redisson's `forceUnlock` deletes the key and publishes on the release channel, and does not notify the wait
+// queue. One waiter of the queue listens to that channel.
 scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
     const ROUNDS: usize = 20;
     let holder = client(world);
@@ -251,7 +251,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
     assert!(nine_of_ten <= ms(50), "{took:?}");
 });
 
-// The id is a UUID of version 8, as our clients', but its releases do not notify the queue.
+// The holder's id is a UUID of version 8, as our clients' ids are, but its release does not notify the queue.
 scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
     const ROUNDS: usize = 20;
     let waiter = client(world);
@@ -272,7 +272,7 @@ scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
     assert!(took[ROUNDS * 9 / 10 - 1] <= ms(50), "{took:?}");
 });
 
-/// The holder may do all; the waiter has the permissions that earlier versions needed.
+/// The holder has all permissions; the waiter has those that versions before the queue needed.
 #[test]
 fn a_waiter_without_queue_rights_is_woken() {
     let old = "~* resetkeys ~rights &redisson_lock__channel:{rights}";
@@ -330,7 +330,7 @@ scenario!(waiters_are_served_after_a_loss_of_all_data, |world| {
     }
 });
 
-// Nothing is published when an operator deletes the key.
+// An operator deletes the key, which publishes nothing.
 scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     let held = client(world).get_lock("deleted").acquire().unwrap();
     let waiter = client(world);
@@ -343,8 +343,8 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     drop(held);
 });
 
-/// The release takes the first out of the queue, cannot notify it, and puts it back: the queue must not stay
-/// for ever. Found by `tests/proof`.
+/// The release removes the first client from the queue, may not notify it, and puts it back. The queue must
+/// still expire. Found by `tests/proof`.
 #[test]
 fn a_release_without_rights_leaves_a_queue_that_expires() {
     let user =
@@ -363,7 +363,7 @@ fn a_release_without_rights_leaves_a_queue_that_expires() {
     });
 }
 
-// A hand-off ignores the queue: the waiter that got the lock gives up its client's place itself.
+// A hand-off does not touch the queue, so the new holder removes its client's queue place itself.
 scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
     for _ in 0..5 {
         let held = client(world).get_lock("handed").acquire().unwrap();
@@ -376,8 +376,8 @@ scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
             guard.unlock().unwrap();
         });
         await_line(world, "handed", 1);
-        // Nobody is notified. Another thread of the waiter's client takes the lock, unless the waiter
-        // polls just now.
+        // Deleting the key notifies nobody. This try lets another thread of the waiter's client acquire the
+        // lock, unless the waiter polls first.
         world.does(&["DEL", "handed"]);
         if let Some(tried) = other.get_lock("handed").try_acquire().unwrap() {
             tried.unlock().unwrap();
@@ -390,7 +390,7 @@ scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
     }
 });
 
-// A group's plain locks share one script; each other lock has its own.
+// The plain locks of a multi-lock share one script, and each lock of another kind has its own.
 scenario!(a_groups_try_takes_reserved_locks, |world| {
     let client = client(world);
     let keep = |name: &str| {

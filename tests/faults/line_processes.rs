@@ -1,19 +1,19 @@
-//! The first in the queue is a process that is stopped or killed at the release: the second is served within
-//! a safety poll, for each of a hundred locks.
+//! A process is first in the queue, and is stopped or killed at the release. The second client is served
+//! within a safety poll, in a hundred rounds.
 
 use super::line::standing;
 use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
 
-/// No lease ends here: a served waiter was woken, or polled.
+/// No lease expires within a test, so a waiter that is served was notified or polled.
 const LEASE: Duration = Duration::from_secs(60);
-/// A safety poll and its request.
+/// The maximum time of a safety poll and its request.
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// Tells this test program that it is the process that is first in the queue: the server's address and the
-/// rounds.
+/// The variable that makes this program the process that is first in the queue: the server's address and the
+/// number of rounds.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -102,7 +102,7 @@ fn a_stopped_first_process_costs_at_most_a_poll() {
         let mut took = Vec::new();
         for (number, held) in held.into_iter().enumerate() {
             took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
-            // The process learns that it was notified, takes the locks, and waits for those of the next
+            // The resumed process reads its notification, acquires the locks, and waits for those of the next
             // round.
             first.signal("CONT");
         }
@@ -142,8 +142,8 @@ fn is_the_dozen() -> bool {
     true
 }
 
-/// A live client waits behind them. It is served at once when the lock is released soon after; when the lock
-/// is not, as under a leader, the queue forgets the dead.
+/// A live client queues behind killed ones. If the lock is released soon, the live client is served at once;
+/// if not, the queue forgets the dead.
 #[test]
 fn killed_waiters_delay_nobody_and_are_forgotten() {
     if is_the_dozen() {

@@ -1,5 +1,5 @@
-//! Users without permissions for the wait queue: each learns that by a release, and waiters listen to its
-//! releases from then on.
+//! Users without permissions for the wait queue: their first release finds that out, and then waiters
+//! subscribe to their releases.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ const LINE: &str = "leasehold_lock_queue:{rights}";
 
 /// The permissions that versions before the queue needed.
 const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
-/// All permissions but the channel that notifies the first in the queue.
+/// All permissions, except for the channel that notifies the first client in the queue.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
-/// All permissions but the command that removes the first from the queue.
+/// All permissions, except for the command that removes the first client from the queue.
 const NO_COMMAND: &str = "~* &* -zpopmin";
 
-/// A way to take the lock; its result releases it.
+/// Acquires a lock in some way, and returns the release.
 type Take = fn(&LockClient) -> Box<dyn FnOnce()>;
 
 const TAKES: [(&str, Take); 4] = [
@@ -44,7 +44,7 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// If a client waits, the first release finds the missing permission, and the next hold's id shows it.
+/// The first release with a waiter finds the missing permission. The next hold's id tells waiters about it.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {
@@ -100,7 +100,7 @@ fn a_ring_holder_adapts_after_one_release() {
     });
 }
 
-/// Their documentation has no `+time`: a busy lock is waited for all the same.
+/// The documentation of older versions lists no `+time`. Such a user can still wait for a busy lock.
 #[test]
 fn a_user_without_the_time_right_can_still_wait() {
     let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \

@@ -1,10 +1,10 @@
-//! Groups of locks: their requests, and their remains when the server does not answer.
+//! Multi-locks: the number of their requests, and what they leave when the server does not answer.
 
 use super::world::{ENTRIES, L, T, World, about, releases};
 use crate::support::prelude::*;
 use crate::support::proxy::{Do, Then, Which};
 
-/// Neither ends nor is renewed within a test.
+/// Within a test no lease expires and no renewal is due.
 const LEASE: Duration = Duration::from_secs(20);
 
 fn client(world: &World) -> LockClient {
@@ -24,7 +24,7 @@ scenario!(a_group_is_one_request_each_way, |world| {
         client.get_fenced_lock("d").into(),
     ];
     let multi = client.get_multi_lock(locks);
-    multi.acquire().unwrap().unlock().unwrap(); // connects
+    multi.acquire().unwrap().unlock().unwrap(); // opens the connection
     for _ in 0..3 {
         let before = requests(world);
         let guard = multi.acquire().unwrap();
@@ -37,7 +37,7 @@ scenario!(a_group_is_one_request_each_way, |world| {
         assert_eq!(requests(world), before + 2);
         assert!(world.lock_keys().is_empty());
     }
-    // Busy costs one request too, and leaves nothing.
+    // A try that finds one lock busy costs one request too, and leaves no lock held.
     let other = world.direct();
     let held = other.get_lock("d").acquire().unwrap();
     let before = requests(world);
@@ -45,7 +45,7 @@ scenario!(a_group_is_one_request_each_way, |world| {
     assert_eq!(requests(world), before + 1);
     assert_eq!(world.lock_keys(), ["d"]);
     held.unlock().unwrap();
-    // A hold in this process makes no difference.
+    // A hold of one of the locks in this process does not change the number of requests.
     let held = client.get_lock("a").acquire_owned().unwrap();
     let before = requests(world);
     assert!(!multi.try_lock().unwrap());
@@ -69,7 +69,7 @@ scenario!(other_kinds_and_clients_are_requested_in_parallel, |world| {
     ] {
         let count = multi.names().count();
         for _ in 0..2 {
-            multi.acquire().unwrap().unlock().unwrap(); // connects, and makes the scripts known
+            multi.acquire().unwrap().unlock().unwrap(); // opens the connection and loads the scripts
         }
         world.proxy.delay_requests(delay);
         let before = requests(world);
@@ -82,7 +82,7 @@ scenario!(other_kinds_and_clients_are_requested_in_parallel, |world| {
         assert_eq!(requests(world), before + 2 * count);
         world.proxy.delay_requests(Duration::ZERO);
         assert!(had >= delay, "{had:?}");
-        // Requests in sequence would take one delay per lock.
+        // Requests in sequence would take one delay for each lock.
         assert!(all < delay * u32::try_from(2 * count - 1).unwrap(), "{had:?}, {all:?}");
     }
 });
@@ -96,7 +96,7 @@ scenario!(a_group_grant_with_a_lost_reply_leaves_no_lock, |world| {
         assert!(error.outcome_unknown(), "{error}");
         assert_eq!(fault.hits(), 1);
         world.all_are_given_back(L);
-        // The waiter holds each lock once.
+        // The request was repeated, and its waiter still holds each lock only once.
         let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
         let guard = multi.acquire_with(&leased(LEASE)).unwrap().unwrap();
         assert_eq!(fault.hits(), 1);
@@ -140,14 +140,14 @@ scenario!(a_group_with_a_foreign_key_takes_nothing, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// The last step of Redisson's multi-lock also sets the end of a fence's counter and of a fair lock's queue.
+// Redisson's multi-lock also sets the expiry of a fence's counter and of a fair lock's queue. Ours does not.
 scenario!(a_groups_lease_applies_only_to_its_lock_keys, |world| {
     let client = client(world);
     let fenced = client.get_fenced_lock("f");
     let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
     let multi = client.get_multi_lock(locks());
     for contended in [false, true] {
-        // After a wait for the last lock, the earlier ones are extended.
+        // After a wait for the last lock, a second round extends the earlier ones.
         let other = world.direct();
         let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
         let taking = call_on(multi.clone(), move |multi| {
@@ -190,7 +190,7 @@ scenario!(a_group_times_out_on_a_silent_server, |world| {
     multi.acquire().unwrap().unlock().unwrap();
 });
 
-// The last lock's key comes first in the request.
+// The key of the last lock comes first in the release request.
 scenario!(a_changed_key_does_not_block_a_groups_release, |world| {
     let client = client(world);
     for broken in ["a", "b", "c"] {

@@ -1,4 +1,4 @@
-//! Many holds through an outage: which are kept, what is reported, and what it costs.
+//! Outages with many holds: which holds are kept, which losses are reported, and how many requests are sent.
 
 use super::world::{KEPT, R, T, World, about, play};
 use crate::support::observer::{Event, Seen};
@@ -16,9 +16,9 @@ struct Outage {
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
     stopped: Duration,
-    /// How long the machine stood still after the outage.
+    /// The stall of the machine after the outage.
     stalled: Duration,
-    /// Holds with half a second and four round trips left after the outage, and their fates.
+    /// Holds whose remaining time after the outage was at least half a second and four round trips.
     with_time: usize,
     with_time_kept: usize,
     kept: usize,
@@ -61,7 +61,7 @@ impl Outage {
         let before = world.proxy.accepted();
         let began = now();
         world.server.stop();
-        // Wait until half of the holds have just enough time left, so that both outcomes occur.
+        // The outage ends when half of the holds have just enough time left, so that both outcomes occur.
         let median = || {
             let mut left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
             left.sort();
@@ -74,7 +74,7 @@ impl Outage {
         let back = now();
         let left: Vec<Duration> = guards.iter().map(OwnedGuard::remaining).collect();
         let connections = world.proxy.accepted() - before;
-        // How long the machine stood still, summed until all unrenewed holds have ended.
+        // The machine's stalls are summed until the last hold that was not renewed has ended.
         let mut stood_still = Vec::new();
         let last = left.iter().max().copied().unwrap_or_default();
         while back.elapsed() <= last {
@@ -121,14 +121,14 @@ scenario!(holds_with_half_a_second_left_survive_an_outage, |world| {
         let outcome = outage.play(world);
         assert!(outcome.with_time > 0 || outcome.stalled > ms(300), "{outcome:?}");
         assert_eq!(outcome.with_time_kept, outcome.with_time, "{outcome:?}");
-        // Five tries a second, and one that was under way at the beginning.
+        // The client tries to connect five times a second, and one try was under way at the beginning.
         let seconds = outcome.stopped.as_secs_f64().ceil() as u64;
         assert!(outcome.connections <= 5 * seconds + 1, "{outcome:?}");
         assert!(outcome.most_told_of_one <= 5, "{outcome:?}");
     }
 });
 
-/// Figures for `docs/performance.md`, not for the gate: each takes a minute.
+/// Prints the figures of `docs/performance.md`. The gate skips this, because each figure takes a minute.
 #[test]
 fn measures_an_outage_on_request() {
     if std::env::var_os("LEASEHOLD_OUTAGE_FIGURES").is_none() {
@@ -148,7 +148,7 @@ fn measures_an_outage_on_request() {
     });
 }
 
-/// A loss is reported within this of its window's end, whatever else goes on.
+/// The maximum delay between the end of a hold's window and the report of its loss.
 const SOON: Duration = ms(60);
 
 fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
@@ -168,11 +168,11 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 scenario!(a_loss_is_reported_while_requests_hang, |world| {
     let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
     let renewed = client.get_lock("renewed").acquire_owned().unwrap();
-    // The renewal comes after a second, and hangs.
+    // The renewal is due after a second, and hangs because the server is stopped.
     told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
     world.server.cont();
     drop((renewed, client));
-    // The try gives up after a second, and the clean-up of its remains hangs too.
+    // The try times out after a second, and its clean-up hangs as well.
     let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
     told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
         world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
@@ -182,7 +182,7 @@ scenario!(a_loss_is_reported_while_requests_hang, |world| {
 });
 
 scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
-    // The next hold's lease outlasts the test's requests, and is shorter than what a late renewal would set.
+    // The next hold's lease outlasts the test, and is shorter than the lease that a late renewal would set.
     let (client, lease) = (world.builder().lease(KEPT).build().unwrap(), KEPT / 2);
     let lock = client.get_lock("under-way");
     for is_repeated in [false, true] {
@@ -210,7 +210,7 @@ scenario!(a_late_renewal_prolongs_no_later_hold, |world| {
     }
 });
 
-// The request is on its way when the call returns; the thread's next question goes behind it.
+// When the call returns, its request is still on its way, so the thread's next request follows behind.
 scenario!(a_waiter_gives_up_without_waiting_for_the_store, |world| {
     let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
     let (client, other) = (builder.build().unwrap(), world.direct());
@@ -254,7 +254,7 @@ scenario!(a_lost_request_to_leave_the_queue_is_repeated, |world| {
     let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
     assert!(fair.try_acquire_for(ms(1_000)).unwrap().is_none());
     lost.wait_for(1, LONG);
-    // A place that nobody asks for again lasts six seconds.
+    // Without the repetition the queue place would last six seconds.
     comes_true_within(ms(3_000), || other.inspect("fair").unwrap().waiting == 0);
     assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
     held.unlock().unwrap();

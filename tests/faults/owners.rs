@@ -1,4 +1,5 @@
-//! Owner numbers: nothing late touches a later hold, no lost hold counts, and a stopped holder knows at once.
+//! A late request touches no later hold, because each owner number is used once, and a resumed holder knows
+//! that it lost the lock.
 
 use leasehold::Error;
 
@@ -29,7 +30,7 @@ scenario!(a_release_after_the_next_acquire_frees_nothing, |world| {
 });
 
 scenario!(an_abandoned_late_release_frees_nothing, |world| {
-    // No retries: the unlock is sent once, and fails.
+    // Without retries the unlock is sent once and fails.
     let client = world.builder().retry_timeout(ms(1)).build().unwrap();
     let lock = client.get_lock("given-up");
     lock.lock_with_lease(LEASE).unwrap();
@@ -58,7 +59,7 @@ scenario!(a_late_acquire_touches_no_later_hold, |world| {
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
     lock.lock_with_lease(LEASE).unwrap();
     let owner = client.current_owner();
-    // The clean-up goes on, since the request has not been seen.
+    // The server has not seen the attempt, so the client goes on repeating the clean-up.
     world.stays_held(2 * T, "attempt", owner, 1);
     world.arrives(&fault);
     world.stays_held(ms(100), "attempt", owner, 1);
@@ -105,7 +106,7 @@ scenario!(a_late_partial_release_touches_no_later_hold, |world| {
 });
 
 scenario!(a_release_after_an_abort_frees_nothing, |world| {
-    // Closer to the client, where connections are aborted; the bytes that had passed go on to the server.
+    // This proxy aborts connections near the client. Bytes that have passed it still reach the server.
     let near = Proxy::to(world.proxy.address());
     let client = world.builder_to(&near.url()).build().unwrap();
     let lock = client.get_lock("aborted");
@@ -153,7 +154,7 @@ fn late_delivered_releases_free_nothing() {
             for way in ["unlock", "drop"] {
                 let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let old = first.owner();
-                // Bytes on existing connections are lost until the network is healed.
+                // Until the network is healed, the kernel keeps the bytes of existing connections.
                 let cut = net.cut_connections(&world.server);
                 end(way, first);
                 let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
@@ -179,8 +180,8 @@ scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // After this the server knows the script of the thread's next attempt, so that attempt
-            // arrives before the repeated release.
+            // This loads the script of the thread's next attempt, so that the attempt arrives before the
+            // repeated release.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
@@ -217,7 +218,7 @@ scenario!(an_expired_hold_never_counts, |world| {
     assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::Free)));
 });
 
-/// Writes under a fence, as a store that refuses older tokens.
+/// A write that checks the fence, as a store does that refuses older tokens.
 const FENCED_WRITE: &str =
     "if tonumber(ARGV[1]) < tonumber(redis.call('get', KEYS[2]) or '0') then return 0 end
     redis.call('set', KEYS[2], ARGV[1]) redis.call('set', KEYS[1], ARGV[2]) return 1";
@@ -228,7 +229,7 @@ fn write(connection: &mut redis::Connection, fence: u64, text: &str) -> bool {
     command.arg(FENCED_WRITE).arg(2).arg(value).arg(newest).arg(fence).arg(text).query(connection).unwrap()
 }
 
-/// The holder: reports that it holds, then checks until it finds that it was stopped.
+/// The holding process: it reports its hold, and checks it until it finds that it was stopped.
 fn hold_until_stopped(url: &str) {
     let client = leasehold::LockClient::builder()
         .url(url)
@@ -246,7 +247,7 @@ fn hold_until_stopped(url: &str) {
     let mut last = now();
     let outcome = loop {
         let this = now();
-        // The first check after the stop: no library thread has had time to notice.
+        // This is the first check after the stop, and no thread of the library has run before it.
         let outcome = guard.check();
         if outcome.is_err() || this - last > 2 * L {
             break outcome;
@@ -259,12 +260,12 @@ fn hold_until_stopped(url: &str) {
     shout(&format!("WROTE {}", write(&mut store, fence, "after")));
     let expired = guard.unlock().unwrap_err();
     shout(&format!("UNLOCKED {:?}", expired.not_held()));
-    // Later the former holder competes like others.
+    // Later the former holder competes like any other client.
     shout(&format!("AGAIN {:?}", lock.try_lock().map_err(|error| error.kind())));
     client.shutdown().unwrap();
 }
 
-/// A test with another process that holds the lock `stopped`.
+/// Runs a test beside another process that holds the lock `stopped`.
 fn beside_a_holder(test: &str, work: impl FnOnce(&World, Process)) {
     const URL: &str = "LEASEHOLD_FAULTS_HOLDER";
     if let Ok(url) = std::env::var(URL) {
@@ -282,7 +283,7 @@ fn a_stopped_holder_knows_at_once_and_is_refused() {
     beside_a_holder("owners::a_stopped_holder_knows_at_once_and_is_refused", |world, holder| {
         let url = world.server.url();
         let says = |word: &str| holder.output().lines().any(|line| line.contains(word));
-        // A stop shorter than the lease has no effect.
+        // A stop that is shorter than the lease loses nothing.
         holder.signal("STOP");
         let_pass(L / 3, "while the holder is stopped");
         holder.signal("CONT");
@@ -328,7 +329,7 @@ fn a_killed_holders_lock_is_taken_over_after_its_lease() {
             world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished())
         });
         let killed = now();
-        drop(holder); // SIGKILL
+        drop(holder); // kills the process
         for waiter in waiters {
             let taken = waiter.join().unwrap();
             within(killed, 2 * L, "taking over");

@@ -1,4 +1,4 @@
-//! Faults of Redisson's side, made by hand on the same keys, must not break our locks.
+//! Keys and messages as Redisson leaves them after its own faults must not break our locks.
 
 use super::world::{L, P, R, T, World, about};
 use crate::support::prelude::*;
@@ -11,8 +11,8 @@ fn await_listener(world: &World, channel: &str) {
     assert!(eventually(LONG, listened), "nobody listens to {channel}");
 }
 
-// An interrupted Java thread stays in the queue: the lock is free, but not for those behind it. Java's
-// waiters then ask thousands of times a second.
+// A Java thread that was interrupted stays in the queue, so the lock is free but closed to those behind it.
+// Java's waiters then send thousands of requests a second.
 scenario!(a_dead_fair_waiter_causes_no_storm, |world| {
     let client = world.client();
     let ghost = ms(2_500);
@@ -26,12 +26,12 @@ scenario!(a_dead_fair_waiter_causes_no_storm, |world| {
         waiter.returns_within(begun, ghost + P, "the end of the ghost");
     }
     let asked = world.proxy.count(about("ghost"));
-    // Each waiter asks twice at first and once a second later; the grants and releases come on top.
+    // Each waiter sends two requests at first and one a second later; grants and releases come on top.
     assert!(asked < 40, "{asked} requests");
     world.all_are_given_back(T);
 });
 
-// In Java, unlocking a fair lock that nobody holds is no error, and notifies the first in the queue.
+// In Java, unlocking a free fair lock is no error, and notifies the first waiter in the queue.
 scenario!(a_fair_waiter_keeps_waiting_after_a_vain_wake_up, |world| {
     let client = world.client();
     let held = world.direct().get_fair_lock("poked").acquire().unwrap();
@@ -47,7 +47,7 @@ scenario!(a_fair_waiter_keeps_waiting_after_a_vain_wake_up, |world| {
     waiter.returns_within(freed, ms(50), "its turn");
 });
 
-// A Java writer that keeps reading notifies no readers.
+// A Java writer that keeps a read lock notifies no waiting readers.
 scenario!(a_downgrade_without_a_message_is_found_by_polling, |world| {
     let client = world.client();
     let writer = format!("{JAVA}:write");
@@ -61,7 +61,7 @@ scenario!(a_downgrade_without_a_message_is_found_by_polling, |world| {
     world.does(&["HDEL", "quiet", &writer]);
     world.does(&["HSET", "quiet", "mode", "read"]);
     reader.returns_within(quietly, P, "being let in");
-    // Java still reads: our reader's release does not end its hold.
+    // The Java thread still reads, so our reader's release does not free the lock.
     assert_eq!(world.fields("quiet").len(), 2);
     assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
     world.does(&["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
@@ -81,7 +81,7 @@ scenario!(polling_finds_the_release_of_javas_spin_lock, |world| {
     }
 });
 
-// Java publishes negative numbers and other texts, at which its own reader fails.
+// Other programs publish negative numbers and texts, at which Redisson's own subscriber fails.
 scenario!(malformed_messages_do_not_end_a_wait, |world| {
     let client = world.client();
     let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
@@ -110,7 +110,7 @@ scenario!(malformed_messages_do_not_end_a_wait, |world| {
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
 });
 
-// Java's `delete` announces a new count.
+// When Java deletes a latch, it publishes a new count.
 scenario!(a_latch_that_java_deletes_opens_for_ours, |world| {
     let client = world.client();
     world.does(&["SET", "deleted", "3"]);
@@ -124,8 +124,8 @@ scenario!(a_latch_that_java_deletes_opens_for_ours, |world| {
     waiter.returns_within(deleted, ms(50), "going on");
 });
 
-// Java's multi-lock sets the time of all keys of a member, which ends the counter of fences and a fair
-// lock's queue.
+// Java's multi-lock sets the expiry of all keys of a lock, and so ends a fence's counter and a fair lock's
+// queue.
 scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
     let client = world.client();
     let fenced = client.get_fenced_lock("multi");
@@ -147,7 +147,7 @@ scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
     }
 });
 
-// Java reads a lock without an end as "token -1, granted".
+// Redisson mistakes a lock without expiry for a grant with token -1.
 scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     let client = world.client();
     world.does(&["HSET", "endless", JAVA, "1"]);
@@ -160,7 +160,7 @@ scenario!(a_lock_without_expiry_counts_as_busy, |world| {
     world.does(&["DEL", "endless"]);
 });
 
-// Redisson's tests of renewals: the server came back empty while the lock was held.
+// From Redisson's tests of renewals: the server restarts without data while the lock is held.
 scenario!(holds_after_a_lost_read_write_lock_are_renewed, |world| {
     let client = world.client();
     let halves =

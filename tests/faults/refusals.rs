@@ -1,4 +1,4 @@
-//! Servers that refuse, and wrong addresses: typed errors, at once, and nothing half done.
+//! Servers that refuse, and wrong addresses: each call fails at once with a typed error and changes nothing.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -17,7 +17,7 @@ struct Rights {
     commands: Vec<String>,
 }
 
-/// The user of `docs/permissions.md`.
+/// The permissions of the user in `docs/permissions.md`.
 fn documented() -> Rights {
     let text = include_str!("../../docs/permissions.md");
     let (_, rest) = text
@@ -38,7 +38,7 @@ fn smaller() -> Rights {
 }
 
 fn as_user(world: &World) -> leasehold::ClientBuilder {
-    // This judges the refusal, however late; other tests measure the time.
+    // The time-out is long, because this test judges the refusal. Other tests measure its time.
     let builder = world.builder().username("locks").password("pw").client_name("leasehold");
     builder.lease(KEPT).command_timeout(LONG)
 }
@@ -57,7 +57,8 @@ fn with_a_user(builder: crate::support::server::Builder) -> crate::support::serv
 fn a_missing_right_is_a_typed_error() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
-        // These are needed for some answers only, for the wait queue, or for operations that this test omits.
+        // These commands are needed only for some answers, for the wait queue, or for operations that this
+        // test omits.
         let optional = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
         for missing in &all.commands {
             let mut rights = all.clone();
@@ -166,16 +167,16 @@ fn a_changed_password_costs_no_hold() {
         let guard = client.get_lock("kept").acquire().unwrap();
         await_renewal(&guard);
         world.does(&["CONFIG", "SET", "requirepass", "new"]);
-        // Connections that are logged in stay so.
+        // Connections that have already logged in still work after the password changes.
         await_renewal(&guard);
-        // New connections are refused: a typed error, and no loss.
+        // New connections are refused with a typed error, and no hold is lost.
         world.proxy.kill(Which::Others, Then::Reset);
         let error = in_time(T, "the refusal", || client.get_lock("other").lock().unwrap_err());
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
-        // For 50 ms after a refused connect, calls get its error; renewals do not.
+        // After a refused login, calls get the same error for 50 ms, and renewals try again at once.
         comes_within(now(), R, "the way in", || client.get_lock("kept").is_locked().is_ok());
         guard.unlock().unwrap();
     });
@@ -241,7 +242,7 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
             assert_eq!(error.kind(), kind, "{}", texts(&error));
             assert!(error.to_string().contains(word), "{error}");
         }
-        // One address is silent, one hangs up, and at one no server listens.
+        // One address never answers, one closes each connection, and no server listens at the third.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let (hanging_up, nobody) = (talking(drop), Port::claim());
         let nobody = (Ipv4Addr::LOCALHOST, nobody.number()).into();

@@ -1,4 +1,4 @@
-//! Panics, leaked guards, small pools, hung connections, shutdown, and many cycles.
+//! Panics, leaked guards, small connection pools, hung connections, shutdowns, and many cycles.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,7 +35,7 @@ scenario!(a_leaked_guard_ends_with_its_thread, |world| {
     assert!(!world.is_free("leaked"));
     comes_within(ended, L, "the end of the lock", || world.is_free("leaked"));
     seen.wait_for("the end of the thread", |event| *event == Event::Abandoned("leaked".to_owned()));
-    // A leaked guard also keeps its client.
+    // The leaked guard keeps a clone of its client alive, so the test shuts the client down.
     client.shutdown().unwrap();
     drop(client);
 });
@@ -82,13 +82,13 @@ scenario!(a_pool_of_one_serves_many_threads, |world| {
 
 scenario!(renewals_succeed_while_every_other_request_hangs, |world| {
     let seen = Seen::default();
-    // A renewal that a busy machine delays can be repeated before the lease ends.
+    // The lease leaves time to repeat a renewal that a busy machine delays.
     let (lease, limit) = (ms(4_000), 2 * T);
     let builder = world.builder().pool_size(1).lease(lease).command_timeout(limit);
     let client = builder.observer(seen.clone()).build().unwrap();
     let guards: Vec<_> =
         (0..5).map(|number| client.get_lock(format!("kept-{number}")).acquire().unwrap()).collect();
-    // An unanswered request always occupies the only connection for requests.
+    // At any time an unanswered request occupies the only connection for requests.
     let fault = world.proxy.each(about("hung-"), Do::SwallowReply(Then::Silent));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
             within(begun, T, "dropping a guard");
             in_time(3 * T, "dropping a client", || drop(client));
             world.server.cont();
-            // The waiter outlives the client, and gets the lock when the other's lease ends.
+            // The waiter keeps its client alive, and gets the lock when the other client's lease ends.
             waiter.outcome().0.unwrap();
         }
         world.server.cont();
@@ -149,7 +149,7 @@ scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
     }
 });
 
-// Replies that come during the shutdown, and releases of that moment, are handled before its end.
+// A shutdown handles replies and releases that come while it runs.
 scenario!(a_shutdown_waits_for_pending_requests_and_leaves_nothing, |world| {
     for way in ["try", "wait", "drop", "unlock", "pass on"] {
         let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
@@ -179,7 +179,7 @@ scenario!(a_shutdown_waits_for_pending_requests_and_leaves_nothing, |world| {
         };
         fault.wait_for(1, LONG);
         let ending = call_on(client.clone(), move |client| client.shutdown());
-        // Asks nobody.
+        // This call needs no server, so it can show whether the shutdown has begun.
         let no_lease = || client.get_lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();
         assert!(eventually(LONG, || no_lease() == ErrorKind::ShutDown), "{way}: it does not end");
         fault.release();

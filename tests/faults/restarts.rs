@@ -1,4 +1,4 @@
-//! Servers that stop, stall, lose data and come back.
+//! Servers that stop, stall, lose their data and return.
 
 use super::world::{KEPT, L, OWN, P, R, T, World, about, await_renewal, scenario_on};
 use crate::support::observer::{Event, Seen};
@@ -6,7 +6,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::Which;
 
 scenario!(a_short_server_stop_costs_no_hold, |world| {
-    // The lease exceeds the stop by the delays of a busy machine.
+    // The lease is longer than the stop and the delays of a busy machine together.
     let (lease, seen) = (4 * L, Seen::default());
     let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
     let client = options.build().unwrap();
@@ -34,7 +34,7 @@ scenario!(a_long_server_stop_loses_the_hold, |world| {
     seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
     let_pass(L, "so that the server finds every lease over");
     world.server.cont();
-    // Buffered renewals arrive now.
+    // The server runs the buffered renewals now.
     throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
     assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     let again = client.get_lock("frozen").acquire().unwrap();
@@ -80,7 +80,7 @@ fn calls_survive_a_blocking_script() {
 }
 
 scenario!(flushed_scripts_cost_no_error, |world| {
-    // A late answer on a busy machine is no fault of the scripts.
+    // The time-out is long, because a late answer on a busy machine is no fault of the scripts.
     let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients = [client(), client()];
     let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -172,15 +172,15 @@ scenario!(tokens_grow_after_a_restart_without_data, |world| {
     again.unlock().unwrap();
 });
 
-/// The maximum delay of a renewal after the server is back: a check of the connections, or a failed try, and
-/// the pause after it.
+/// Maximum delay of a renewal after the server is back: the interval of the connection check, or a failed try
+/// and the pause after it.
 const NOTICED: Duration = ms(300);
 
-// No renewal is due for a long time: only the ended connections make the client check.
+// No renewal is due for long, so only the end of the connections makes the client check its holds.
 scenario!(ended_connections_reveal_an_empty_server, |world| {
     for url in [world.server.url(), world.proxy.url()] {
         let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
-        // An earlier hold has set up all connections.
+        // This hold opens all connections before the test.
         client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
         let guard = client.get_lock("forgotten").acquire().unwrap();
         world.server.kill();
@@ -194,7 +194,7 @@ scenario!(ended_connections_reveal_an_empty_server, |world| {
 scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
     let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
     let guard = client.get_lock("kept").acquire().unwrap();
-    // A hold without a lease is neither renewed nor lost.
+    // A permit without a lease is neither renewed nor lost.
     client.get_semaphore("counted").try_set_permits(1).unwrap();
     let permit = client.get_semaphore("counted").acquire(1).unwrap();
     let_pass(ms(1_000), "so that a renewal shows");
@@ -212,7 +212,8 @@ scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
 
 #[test]
 fn calls_wait_for_a_server_that_loads_its_data() {
-    // The server answers after each key, and takes 20 ms for one: minutes in all, unless told to hurry.
+    // The server waits 20 ms for each key that it loads, and so loads for minutes unless the test ends the
+    // delay.
     let slow = |builder: crate::support::server::Builder| {
         builder
             .config("rdbcompression no")
@@ -221,7 +222,7 @@ fn calls_wait_for_a_server_that_loads_its_data() {
             .while_loading()
     };
     scenario_on(slow, |world| {
-        // The error must say that the server loads, however late the answer.
+        // However late the answer comes, the error must say that the server is loading.
         let unhurried =
             |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
@@ -270,7 +271,8 @@ scenario!(every_wait_ends_after_the_retry_timeout, |world| {
         })
         .collect();
     for waiter in waiters {
-        // T to notice the failure, the retry time-out, and T for the attempt that is pending at its end.
+        // The client notices the failure within T, retries for the retry time-out, and its last attempt takes
+        // up to T.
         let promised = T + ms(800) + T;
         let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
         assert!(error.is_retryable(), "{error}");
@@ -278,8 +280,8 @@ scenario!(every_wait_ends_after_the_retry_timeout, |world| {
     world.proxy.resume();
 });
 
-/// Locks each of the first `count` kinds, calls `forget`, and drops the guard: nothing may remain, and no
-/// failed release be reported.
+/// Acquires and drops a guard of each of the first `count` kinds while `forget` disturbs the server. Nothing
+/// may remain, and no release may be reported as failed.
 fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl Fn(&mut World, &LockClient)) {
     let (client, seen) = world.watched_keeping();
     let (semaphore, expirable) =
@@ -306,12 +308,12 @@ fn each_dropped_guard_is_released(world: &mut World, count: usize, forget: impl 
     let released = || seen.count(|event| matches!(event, Event::Released(_)));
     for (kind, take) in kinds.into_iter().take(count) {
         let settled = || seen.count(|event| matches!(event, Event::Acquired(_))) == released() + failed();
-        drop(take()); // so that the client knows the script known
+        drop(take()); // tells the client that the server has the script
         assert!(eventually(LONG, settled), "{kind}: no release was told");
         let guard = take();
         forget(world, &client);
         drop(guard);
-        // The thread's next hold begins after the release, and must stay.
+        // The thread's next hold begins after the dropped guard's release, and must stay.
         drop(take());
         assert!(eventually(LONG, settled), "{kind}: no release was told");
         assert_eq!(failed(), 0, "{kind}: {:?}", seen.events());
@@ -329,13 +331,13 @@ scenario!(after_flushed_scripts_dropped_guards_still_release, |world| each_dropp
 fn after_a_restart_dropped_guards_still_release() {
     let durable = |builder: crate::support::server::Builder| builder.append_only("always");
     scenario_on(durable, |world| {
-        // Not the semaphores: a restart may lose the request that removes a change's record, which then stays
-        // for minutes.
+        // Semaphores are left out: the restart may lose the request that deletes a change's record, which
+        // then stays for minutes.
         each_dropped_guard_is_released(world, 7, |world, client| {
             world.server.kill();
             world.server.restart();
             assert!(eventually(LONG, || client.get_lock("test").is_locked().is_ok()));
-            // A request within 100 ms of the last would use the broken connection, and have an unknown
+            // A request within 100 ms of the last would use the broken connection and have an unknown
             // outcome.
             let_pass(ms(120), "until the client looks whether its connections stand");
         });

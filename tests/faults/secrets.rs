@@ -1,4 +1,4 @@
-//! No error shows a password, however things fail.
+//! No error text contains a password, whichever request fails.
 
 use super::world::{L, R, T, about, scenario_on};
 use crate::support::observer::{Event, Seen, texts};

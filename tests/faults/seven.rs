@@ -1,4 +1,4 @@
-//! Faults that Redisson 4.7 did not pass when measured.
+//! Faults that Redisson 4.7 failed when they were measured.
 
 use super::world::{KEPT, L, T, about, await_renewal};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
@@ -25,7 +25,7 @@ scenario!(an_unusable_lease_is_refused_before_anything_is_sent, |world| {
     within(begun, ms(200) + T, "a wait for a lease of one millisecond");
     match taken {
         Ok(taken) => assert!(taken || begun.elapsed() >= ms(200)),
-        // Each answer took longer than the lease.
+        // Each answer took longer than the lease, so no grant was valid.
         Err(error) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
     }
 });
@@ -74,7 +74,7 @@ scenario!(a_grant_with_a_lost_reply_counts_once, |world| {
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         world.assert_held_by(lock.name(), &client, 1);
         let held = world.fields(lock.name());
-        // Late results of the first request must not show up either.
+        // Late results of the first request must not change the hold either.
         throughout(3 * T, || world.fields(lock.name()) == held);
         lock.unlock().unwrap();
         assert!(world.is_free(lock.name()), "{what}: one unlock frees what one lock took");
@@ -91,9 +91,9 @@ scenario!(a_failed_call_leaves_no_unanswered_grant, |world| {
         assert!(error.outcome_unknown() && error.is_retryable(), "{what}: {error}");
         assert_eq!(fault.hits(), 1, "{what}");
         assert_every_hash_has_a_ttl(&world.server);
-        // Removed as soon as the server answers, far before its lease ends.
+        // The lock is freed as soon as the server answers again, long before its lease ends.
         comes_within(begun, 2 * T, "the end of the orphan", || world.is_free(lock.name()));
-        // The same thread gets a hold of its own, not a second level on an orphan.
+        // The same thread gets a new hold, and not a second level on the lost grant.
         lock.lock().unwrap();
         assert_eq!(lock.hold_count().unwrap(), 1, "{what}");
         lock.unlock().unwrap();

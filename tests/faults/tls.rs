@@ -1,4 +1,4 @@
-//! Failed TLS is refused, and nothing is sent in the clear.
+//! A failed TLS handshake is refused, and the client never falls back to plaintext.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,8 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
 
-/// Runs `body` with a TLS-only server, also at an address that its certificate does not name.
+/// Runs `body` with a server that speaks TLS only, and also listens at an address that is not in its
+/// certificate.
 #[track_caller]
 fn secured(body: impl FnOnce(&mut World)) {
     alone(|| {
@@ -21,7 +22,7 @@ fn secured(body: impl FnOnce(&mut World)) {
     });
 }
 
-/// Through the proxy, which passes TLS on unchanged.
+/// The server's URL through the proxy, which passes TLS unchanged.
 fn url(world: &World) -> String {
     format!("rediss://localhost:{}/", world.proxy.port())
 }
@@ -83,7 +84,7 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
             assert_eq!(error.kind(), ErrorKind::Tls, "{what}: {}", texts(&error));
             assert!(!error.is_retryable() && error.to_string().contains(says), "{what}: {error}");
         }
-        // Unreadable files are refused without asking the server.
+        // Unreadable files are refused before the client connects.
         let before = world.proxy.accepted();
         for file in ["/nowhere/ca.crt", "/dev/null"] {
             let error = builder(world).tls_ca(file).build().unwrap_err();

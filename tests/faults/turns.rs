@@ -1,4 +1,4 @@
-//! Time slices: dropped guards cost no request while others queue.
+//! Time slices: while other clients wait, a client that is served may reuse the lock without requests.
 
 use leasehold::{Event, Observer};
 
@@ -84,7 +84,7 @@ scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
     let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
     assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
     assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
-    // The cached lock is released although nobody asks about it and no client ends.
+    // The cached lock is released although no client recalls it and its client lives.
     assert!(eventually(LONG, || world.is_free("hot")));
     drop(locks);
 });
@@ -93,15 +93,14 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
     let (clients, grants) = clients(world);
     let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
     let locks: Vec<_> = clients.iter().map(kept).collect();
-    // The order of these reads matters, since the counts grow meanwhile.
+    // The order of the reads matters, because the counts grow between them.
     let of = |one: &Grants| {
         let unasked = one.unasked();
         [one.all().saturating_sub(unasked), unasked]
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // The clients recall each other, so `cached` is paused most of the time, and only time slices
-        // save requests.
+        // The clients recall each other, which pauses `cached`, so mostly the time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -112,7 +111,7 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
         have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
     });
     assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
-    drop((locks, clients)); // one of them keeps it, since nobody asks any more
+    drop((locks, clients)); // one client caches it, since nobody recalls it now
     assert!(eventually(LONG, || world.is_free("hot")));
 });
 
@@ -135,22 +134,22 @@ scenario!(a_client_that_ends_in_its_slice_frees_the_lock, |world| {
             stop.store(true, Ordering::SeqCst);
         });
         other.shutdown().unwrap();
-        // The lock is released, so no lease has to end.
+        // The client released the lock when it ended, so no lease has to expire.
         assert!(eventually(ms(500), || world.is_free("ending")));
     }
 });
 
-/// Tells this test program that it is the process that exits: the server's address, and the way.
+/// The variable that makes this program the process that exits: the server's address and the way to exit.
 const EXITS: &str = "LEASEHOLD_EXITS";
 
-/// If this is the exiting process: exits just after releasing a lock that its client caches.
+/// In the exiting process, exits just after releasing a lock that its client caches.
 fn exits() {
     let Ok(told) = std::env::var(EXITS) else { return };
     let (url, how) = told.split_once(' ').unwrap();
     let client = LockClient::builder().url(url).lease(LONG).build().unwrap();
     match how {
         "turn" => {
-            // Repeat until the client expects this thread to return soon, while others want the lock.
+            // The client caches the lock once it expects this thread to return soon while others wait.
             let (lock, begun) = (client.get_lock("hot"), now());
             while begun.elapsed() < ms(300) {
                 drop(lock.acquire().unwrap());
@@ -162,7 +161,7 @@ fn exits() {
             std::process::exit(0);
         }
         _ => {
-            // A thread of this name counts as the process's first, as far as this crate can tell.
+            // To this crate, a thread with the name `main` is the process's first thread.
             let ends = thread::Builder::new().name("main".to_owned()).spawn({
                 let url = url.to_owned();
                 move || {
@@ -188,7 +187,7 @@ fn exits() {
     }
 }
 
-/// musl's `exit` runs no destructors of thread-locals.
+/// With musl, `exit` runs no destructors of thread-locals.
 #[cfg(not(target_env = "musl"))]
 #[test]
 fn a_process_exit_frees_cached_locks() {

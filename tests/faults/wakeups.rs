@@ -1,4 +1,4 @@
-//! Wake-ups that are missing, too many, or in vain.
+//! Wake-ups that are lost, that wake too many waiters, or that wake one in vain.
 
 use std::net::TcpListener;
 
@@ -180,8 +180,8 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
     let waiters: Vec<_> = (0..WAITERS).map(|_| call(turn(client.get_lock("herd")))).collect();
     world.await_subscription("herd");
     world.server.kill();
-    drop((held, other)); // nobody there to give it back to
-    // In the server's place a listener hangs up on every connection, and counts.
+    drop((held, other)); // there is no server to which they could be released
+    // In place of the server, a listener closes every connection and counts them.
     let listener = TcpListener::bind((world.server.address(), world.server.port())).unwrap();
     listener.set_nonblocking(true).unwrap();
     let (mut came, begun) = (0, now());
@@ -198,11 +198,11 @@ scenario!(waiters_do_not_storm_a_killed_server, |world| {
     world.is_given_back("herd", L);
 });
 
-// SUBSCRIBE has its own connection: if nobody reads there, only wake-ups are missing.
+// Messages arrive over a connection of their own. If nobody reads it, only wake-ups are missing.
 scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
     const WAITERS: usize = 120;
     const LENGTH: usize = 60_000;
-    /// Far below a write's time-out, far above the delays of a busy machine.
+    /// Far less than a write's time-out, and far more than the delays of a busy machine.
     const AT_ONCE: Duration = ms(750);
     let write_limit = Duration::from_secs(5);
     let client = world.builder().lease(3 * LONG).command_timeout(write_limit).build().unwrap();
@@ -219,7 +219,7 @@ scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
     world.await_subscription("awaited");
     world.proxy.stop_reading(Which::Subscribers);
     let waiters: Vec<_> = held.iter().map(|guard| call(turn(client.get_lock(guard.name())))).collect();
-    // More than all buffers hold: megabytes remain to be written.
+    // The messages exceed all buffers, so the server cannot write some megabytes.
     let is_theirs = |command: &Command| command.args.iter().any(|arg| arg.len() >= LENGTH);
     let mut cycles = 0;
     while cycles < 20 || world.proxy.count(is_theirs) < WAITERS {
@@ -243,7 +243,7 @@ scenario!(an_unread_subscriber_connection_blocks_nothing, |world| {
     busy.unlock().unwrap();
 });
 
-/// Vain attempts per permit when these clients take the one permit `each` times.
+/// Attempts in vain for each grant, when each client takes the only permit `each` times.
 fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     let first = world.direct();
     first.get_semaphore("crowd").try_set_permits(1).unwrap();
@@ -258,21 +258,21 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     for waiter in waiters {
         waiter.outcome_within(10 * LONG).0.unwrap();
     }
-    // One attempt each to acquire and to release is not in vain.
+    // One attempt that acquires and one release are needed, and all others are in vain.
     let in_vain = (world.scripts_run() - before) as f64 / (clients.len() * each) as f64 - 2.0;
     assert_eq!(first.get_semaphore("crowd").available_permits().unwrap(), 1);
     assert!(first.get_semaphore("crowd").delete().unwrap());
     in_vain
 }
 
-// A release notifies the first waiters in the queue; Redisson's notifies all.
+// A release notifies the first waiters in the queue. Redisson's release notifies all waiters.
 scenario!(a_crowd_waiting_for_permits_sends_few_vain_requests, |world| {
     const CLIENTS: usize = 40;
-    // No request is repeated on a busy machine.
+    // The long time-out prevents repeated requests on a busy machine.
     let patient = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
     let in_vain = attempts_in_vain(world, &clients, 60);
     println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-    // The bound allows the one attempt that joins the queue.
+    // The bound leaves room for the one attempt that joins the queue.
     assert!(in_vain < 4.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
 });

@@ -1,4 +1,4 @@
-//! The place of each test: one process, one server, one proxy, and the check that nothing is left behind.
+//! Each test's own process, server and proxy, and the check that nothing remains at its end.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Fault, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 
-/// Lease, time between renewals, command time-out, safety poll.
+/// L, R, T and P of `docs/guarantees.md`: lease, time between renewals, command time-out, safety poll.
 pub(crate) const L: Duration = ms(1500);
 pub(crate) const R: Duration = ms(500);
 pub(crate) const T: Duration = ms(400);
@@ -20,7 +20,7 @@ pub(crate) const P: Duration = ms(1200);
 /// The lease of a hold that outlasts a failed renewal, also on a busy machine.
 pub(crate) const KEPT: Duration = ms(6000);
 pub(crate) const PATIENCE: Duration = ms(3000);
-/// How long connecting may take where no request waits for it: generous, since no promise is about it.
+/// The time-out of a connect where no request waits. It is generous, because no promise depends on it.
 pub(crate) const CONNECT: Duration = ms(15_000);
 
 /// The prefix of keys that a test keeps beside its locks.
@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) server: RedisServer,
 }
 
-/// A test of this name, which is a [`scenario`].
+/// Defines a test with this name, which [`scenario`] runs.
 macro_rules! scenario {
     ($name:ident, |$world:ident| $body:expr) => {
         #[test]
@@ -54,12 +54,12 @@ pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl
     });
 }
 
-/// Runs `body` with this server, then checks that nothing is left; for use within [`alone`].
+/// Runs `body` with this server, within [`alone`], and then checks that nothing remains.
 pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
     play_with_leases(2 * L, server, body);
 }
 
-/// As `play`, for tests in which a request that the kernel delivers late may hold a lock for `longest`.
+/// As `play`, where a request that the kernel delivers late may hold a lock for up to `longest`.
 pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: impl FnOnce(&mut World)) {
     watch_for_stalls();
     let mut world = World { proxy: Proxy::before(&server), server };
@@ -67,7 +67,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
     assert!(eventually(LONG, || threads().is_none_or(|threads| threads.is_empty())), "{:?}", threads());
     let baseline = Baseline::take(&world.server).alone();
     body(&mut world);
-    // A connection that a fault made a black hole ends at the proxy only after the library's end.
+    // A connection through which no more bytes pass ends at the proxy only after the library closes it.
     let mut open = 0;
     let closed = eventually(LONG, || {
         open = world.open_connections();
@@ -89,13 +89,13 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Loads all scripts, so that a fault meant for one finds it run, not unknown.
+    /// Loads all scripts, so that a fault that is meant for a script meets a script that runs.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
         };
         let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
-        // On a busy machine this short lease may end before its renewal, so this may repeat.
+        // On a busy machine this short lease may expire before a renewal, and then this is tried again.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
             let least = || guards[0].remaining().min(guards[1].remaining());
@@ -112,7 +112,7 @@ impl World {
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 
-    /// The connections to the proxy that neither this process nor the proxy has closed.
+    /// The number of connections to the proxy that are open at both ends.
     pub(crate) fn open_connections(&self) -> usize {
         let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
         let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
@@ -142,7 +142,7 @@ impl World {
         self.builder().build().unwrap()
     }
 
-    /// For each of these faults a client and its lock.
+    /// Runs the work for each of these faults, with a client and a lock.
     pub(crate) fn each(
         &self,
         faults: impl IntoIterator<Item = Do>,
@@ -185,8 +185,8 @@ impl World {
         self.run(&["HGETALL", name])
     }
 
-    /// Panics unless exactly one owner of this client has the lock, with this count and an end. The thread's
-    /// `current_owner` may differ: it is the next hold's, and a broken connection changes it.
+    /// Panics unless one owner of this client holds the lock, with this count and an expiry. That need not be
+    /// the thread's `current_owner`, which names the next hold's owner.
     #[track_caller]
     pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
         let fields = self.fields(name);
@@ -209,7 +209,7 @@ impl World {
         });
     }
 
-    /// The request that the fault holds arrives late.
+    /// Lets the request that the fault holds back arrive now.
     #[track_caller]
     pub(crate) fn arrives(&self, fault: &Fault) {
         fault.wait_for(1, LONG);
@@ -218,7 +218,7 @@ impl World {
         assert!(eventually(LONG, || self.scripts_run() > before), "the late request does not arrive");
     }
 
-    /// PTTL: -2 if there is no key, -1 if it has no end.
+    /// The key's PTTL in milliseconds; -2 without a key, and -1 for a key without expiry.
     pub(crate) fn ttl(&self, name: &str) -> i64 {
         self.run(&["PTTL", name])
     }
@@ -227,7 +227,7 @@ impl World {
         self.run::<i64>(&["EXISTS", name]) == 0
     }
 
-    /// All keys except fences' counters, which stay, clients' entries, which end, and the test's own.
+    /// All keys except fences' counters, which stay, clients' entries, which expire, and the test's own.
     pub(crate) fn lock_keys(&self) -> Vec<String> {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
         let stays = |key: &String| {
@@ -236,15 +236,15 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Whether the key is a wait queue that ends within a minute: killed clients, and those whose leaving was
-    /// lost with a connection, stay in it until then.
+    /// Whether the key is a wait queue that expires within a minute. Killed clients, and those whose request
+    /// to leave was lost, stay in the queue until then.
     fn is_a_line_that_ends(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_queue:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1
     }
 
-    /// Panics unless the lock is released within this time; the end of its lease is too late.
+    /// Panics unless the lock is released within `promised`. An expiry does not count as a release.
     #[track_caller]
     pub(crate) fn is_given_back(&self, name: &str, promised: Duration) {
         self.are_given_back(promised, || vec![name.to_owned()]);
@@ -286,8 +286,8 @@ impl World {
     }
 }
 
-/// Whether the owner is of this client. The version of its id, the fifteenth character, says whether the
-/// client may use the wait queue.
+/// Whether the owner belongs to this client. The fifteenth character of an id says whether the client may use
+/// the wait queue, and may change.
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")
@@ -304,10 +304,10 @@ pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 's
     move |command| command.is_script() && command.contains(&name)
 }
 
-/// How a connection may end.
+/// How a connection may end after a fault.
 pub(crate) const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
-/// The ways to lose a reply: the whole of it or its end, with each end of the connection.
+/// All ways to lose a reply, whole or in part, with each end of the connection.
 pub(crate) fn ways() -> Vec<Do> {
     ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }
