@@ -137,7 +137,8 @@ impl LockClient {
     /// up to its lease.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// As [`list`](Self::list). Of kind [`Unsupported`](crate::ErrorKind::Unsupported) too if a database lacks
+    /// the table of entries.
     ///
     /// # Guarantees
     /// An entry is up to a third of its client's lease old. All who may write to the store can write one.
