@@ -75,7 +75,7 @@ impl<C: Connector> Pool<C> {
         }
         let has_others = {
             let state = self.state.lock();
-            state.busy > 0 || !state.idle.is_empty()
+            state.busy > usize::from(place.is_open) || !state.idle.is_empty()
         };
         let connects_by = if has_others { Clock::System.halfway(deadline) } else { deadline };
         let error = match self.connector.connect(connects_by) {
@@ -199,6 +199,10 @@ impl<C: Connector> Place<'_, C> {
             self.is_open = true;
             if let Some(link) = self.pool.alive(link) {
                 return Ok(link);
+            }
+            // Each ping of a connection that gets no answer may take a whole time-out.
+            if Clock::System.now() >= deadline {
+                return Err(Failure::Refused(error));
             }
         }
     }

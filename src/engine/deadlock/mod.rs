@@ -132,7 +132,7 @@ impl Finder {
             }
             // The first round after the store accepts entries again writes it.
             Posting::Never => self.written.clear(),
-            Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
+            Posting::Failed => self.next_write = Some(core.clock.now().plus(WRITE_AGAIN)),
         }
     }
 

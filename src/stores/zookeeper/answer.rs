@@ -111,6 +111,10 @@ fn refusal(code: i32, action: &'static str) -> Error {
         code::BAD_ARGUMENTS => (ErrorKind::InvalidInput, "the server rejected the name"),
         code::NOT_READ_ONLY => (ErrorKind::ReadOnly, "the server is read-only now"),
         code::QUOTA_EXCEEDED => (ErrorKind::OutOfMemory, "the quota of a node on the path is used up"),
+        code::TOO_LONG => (
+            ErrorKind::Refused,
+            "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
+        ),
         // The container was deleted with its last lock.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),

@@ -23,6 +23,8 @@ pub(super) mod code {
     pub(crate) const SESSION_MOVED: i32 = -118;
     pub(crate) const NOT_READ_ONLY: i32 = -119;
     pub(crate) const QUOTA_EXCEEDED: i32 = -125;
+    /// This crate's own code for a reply longer than `LONGEST_FRAME`. ZooKeeper has no such code.
+    pub(crate) const TOO_LONG: i32 = i32::MIN;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +145,8 @@ pub(super) struct Header {
 }
 
 impl Header {
+    pub(super) const BYTES: usize = 16;
+
     pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {
         let mut from = JuteReader(frame);
         let header = Header { number: from.int()?, transaction: from.long()?, error: from.int()? };

@@ -90,6 +90,9 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
     }
 }
 
+/// A greater length means another protocol, or lost framing.
+const LONGEST_SKIPPED: usize = 1 << 29;
+
 fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
     if length > LONGEST_FRAME {
@@ -98,13 +101,24 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     read_bytes(from, length)
 }
 
+/// The next reply. A reply that is too long is reduced to its header and an error code, so that a long list
+/// does not end the connection and its holds.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
-    if length > LONGEST_FRAME {
-        let words = "the server's reply is longer than 8 MiB: if it lists nodes, spread the names over several prefixes";
-        return Err(Error::new(ErrorKind::Unreachable, "read", words));
+    if length <= LONGEST_FRAME {
+        return read_bytes(from, length);
     }
-    read_bytes(from, length)
+    let Some(rest) = length.checked_sub(Header::BYTES).filter(|_| length <= LONGEST_SKIPPED) else {
+        return Err(foreign());
+    };
+    let mut header = read_bytes(from, Header::BYTES)?;
+    let rest = u64::try_from(rest).unwrap_or(u64::MAX);
+    if io::copy(&mut from.take(rest), &mut io::sink()).map_err(broken)? < rest {
+        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+    }
+    header.truncate(Header::BYTES - size_of::<i32>());
+    header.extend(code::TOO_LONG.to_be_bytes());
+    Ok(header)
 }
 
 fn read_length(from: &mut impl Read) -> Result<usize> {
@@ -151,12 +165,23 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_or_truncated_reply_ends_the_connection() {
-        for sent in [&b"\x01\0\0\0reply"[..], b"\0\0\0\x09reply", b"\0\0"] {
-            assert!(read_reply(&mut &sent[..]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
+    fn the_reply_after_a_too_long_one_is_read() {
+        let header = |error: i32| {
+            let fields = [&7_i32.to_be_bytes()[..], &9_i64.to_be_bytes(), &error.to_be_bytes()];
+            fields.concat()
+        };
+        let long = u32::try_from(LONGEST_FRAME + 1).unwrap();
+        let body = vec![b'x'; LONGEST_FRAME + 1 - Header::BYTES];
+        let next = [&16_u32.to_be_bytes()[..], &header(-101)].concat();
+        let sent = [&long.to_be_bytes()[..], &header(0), &body, &next].concat();
+        let mut from = &sent[..];
+        for error in [code::TOO_LONG, -101] {
+            assert_eq!(read_reply(&mut from).unwrap(), header(error));
         }
-        assert!(read_frame(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
-        assert_eq!(read_reply(&mut &b"\0\0\0\x05reply"[..]).unwrap(), b"reply");
+        assert!(from.is_empty());
+        // A truncated frame, and another protocol.
+        assert!(read_reply(&mut &sent[..100]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
+        assert!(read_reply(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
     }
 
     #[test]
