@@ -1,7 +1,7 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level's lock goes to the next local thread or is released in the store (`completion` handles the
-//! answer, on whichever thread reads it), or the hold is cached (`cache`).
+//! After the last level the lock is handed to a local waiter, released in the store, or cached (`cache`).
+//! `completion` handles the answers.
 
 pub(crate) mod cache;
 pub(crate) mod completion;
@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, or with the last one the hold, and waits for the answer. Repeats a request
-    /// without an answer: the count is absolute. An outcome that stays unknown goes to the watchdog.
+    /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe
+    /// because it names the count. If the outcome stays unknown, the watchdog goes on.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -49,7 +49,7 @@ impl Engine {
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// The error for a level that has ended already, or whose hold was removed when it was lost.
+    /// The error for a level that has ended already, or whose hold is lost.
     pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
         let now = self.clock.now();
         if hold.loss_at(now).is_some() {
@@ -59,7 +59,7 @@ impl Engine {
         self.not_holding(action, hold.kind(), hold.name())
     }
 
-    /// Ends all levels and frees the lock without caching it: the caller is about to wait for others.
+    /// Ends all levels, without caching, because the caller is about to wait for other threads.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         let begun = self.clock.now();
@@ -102,8 +102,8 @@ impl Engine {
         }
     }
 
-    /// Ends a hold that has one level, but keeps the lock until `at_least` has passed since it was asked for.
-    /// Requests repeat as by [`end_level`](Self::end_level); on failure the watchdog frees the lock then.
+    /// Ends a hold that has one level, but makes the store hold the lock until `at_least` has passed since
+    /// the grant was requested. Repeats failed requests like [`end_level`](Self::end_level).
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -131,7 +131,8 @@ impl Engine {
         self.released(action, hold, 0, outcome, Some(ends)).map_err(Error::after_work)
     }
 
-    /// Makes the store end a hold at `ends`, or now if that has passed meanwhile. `false`: not held.
+    /// Makes the store end a hold at `ends`; at once if that has passed. `false`: the owner did not hold the
+    /// lock.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let ask = || {
@@ -147,7 +148,7 @@ impl Engine {
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
-    /// Acts on the answer. `ends`: the lock was to end then, and without an answer the watchdog frees it then.
+    /// Handles the answer to a release. `ends`: when the watchdog frees the lock if there was no answer.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -181,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Sends the last level's release without waiting; reports its
-    /// outcome, and leaves a failure to the watchdog.
+    /// Ends one level for a dropped guard. Sends the last level's release without waiting for the answer; the
+    /// watchdog repeats a failed one.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -204,11 +205,13 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call);
-                // The hold is removed after the release was sent, so that later requests follow the release.
+                // The hold is removed after the release was sent, so this process's next request follows the
+                // release.
                 self.registry.remove(hold);
             }
-            // This thread waits for the answer: the count of an inner level must be right before the next
-            // request, and only if other processes come first and listen do waiters here stand back.
+            // Two cases need the answer before this thread goes on: an inner level, whose count must be right
+            // before the next request, and a release that lets other processes go first, because waiters here
+            // stand back only if others listen.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) =
@@ -220,12 +223,12 @@ impl Engine {
             }
         }
         if may_cache {
-            self.note_return(hold); // on some stores the release has waited for its answer
+            self.note_return(hold); // some stores wait for the answer
         }
     }
 
-    /// Asks the store to leave `left` levels. Returns which other clients were notified; `None`: not held.
-    /// `first`: the answer of a first request.
+    /// Sets the hold count to `left`. Returns which other clients were notified; `None`: the owner did not
+    /// hold the lock. `first`: the answer to a request that was sent already.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
@@ -240,7 +243,8 @@ impl Engine {
         Ok(match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An earlier request of this call released it, if the lease cannot have ended meanwhile.
+            // An unanswered request of this call has freed the lock, unless the lease may have ended
+            // meanwhile.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
@@ -248,7 +252,7 @@ impl Engine {
         })
     }
 
-    /// Repeats a request that ends levels of a hold, until `give_up` or the end of the window.
+    /// Repeats a request that ends levels, until `give_up` or the end of the window.
     fn repeat_release<T>(
         &self,
         hold: &Arc<Hold>,
@@ -257,17 +261,17 @@ impl Engine {
     ) -> Result<(T, bool)> {
         self.repeat(give_up.min(hold.until()), ask, |in_doubt| {
             if in_doubt {
-                // The request may still arrive: the thread's next hold must have another number.
+                // The request may still arrive, so the thread's next hold needs another number.
                 hold.retire_owner_on_end();
             }
-            // The store recognizes a repeated change without a lease for some minutes only. The watchdog
-            // repeats it within that time.
+            // Without a lease the store recognizes a repetition only for some minutes, so the watchdog
+            // repeats the request soon instead of this thread.
             !in_doubt || hold.kind().is_leased()
         })
     }
 
-    /// Repeats a request while it fails, until `give_up` and as long as it `may_go_on`, which is asked after
-    /// each failure. Returns the answer, and whether an earlier request went without one.
+    /// Repeats a request until it is answered, `give_up` has passed, or `may_go_on` says no after a failure.
+    /// Returns the answer, and whether an earlier request had an unknown outcome.
     pub(crate) fn repeat<T>(
         &self,
         give_up: Moment,
@@ -290,17 +294,19 @@ impl Engine {
         }
     }
 
-    /// The error for a caller that holds nothing: asks the store who does.
+    /// The error for a caller that does not hold the lock. Asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
-            // Another program's token is its secret: whoever has it can release the lock.
+            // The error hides another program's token, because anyone who knows the token can release the
+            // lock.
             Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
                 let holder = "the token of another program".to_owned();
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            // The caller may have held the lock and worked under it, so a retry must not repeat that work.
+            // The caller may have worked under the lock, so the error says that a retry would repeat that
+            // work.
             Err(error) => error.after_work(),
         }
     }
