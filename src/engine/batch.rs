@@ -81,8 +81,7 @@ struct BatchRequest<'a> {
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends one request for these locks of one client. The outcome of a lock that fails before goes into
-    /// `came`.
+    /// Sends one request for these locks of one client. Outcomes that are known before go into `came`.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
@@ -152,8 +151,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
     }
 }
 
-/// Extends the leases of these holds to `lease` from now on. Holds that are gone are lost; a failed request
-/// changes nothing.
+/// Extends the leases of these holds to `lease` from now on. Holds that are gone are lost.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };

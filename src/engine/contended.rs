@@ -2,8 +2,7 @@
 //!
 //! Waiters of other clients send a recall to such a hold, as to a cached hold. Once a second a check finds
 //! waiters that send none, such as Redisson's, and makes the next waiter send one. Waiters of this client are
-//! in the local queue. The cache thread checks (`lock/hearing.rs` has the rules), and the callback thread
-//! runs the callbacks.
+//! in the local queue. The cache thread checks (`lock/hearing.rs`), the callback thread calls back.
 //!
 //! A mark in the store makes waiters send recalls to one owner. The request that sets the mark may be late,
 //! so the owner number is retired with the hold: then a late mark names no hold.
@@ -52,8 +51,7 @@ impl Engine {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
-            // The hold is changed before the subscription begins, because `LocalLock::watch` ends a
-            // subscription that no hold needs.
+            // Marked first, because `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial, now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
@@ -66,8 +64,7 @@ impl Engine {
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         for listener in ended.take_listeners() {
             match listener {
-                // The store allowed this for the last hold, so only a lack of memory can prevent it for the
-                // next one.
+                // An error is dropped: the store allowed this for the last hold of the guard.
                 Listener::OnContended(callback) => {
                     drop(self.hear_contenders(action, next, Some(callback)));
                 }

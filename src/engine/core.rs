@@ -1,5 +1,4 @@
-//! The state that a client's callers and its own threads share: the store, the calls under way, and the work
-//! for the timer and the watchdog.
+//! The state that a client's callers and threads share: the store, the calls, the work for the threads.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -23,8 +22,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// A core does not keep its client alive. The engine ends the threads and closes the store, which drops
-/// requests without an answer.
+/// A core does not keep its client alive: the engine ends the threads and closes the store.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -39,8 +37,7 @@ pub(crate) struct Core {
     pub(crate) timer: Service,
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
-    /// After a connection ended, only a sample of the holds was renewed. If one of the sample is lost, the
-    /// watchdog renews all holds.
+    /// Only a sample of the holds was renewed after a connection ended. If one is lost, all are renewed.
     pub(crate) is_sampled: AtomicBool,
 }
 
@@ -96,16 +93,14 @@ impl Core {
         self.timer.run_by(hold.look_in_time(self.clock.now()));
     }
 
-    /// Called while something is held or waited for. Makes the watchdog write the client's entry, if that is
-    /// due.
+    /// Called while anything is held or waited for. Makes the watchdog write the client's entry, if due.
     pub(crate) fn announce(&self, now: Moment) {
         if self.announcer.want(now) {
             self.watchdog.wake();
         }
     }
 
-    /// Called before a waiter sleeps. Makes the watchdog search for deadlocks once the wait has lasted long
-    /// enough.
+    /// Called before a waiter sleeps. Makes the watchdog search for deadlocks if the wait lasts too long.
     pub(crate) fn note_wait(&self, since: Moment) {
         if let Some(by) = self.published_waits.note_wait(since) {
             self.watchdog.run_by(by);
@@ -126,8 +121,7 @@ impl Core {
         self.watchdog.wake();
     }
 
-    /// Cleans up a lost hold whose renewal may have been carried out, or may still be: otherwise the lock
-    /// would be held without an owner.
+    /// Cleans up a lost hold whose late renewal could make the store hold the lock without an owner.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
         hold.retire_owner(); // the loss may not be recorded yet
         let claim = hold.claim();
@@ -135,9 +129,8 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Tells a store of several servers that this hold ended during its renewal. A server that got the
-    /// release before the renewal has restored the hold, and must forget it. Pairs with
-    /// `Majority::ended_meanwhile`.
+    /// Notifies a store of several servers of a hold that ended during its renewal: a server that got the
+    /// release first has restored the hold, and must forget it. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
@@ -213,15 +206,13 @@ impl CacheThread {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
-            // The thread is stopped before the list is cleared, so a later entry finds it stopped. Pairs with
-            // `Core::end_cached`.
+            // The thread is stopped before the list is cleared. Pairs with `Core::end_cached`.
             self.ended.lock().clear();
         }
     }
 }
 
-/// The pause after the first failed clean-up. Each pause is twice the last, up to a 30th of the lease and
-/// `RETRY_MOST`.
+/// The pause after the first failed clean-up. It doubles up to a 30th of the lease, at most `RETRY_MOST`.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -235,9 +226,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// After this, anything that the request may have set has expired. In a store that
-    /// [`outlasts_leases`](crate::seam::capabilities::Capabilities) the clean-up is repeated until it is
-    /// answered.
+    /// After this, everything that the request may have set has expired. In a store that
+    /// [`outlasts_leases`](crate::seam::capabilities::Capabilities) the clean-up must be answered as well.
     pub(crate) until: Moment,
     /// The first clean-up is not sent before this; until then the owner may keep its hold.
     pub(crate) from: Moment,
@@ -249,8 +239,7 @@ pub(crate) struct Cleanup {
     pub(crate) tries: u32,
 }
 
-/// Counts the calls under way that acquire or release, and the releases for which no thread waits. `shutdown`
-/// waits for them.
+/// Counts acquires and releases under way, also releases for which no thread waits. `shutdown` awaits them.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     under_way: AtomicUsize,
@@ -283,8 +272,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // `closed` and the waker are set before the count is read. `Call`'s `Drop` lowers the count first,
-        // then reads both.
+        // `closed` and the waker are set, then the count is read; `Call`'s `Drop` does the reverse.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -310,8 +298,7 @@ impl Drop for Call {
 
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// A store to which [`open`](Self::open) connects before its first use. Until then [`Unopened`] takes its
-/// place.
+/// A store to which [`open`](Self::open) connects before its first use; until then it is [`Unopened`].
 pub(crate) struct StoreCell {
     store: std::sync::OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,

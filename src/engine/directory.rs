@@ -66,8 +66,7 @@ impl Announcer {
         }
     }
 
-    /// Called while something is held or waited for. `true`: the entry is due, and the caller must wake the
-    /// watchdog.
+    /// Called while something is held or waited for. `true`: the caller must wake the watchdog to write.
     pub(crate) fn want(&self, now: Moment) -> bool {
         now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
     }
@@ -80,8 +79,7 @@ impl Announcer {
         self.is_on() && !self.refused.stands(|| now)
     }
 
-    /// Remembers for a while that the server refused a write for lack of rights: it would log each further
-    /// try.
+    /// Remembers for a while that this client may not write, because the server would log each try.
     fn note(&self, answer: &Answer<()>, now: Moment) {
         let is_of_rights = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
@@ -130,9 +128,8 @@ impl Announcer {
         }
     }
 
-    /// Writes one more entry for each hold of another client under which this process works: which thread
-    /// here has waited longest. These entries expire; a reader finds the wait itself in this client's own
-    /// entry.
+    /// Writes an entry for each hold of another client under which this process works: which thread here has
+    /// waited longest. These entries expire; the wait itself is in this client's own entry.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
@@ -145,8 +142,7 @@ impl Announcer {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
-    /// Removes an entry that is not wanted any more, if the store does not expire entries. Runs on the
-    /// watchdog.
+    /// Runs on the watchdog: removes an entry that is not wanted any more, if the store does not expire it.
     pub(crate) fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -159,8 +155,7 @@ impl Announcer {
         }
     }
 
-    /// `due` is set before `is_wanted` is cleared; in the other order a waiter could set `is_wanted` again at
-    /// once.
+    /// `due` is set before `is_wanted` is cleared, so that no waiter sets `is_wanted` again at once.
     fn postpone(&self, now: Moment) {
         if self.is_on() {
             let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
@@ -219,8 +214,7 @@ impl Announcer {
         requests
     }
 
-    /// Adds the waiters from clients' entries, unless the store knows all waiters itself; the longest wait
-    /// first.
+    /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(
         &self,
         (key, seen): (&str, &mut Inspection),

@@ -13,11 +13,9 @@ use crate::time::{Clock, random_between};
 const LAST_TRIES: u32 = 5;
 
 impl Engine {
-    /// Releases all holds and ends the threads. Another call waits for the first to finish, and repeats what
-    /// failed.
+    /// Releases all holds and ends the threads. Another call waits for the first, and repeats what failed.
     ///
-    /// Takes at most three command time-outs: for calls and the watchdog's work under way, for the release,
-    /// and for missing answers.
+    /// Takes three command time-outs at most: for calls under way, the release, and missing answers.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() {
             return Ok(());
@@ -37,8 +35,7 @@ impl Engine {
         outcome
     }
 
-    /// Ends the client when its last clone is dropped. If a release fails, the lock is free when its lease
-    /// ends.
+    /// Ends the client with its last clone. A lock whose release fails is free when its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();

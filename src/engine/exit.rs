@@ -1,11 +1,9 @@
-//! The end of a thread that caches holds. The holds are released first, because the process may end with the
-//! thread.
+//! The end of a thread that caches holds, which are released first: the process may end with the thread.
 //!
 //! Like the end of a thread, `exit` of the C library runs the destructors of the calling thread's
-//! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread can ask the
-//! cache thread to release the holds, and wait for one command time-out at most. It does not release them
-//! itself, because in a destructor it must not run the program's callbacks, nor take a mutex under which they
-//! run.
+//! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread asks the
+//! cache thread to release the holds, and waits for one command time-out at most. A destructor must not run
+//! the program's callbacks, nor take a mutex under which they run.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -71,8 +69,7 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Makes the cache thread release the holds cached for `thread`, or all. The result counts the releases
-    /// under way.
+    /// Makes the cache thread release what is cached for `thread`, or all; returns these releases.
     pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();

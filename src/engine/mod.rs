@@ -64,8 +64,7 @@ pub(crate) struct Engine {
 enum Stage {
     #[default]
     NotBegun,
-    /// The end failed: the store did not release these claims, or a call was still under way. The connections
-    /// stay open for another try.
+    /// The end failed: these claims were not released, or a call was under way. The connections stay open.
     Failed(Vec<Claim>),
     Over,
 }
@@ -114,7 +113,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails if the client was shut down. For callers that have called [`usable`](Self::usable) before and
+    /// Fails if the client was shut down. For callers that called [`usable`](Self::usable) before they
     /// waited.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
@@ -146,8 +145,8 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // If the server refuses the wait queue, all kinds that have one use another client id, also both
-        // halves of a read-write lock, which must have the same owner.
+        // If the server refuses the wait queue, locks that use it get another client id. Read-write locks
+        // keep theirs, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
@@ -189,8 +188,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if is_forked() {
-            // A forked child drops nothing that it inherited: dropping could wait for ever, or write to the
-            // parent's connections.
+            // A forked child drops nothing that it inherited: a drop could write to the parent's connections.
             leak(&self.core);
             self.ended.leak();
             return;

@@ -19,8 +19,7 @@ use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::Moment;
 
 impl Engine {
-    /// Asks about, or changes, a count. Repeats a failed request until `retry_timeout`; the store makes a
-    /// change once for each claim.
+    /// Asks about, or changes, a count. Repeats a failed request; the store makes each change once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
@@ -65,8 +64,7 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // The store may still count a hold that this client is releasing, or one of another task of this
-            // thread. Neither is the caller's.
+            // Does not count a hold that is being released, or of another task of this thread.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
@@ -134,8 +132,7 @@ impl Engine {
         let local = self.registry.found(kind, name);
         local.iter().for_each(|local| self.release_cached(local));
         let holds = local.map(|local| local.holds()).unwrap_or_default();
-        // This request is not repeated: a second one could free the lock for an owner that acquired it in
-        // between.
+        // Not repeated: a late second request could free the next owner's lock.
         let answer = self.store.force(kind, name, self.one_command());
         if let Ok(true) = answer {
             holds.iter().for_each(|hold| self.lose(hold, LossReason::Gone));
@@ -163,8 +160,7 @@ impl Engine {
         }
     }
 
-    /// Records how a run of a job ended. The run still has the job's lock, so no other client writes the
-    /// record.
+    /// Records how a run ended. The run still has the job's lock, so no other client writes the record.
     pub(crate) fn record_run(&self, name: &LockName, owner: Owner, code: u8, took: Duration) -> Result<()> {
         const ACTION: &str = "record_run";
         let succeeded = if code == 0 {

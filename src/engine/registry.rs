@@ -65,8 +65,7 @@ impl Registry {
         }
     }
 
-    /// Keeps the local lock for a while even without a lock value, because a program may make a new value for
-    /// each use.
+    /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         let until = now.plus(REMEMBERED);
         if local.remember(until) {
@@ -150,7 +149,7 @@ impl Registry {
         self.found(kind, name).iter().for_each(|local| local.state().queue.nudge());
     }
 
-    /// Returns at most `most` holds and waits, and the number of those left out. Takes one mutex at a time.
+    /// Returns at most `most` holds and waits, and the number of locks left out. Takes one mutex at a time.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for local in self.all() {

@@ -18,12 +18,10 @@ pub(crate) const CHUNK: usize = 500;
 
 /// Shortest time limit for an answer. The limit is four times the last answer's time, if that is more.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// Shortest time between two failing tries, from beginning to beginning, so that there are less than five a
-/// second.
+/// Shortest time from the beginning of a failing try to the next one: less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// Number of tries with the shortest time between them. Most outages are short, and losses must be reported
-/// soon.
+/// How many tries have this shortest distance: most outages are short, and losses must be reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The pause after the first failure. Perhaps only one connection is broken, so the next try is soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);
@@ -137,8 +135,7 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // All of the most urgent holds may be on one server that is down. So half of the batch is chosen
-            // from all other holds, evenly.
+            // The most urgent holds may all be on one dead server, so half of the batch are others.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));

@@ -36,8 +36,7 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients under which this process works. They end only after the waits of its
-    /// threads.
+    /// The holds of other clients under which this process works, which its waits delay.
     pub(crate) under: Vec<Owner>,
     /// When the next wait will have lasted long enough.
     pub(crate) next: Option<Moment>,
@@ -123,11 +122,10 @@ impl PublishedWaits {
         PublishedWaits { after, due: AtomicU64::new(u64::MAX) }
     }
 
-    /// A wait that began at `since` is about to sleep. `Some`: the caller must make the watchdog check by
-    /// this moment.
+    /// A wait that began at `since` is about to sleep. `Some`: the watchdog must be told to check by then.
     ///
-    /// The waiter is in its queue by now. Pairs with `Finder::round`, which sets `due` to the maximum, reads
-    /// the queues, and sets `due` again.
+    /// The waiter is in its queue by now. Pairs with `Finder::round`, which resets `due` and reads the
+    /// queues.
     pub(crate) fn note_wait(&self, since: Moment) -> Option<Moment> {
         let ripe = since.plus(self.after);
         let is_news = ripe.nanos() < self.due.load(Ordering::SeqCst);
@@ -147,8 +145,8 @@ impl PublishedWaits {
 impl Registry {
     /// Returns the waits that have lasted for `least`, of threads that hold something, and the holds that
     /// these threads have or wait for. Publishes the waits. If the process works `under` holds of other
-    /// clients, the waits of all threads count. The result shows one moment, except for locks that no thread
-    /// had or wanted when they were read.
+    /// clients, the waits of all threads count. Apart from locks without holds and waiters, the result is of
+    /// one moment.
     ///
     /// Reads all local locks, so it is called at most once a second while no thread is stuck.
     pub(crate) fn stuck(
@@ -170,8 +168,7 @@ impl Registry {
         for (key, local) in &entries {
             for ticket in local.queue.iter() {
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
-                // A hold is entered before its waiter leaves the queue, so this waiter may already have the
-                // lock.
+                // A hold is entered before its waiter leaves the queue, so this one may be granted.
                 let is_granted = |state: &State| {
                     let hold = &state.hold;
                     let is_own =

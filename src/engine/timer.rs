@@ -31,12 +31,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// How long connections are checked after the last hold. So holds that come and go do not wake the timer each
-/// time.
+/// Connections are checked for this long after the last hold, so that short holds rarely wake the timer.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// Shortest time between two rounds of renewals after ended connections, because a server may end each new
-/// one.
+/// Shortest time between renewals after ended connections, because a server may end each new one.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
@@ -50,8 +48,7 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 
 impl Timer {
     /// Handles everything that is due, checks connections, and returns when to continue. A check for
-    /// `woken_for` stays planned even if its hold has ended; otherwise each short hold would wake the timer
-    /// again.
+    /// `woken_for` stays planned if its hold has ended, so that short holds rarely wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.check_holds(self.core.registry.bound(), self.core.clock.now());

@@ -52,8 +52,7 @@ struct Round {
 impl Round {
     /// Does one thing that is due, renewals first, and returns when the next one is due.
     fn round(&mut self) -> Moment {
-        // The time is read before the inbox is emptied, so a renewal that the timer adds afterwards is due by
-        // then.
+        // Read before the inbox is emptied: a renewal that the timer adds afterwards is due by then.
         let next_renewal = self.core.registry.first_look();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
@@ -67,8 +66,7 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail or a shutdown waits. A search takes at most a sixth of the lease, so
-        // that it does not delay renewals.
+        // No search while renewals fail or a shutdown waits, and none that would delay renewals.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {
@@ -120,8 +118,7 @@ impl Round {
                         renewed += 1;
                         core.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && core.lose_at(hold, LossReason::Gone, sent) {
-                        // If the release has begun meanwhile, the store may rightly know no hold; the
-                        // releaser learns the outcome.
+                        // If a release has begun, its answer says whether the hold was lost.
                         is_any_lost = true;
                     }
                     self.let_go(hold);
@@ -168,8 +165,7 @@ impl Round {
 
     /// Sends some of the clean-ups that are due, and returns when the next ones are due.
     ///
-    /// The clean-ups delay renewals for a sixth of the lease at most. Home nodes where renewals fail get no
-    /// clean-ups.
+    /// They delay renewals by a sixth of the lease at most, and skip home nodes where renewals fail.
     fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;

@@ -13,22 +13,20 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// The number of clients in the lock's queue, including this one. Zero: the client did not queue, or
-        /// the store does not say.
+        /// The number of clients in the queue with this one; zero: it did not queue, or the store does not
+        /// say.
         queued: u32,
     },
     Busy {
         /// The remaining lease of the holder; `None`: the lease has no end.
         retry_after: Option<Duration>,
     },
-    /// The lock is held by another owner, or reserved for another client. This client is in the store's
-    /// queue.
+    /// The lock is held or reserved for others. This client is in the store's queue.
     InWaitQueue {
         /// The latest time to ask again; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client must also listen to releases, since the holder's release will not notify the
-        /// queue.
+        /// Whether to listen to releases too, because the holder's release will not notify the queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -72,8 +70,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for the lease of its claim. The old owner holds nothing.
-    /// The store notified no waiter.
+    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. The
+    /// store notified no waiter.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -94,8 +92,7 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the request's deadline. An answer that arrived before the deadline is read
-    /// even if this call comes later.
+    /// Waits for the answer until the request's deadline. Also reads an answer that arrived before it.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 

@@ -98,13 +98,11 @@ pub(crate) trait Batches: Send + Sync {
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// Locks with the same group number can share a request. `None`: this lock needs a request of its own. No
-    /// I/O.
+    /// Locks with the same number can share a request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for several locks of one [`group`](Self::group), each with count one. Grants the locks in
-    /// order until one is busy (with `or_none`: all or none), and returns their tokens. Each owner must be
-    /// new, and hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one, in order until one is busy
+    /// (`or_none`: all or none). Returns the tokens of the granted locks. Each owner must be new.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -148,9 +146,8 @@ pub(crate) trait Sessions: Send + Sync {
 }
 
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was closed since the last call; `None`: the store does not know. After a closed
-    /// connection the engine renews holds, to learn whether the server lost them. Called often while anything
-    /// is held; does not wait.
+    /// Whether a connection was closed since the last call, so that the server may have lost its holds;
+    /// `None`: unknown. Called often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
@@ -158,20 +155,17 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes the rows or keys of some locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes what makes the database keep old versions of rows, such as transactions that have been open
-    /// for longer than `age`.
+    /// Describes why the database keeps old versions of rows, such as transactions older than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server forbids releases to notify the queue. Later holds then use a client id that says
-    /// so. No I/O.
+    /// Whether the server forbids to notify the queue. The ids of later holds say so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Removes the claim's client from the lock's queue. If the lock was reserved for this client, the next
-    /// client gets the reservation. Keeps the order of the client's requests about the lock, and waits only
-    /// if that order requires it.
+    /// Removes the claim's client from the lock's queue, and passes on its reservation. Keeps the order of
+    /// the client's requests, and waits only where that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.
@@ -187,8 +181,7 @@ pub(crate) trait HoldCaching: Send + Sync {
         true
     }
 
-    /// Wakes `waker` when other clients want a lock that the claim's client caches, or of whose waiters it
-    /// [hears](Claim::hears).
+    /// Wakes `waker` when other clients want a lock that this client caches or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// Asks for each claim whether other clients want the lock; one answer per claim, in order. A late check

@@ -19,8 +19,7 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
     /// The lock's home node, by [`HomeNodes::home`](super::capabilities::HomeNodes::home).
     pub(crate) home: u32,
-    /// Whether the owner will ask again if the lock is busy. A store with a queue then gives the owner a
-    /// place.
+    /// Whether the owner waits if the lock is busy. A store with a queue then gives the owner a place.
     pub(crate) waits: bool,
     pub(crate) queue_mode: QueueMode,
     /// The messages that this waiter listens for, as the store's last answer said.
@@ -46,8 +45,7 @@ pub(crate) struct Claim {
     /// Whether waiters send recalls to this hold, to notify it. Its owner number is then not reused: a late
     /// request under the number could make waiters send recalls to a later hold.
     pub(crate) hears: bool,
-    /// Whether the store confirmed the grant. If not, the attempt may still arrive, so a clean-up must also
-    /// prevent a later grant.
+    /// Whether the grant is confirmed. If not, a clean-up must also prevent a late grant.
     pub(crate) is_granted: bool,
 }
 
@@ -149,8 +147,7 @@ pub(crate) enum QueueMode {
     IsNext,
 }
 
-/// After the holder's lease has ended, a waiter asks after a random time between these two, so that not all
-/// waiters ask at once.
+/// How long after the end of the holder's lease a waiter asks: random, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// As [`AFTER_LEASE`], after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
@@ -178,8 +175,7 @@ pub(crate) struct HoldNote {
 
 /// Something besides the lease that ends a hold, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// When the hold ends. Each sign of life from the store moves this moment forward, until the moment has
-    /// passed.
+    /// When the hold ends. Signs of life move this moment forward, until it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

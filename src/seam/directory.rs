@@ -14,8 +14,7 @@ pub(crate) struct Posted {
     pub(crate) remaining: Duration,
 }
 
-/// Turns an unknown outcome into a plain failure. No lock depends on the directory, so its requests may be
-/// carried out late or not at all.
+/// Turns an unknown outcome into a plain failure, since no lock depends on the directory.
 pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     match outcome {
         Ok(value) => Ok(value),
@@ -24,8 +23,7 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 }
 
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which lasts for `lease`. Waits for the answer, so that an earlier write
-    /// cannot arrive after a later one.
+    /// Writes a client's entry, which lasts for `lease`. Waits for the answer, so that writes stay in order.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
 
     /// Whether entries expire in this store.

@@ -49,8 +49,7 @@ impl Failure {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }
 
-    /// Makes this the failure of a request that only reads: such a request changes nothing, whatever its
-    /// outcome.
+    /// Makes this a refusal: a request that only reads changes nothing, whatever its outcome.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_read_error())
     }

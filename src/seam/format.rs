@@ -17,8 +17,7 @@ pub(crate) fn format_text() -> String {
     format!("{WORDS}{FORMAT}")
 }
 
-/// Refuses a store with another format number; accepts a text without a number. `place` says where the text
-/// was found, for the error.
+/// Refuses another format number; accepts a text without one. `place`: where the text was found.
 pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
     let number = found.split_once(WORDS).map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
     let Some(number) = number.flatten().filter(|number| !number.is_empty() && *number != FORMAT.to_string())

@@ -1,5 +1,4 @@
-//! The hub of one client at one server: all channels that the client listens to, and one thread that serves
-//! them.
+//! The hub of one client at one server: the channels that it listens to, and the thread that serves them.
 //!
 //! A store's [`WakeupProtocol`] opens connections, subscribes, and reads messages. The hub does what is the
 //! same for all stores: it manages listeners and channels, pauses between connections, reports an outage
@@ -30,8 +29,8 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// was closed, or needs another connection. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called after a subscription changed, and when the hub closes; on any thread, without the mutex. Must
-    /// not wait.
+    /// Called on any thread, without the mutex, after a subscription changed or the hub closed. Must not
+    /// wait.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -88,8 +87,7 @@ impl<P: WakeupProtocol> Hub<P> {
         Arc::new(Hub { protocol, reporter, linger, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Wakes `waker` at each message on `channel`, until the subscription is dropped. `None`: the hub is
-    /// closed.
+    /// Wakes `waker` at each message on `channel`, until the result is dropped. `None`: the hub is closed.
     pub(crate) fn listen(self: &Arc<Self>, channel: &str, waker: &Waker) -> Option<Subscription> {
         let listening = self.listen_for(channel, waker, Arc::clone(self) as Arc<dyn ChannelSource>);
         self.wake();
@@ -146,8 +144,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.wake();
     }
 
-    /// Makes the thread end, and waits for its end, [`LAST_WAIT`] at most. Does not wait on the hub's own
-    /// thread.
+    /// Makes the thread end, and waits for [`LAST_WAIT`] at most, unless called on that thread.
     pub(crate) fn close(&self) {
         self.dismiss();
         let mut state = self.state.lock();
@@ -162,8 +159,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // The thread signals just before it ends, so the wait must be short: the signal may come before
-            // the wait.
+            // A short wait, because the thread signals just before it ends.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -303,8 +299,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends each channel without listeners after `linger`; at once if the server refused the channel, or if
-    /// it does not linger.
+    /// Ends channels without listeners after `linger`; refused and not lingering ones at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();

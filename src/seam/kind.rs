@@ -147,8 +147,7 @@ impl Kind {
         matches!(self, Kind::Fair | Kind::Signal)
     }
 
-    /// Whether all holders share one expiry in the store. A renewal by another holder may then shorten a
-    /// lease.
+    /// Whether all holders share one expiry in the store, which each renewal may shorten.
     pub(crate) const fn shares_its_end(self) -> bool {
         self.properties().shares_its_end
     }
@@ -216,8 +215,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// The client has the answer to the change under this claim, so the store may forget the change. No
-    /// answer is read.
+    /// The client has the answer to its change, which the store may forget. No answer is read.
     Forget,
 }
 

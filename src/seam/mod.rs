@@ -41,16 +41,14 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers requests that must not be carried out twice. The engine repeats none after
-/// this.
+/// How long a store remembers requests, so that it does not carry out a repetition. None comes later.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue expires after this time without an attempt. A waiter asks at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
-/// no thread for a request. At its `deadline` an unanswered request fails as `Unknown`, an unsent one as
-/// `Refused`.
+/// no thread for a request. After its `deadline` a request fails as `Unknown`, or `Refused` if unsent.
 pub(crate) trait Store: Inspect + Send + Sync {
     /// No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
@@ -65,8 +63,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// lease. A grant carries a new fencing token if the claim wants one.
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt>;
 
-    /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Does not change the
-    /// lease.
+    /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
     /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
@@ -122,8 +119,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// store sends no such messages. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// How many messages [`listen`](Self::listen) would have signalled so far; `None` without a confirmed
-    /// subscription.
+    /// The number of these messages so far; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
     /// Reads answers of releases for which no thread waits, and drops those past their deadline. Returns

@@ -57,8 +57,7 @@ impl<C: Connector> Pool<C> {
         Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Takes a place, and a connection that is alive. The caller puts the connection back, unless it has
-    /// ended.
+    /// A place, and a connection that is alive. The caller puts the connection back unless it has ended.
     ///
     /// Prefers a new connection to an old one that would need a ping: a firewall may have dropped the old one
     /// silently, and the ping would get no answer.
@@ -167,8 +166,7 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// The connection that returns to the pool when the place is dropped. `None` during a request, so that a
-    /// panic ends the connection.
+    /// Returns to the pool when the place is dropped. `None` during a request, so that a panic ends it.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,

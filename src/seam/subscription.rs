@@ -166,8 +166,7 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener at once. If the caller has the mutex of the channels, no sweep can end the channel
-    /// before.
+    /// Counts the listener at once, so no sweep ends the channel if the caller has the channels' mutex.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);

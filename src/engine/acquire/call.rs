@@ -50,9 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether this call's hold may be cached for a time slice, and this call may reuse such a hold. Only
-    /// holds that the client renews and that have no token, limit or back-off can serve one call after
-    /// another.
+    /// Whether this call's hold may be cached for a time slice, and this call may reuse such a hold: only if
+    /// the client renews the hold, and no token, limit or back-off distinguishes its grants.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
@@ -66,8 +65,7 @@ impl<'a> AcquireCall<'a> {
 
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
-            // Plain and fenced locks of one name share holds, so the cached hold may lack the token that this
-            // call wants.
+            // Plain and fenced locks share holds, so the cached hold may lack the token.
             Reuse::UntilRecall => !self.wants_fence() || hold.fencing_token().is_some(),
             Reuse::ForTimeSlice => self.may_cache_slice(),
             Reuse::Never => false,
@@ -120,8 +118,7 @@ pub(crate) struct LockConfig {
     pub(crate) max_hold: Option<Duration>,
     /// For a read-write lock: waiting writers go before later readers.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires the lock after waiting for a condition. A search for deadlocks never ends
-    /// such a wait.
+    /// Whether the call reacquires the lock after a condition. No search for deadlocks ends such a wait.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) time_slices: bool,
@@ -244,8 +241,7 @@ impl RetryBudget {
         if is_spent || !error.is_retryable() { Err(error) } else { Ok(error) }
     }
 
-    /// The result when the caller's time is over: an error if the last attempt failed, `None` if the lock was
-    /// busy.
+    /// The result after the caller's time: the failure of the last attempt, or `None` for a busy lock.
     pub(crate) fn give_up<T>(self) -> Result<Option<T>> {
         self.last.map_or(Ok(None), Err)
     }

@@ -25,8 +25,7 @@ impl Engine {
     /// Acquires the lock. `None`: the lock was busy until the call's time limit.
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
-        // The call is counted before it checks that the client is open, so `shutdown` either refuses or
-        // awaits it.
+        // The call is counted before it checks for a shutdown, so `shutdown` refuses or awaits it.
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
@@ -63,8 +62,7 @@ impl Engine {
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
-    /// Waits for a contended lock: a thread of this process has or wants it, or another process wanted it
-    /// lately.
+    /// Waits for a lock that a thread here has or wants, or that another process wanted lately.
     #[cold]
     fn wait_for<'a>(
         &self,
@@ -82,8 +80,7 @@ impl Engine {
         waiting().run()
     }
 
-    /// Releases the lock and fails if the client was shut down meanwhile: `shutdown` may have missed this
-    /// hold.
+    /// Releases the lock and fails if the client was shut down: `shutdown` may have missed this hold.
     pub(crate) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
         if let Err(error) = self.open(call.action) {
             self.drop_level(&granted.hold, granted.level);
@@ -104,8 +101,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // To the store all tasks of a thread are one owner, so it would let this task read during another
-            // task's write.
+            // The store counts all tasks of a thread as one owner, and would let both in.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -113,8 +109,7 @@ impl Engine {
         (!call.by_thread && !call.kind.is_shared() && holds(call.kind)).then_some(HOLDS_ALREADY)
     }
 
-    /// The result of a call that would wait for its own thread: an error, or `None` if the call does not
-    /// wait.
+    /// The result of a call that would wait for its own thread: an error, or `None` for a try.
     fn would_wait_for_itself(&self, call: &AcquireCall<'_>, words: &str) -> Result<Option<Granted>> {
         if call.limit.is_over(self.clock.now()) {
             return Ok(None);
@@ -146,8 +141,7 @@ impl Engine {
         }
         let asked = config.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
-        // An interrupted caller that has a place in the store's queue is not refused here, since it must
-        // leave the queue.
+        // An interrupted caller with a place in the store's queue goes on, to leave the queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call));
         }
@@ -163,9 +157,8 @@ impl Engine {
         !touches_own && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
-    /// Fails if the calling thread would wait for its own write lock. A thread that writes can also read,
-    /// because both holds have the same owner. If the owner number was retired meanwhile, the read would be
-    /// another owner's.
+    /// Fails if the thread would wait for its own write lock. A thread that writes can read, because both
+    /// holds have one owner, but not if this owner number was retired meanwhile.
     fn would_wait_for_own_writing(
         &self,
         call: &AcquireCall<'_>,
@@ -272,8 +265,7 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // The request is reported after its level is entered or refused, because an observer may drop
-            // another guard of this hold.
+            // Reported after the level is entered: an observer may drop a guard of this hold.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,
@@ -298,8 +290,7 @@ impl Engine {
                 Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
                 Ok(Attempt::Granted { fence, .. }) => {
                     hold.set_fence(fence);
-                    // Only the outer level keeps the hold renewed until the other locks of a group are
-                    // acquired.
+                    // Whether a group's hold is renewed meanwhile depends on the outer level.
                     let level = hold.add_level(match call.lease {
                         Lease::Kept(lease) => Lease::Fixed(lease),
                         other => other,

@@ -1,5 +1,4 @@
-//! The answer to a program that asks for deadlocks; and the second reading of the cycles that a first reading
-//! has shown: see `graph`.
+//! The answer to a program that asks for deadlocks; and the second reading of found cycles (see `graph`).
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -111,8 +111,7 @@ impl Finder {
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // A waiter may have set an earlier time meanwhile, which stays. Pairs with
-        // `PublishedWaits::note_wait`.
+        // Keeps an earlier time that a waiter has set. Pairs with `PublishedWaits::note_wait`.
         Moment::from_nanos(
             core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
         )
@@ -182,9 +181,8 @@ impl Finder {
         }
     }
 
-    /// Follows the waits `due` in one reading. A second reading, begun after the first ended, checks the
-    /// cycles that were seen long enough ago. Pairs with `PublishedWaits::note_end`: entries may name ended
-    /// waits.
+    /// Follows the waits `due` in one reading. A second reading, begun after the first ended, checks cycles
+    /// that were seen long enough ago. Pairs with `PublishedWaits::note_end`.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
@@ -258,8 +256,7 @@ impl Finder {
         let (core, deadlock) = (&self.core, Arc::new(deadlock));
         if let Entry::Vacant(place) = self.reported.entry(key_of(ring)) {
             place.insert(Reported { ring: Arc::clone(&deadlock), since: now });
-            // Only certain deadlocks are counted: in others, a thread outside of the cycle may release a
-            // lock.
+            // Uncertain ones are not counted: a thread outside of the cycle may end them.
             core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(&deadlock);
             core.reporter

@@ -1,5 +1,4 @@
-//! One reading of everything that a search needs: this client's registry, the holders in the store, and other
-//! clients' directory entries.
+//! One reading for a search: this client's registry, the holders in the store, and other clients' entries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,8 +30,7 @@ pub(super) struct Reading<'a> {
     /// By key, and whether the key is a read-write lock's.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
-    /// By owner: the thread that has waited longest in a process of another client that works under this
-    /// hold.
+    /// By owner: the longest waiting thread of another client that works under this hold.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
     most: u64,
@@ -219,8 +217,7 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
         let mut holders = self.held_here(wait);
-        // An exclusive lock that this process holds has no other holder. A writer, however, may wait for
-        // several readers.
+        // Except for writers, a hold of this process excludes all others.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }

@@ -74,8 +74,7 @@ pub(crate) struct LockState {
     pub(crate) recalls: Option<Subscription>,
     /// The lock caches holds until a recall, so the subscription stays between two holds.
     keeps_recalls: bool,
-    /// Since when the head of the queue has had only failures, and the last one. All waiters share this
-    /// outage.
+    /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until this moment, even if no value refers to it.
     remembered_until: Option<Moment>,
@@ -164,8 +163,7 @@ impl LocalLock {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. Also returns a place in the queue, if the lock is uncontended and the caller
-    /// waits.
+    /// See [`Machine::find`]. Also returns a queue place to a caller that waits for an uncontended lock.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
@@ -209,8 +207,7 @@ impl LocalLock {
         self.on(now, |lock, at| lock.end(hold.serial, level, may_stay, at))
     }
 
-    /// The number of recalls so far. `None`: recalls may have been missed. Subscribes by `listen` if
-    /// necessary.
+    /// The number of recalls so far; `None`: recalls may have been missed. Subscribes if necessary.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let mut state = self.state();
         state.keeps_recalls = true;
@@ -301,8 +298,7 @@ impl LocalLock {
         self.state().queue.len()
     }
 
-    /// Notes since when the head of the queue has had only failures, and the last one. `None`: the store
-    /// answered.
+    /// Notes since when the head has had only failures, and the last one; `None`: the store answered.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.is_empty() {
@@ -322,8 +318,7 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read before the count, because a change of `is_up` also changes the count; see
-        // `Channel::set_up`.
+        // `is_up` is read first: its changes also change the count, see `Channel::set_up`.
         let recalls =
             self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
@@ -374,10 +369,9 @@ impl Drop for QueuePlace {
     }
 }
 
-/// The timer's next check of each lock, ordered by time, so that a round costs only by the number of locks
-/// that are due. A lock has at most one entry, for the hold that is due first. The entry stays if that hold
-/// ends, because short holds would otherwise change the table all the time; the check then plans the next
-/// one.
+/// The timer's next check of each lock, ordered by time, so that the timer reads only the locks that are due.
+/// A lock has at most one entry, for the hold that is due first. The entry stays when that hold ends, so that
+/// short holds do not change the table all the time; the check then plans the next one.
 ///
 /// The key is the moment, and the lock's address for locks with the same moment.
 #[derive(Debug, Default)]

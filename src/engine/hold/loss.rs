@@ -26,8 +26,7 @@ impl Hold {
         if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
             self.retire_owner_in(&mut state);
         }
-        // The machine does not record the loss of a hold that is being released or was removed, but its
-        // listeners are notified.
+        // The loss of a hold that is being released or was removed concerns only listeners.
         if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
             return false;
         }
@@ -52,8 +51,7 @@ impl Hold {
     /// Adds a listener, or ends it at once if the hold has ended.
     pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
-        // The flag is set before the phase is read. `lose` and `forget_listeners` set the phase, then read
-        // the flag.
+        // The flag is set, then the phase is read; `lose` and `forget_listeners` do the reverse.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let reason = self.phase.loss();
         if reason.is_none() && !self.listeners.released.load(Ordering::SeqCst) {
@@ -68,8 +66,7 @@ impl Hold {
         listener.end(reason.map(loss).as_ref(), reporter);
     }
 
-    /// Runs each callback on the callback thread, one by one, so that a panic stops no other. Does nothing
-    /// while an earlier run lasts.
+    /// Runs each callback by itself, so that a panic stops no other; none while an earlier run lasts.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let contended = |listener: &Listener| match listener {
             Listener::OnContended(callback) => Some(Arc::clone(callback)),

@@ -64,9 +64,8 @@ impl Releasing for Hold {
     }
 }
 
-/// The part of a hold that threads read without the mutex. The rest of its changing state is its [`State`],
-/// under the lock's mutex. Methods that need the state do nothing once the hold was removed from the
-/// registry.
+/// The part of a hold that threads read without the mutex. The rest is its [`State`], under the lock's mutex;
+/// methods that need the state do nothing once the hold was removed from the registry.
 pub(crate) struct Hold {
     /// The claim for renewals and releases; its lease is replaced by `renewed_lease`.
     claim: Claim,
@@ -200,8 +199,7 @@ impl Hold {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
 
-    /// Notes which thread is still acquiring the other locks of a group; zero: it is done, and the caller has
-    /// the guard.
+    /// Notes which thread still acquires the other locks of a group; zero: none, the caller has the guard.
     pub(crate) fn note_acquiring(&self, thread: u64) {
         self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }
@@ -244,9 +242,8 @@ impl Hold {
         self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
-    /// Whether the hold can be cached and reused like a new grant. `Some(true)`: for a time slice too.
-    /// `is_dropped`: a guard ended the last level; `unlock` frees the lock, unless the call asked for
-    /// caching.
+    /// Whether the hold can be cached and reused like a new grant; `Some(true)`: for a time slice too.
+    /// `is_dropped`: a guard ended it. `unlock` frees the lock, unless the call asked for caching.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
@@ -287,8 +284,7 @@ impl Hold {
         });
     }
 
-    /// The leases of all levels, outermost first, each with whether it is the level `own`. `None`: another
-    /// level has a guard.
+    /// The leases of all levels, outermost first, and which is `own`'s; `None`: another level has a guard.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.with(|state| {
             let open = &state.levels.open;
@@ -341,8 +337,7 @@ impl Hold {
         }
     }
 
-    /// Whether the window already reaches `max_hold`, up to the 1 % by which each window is shorter than its
-    /// lease.
+    /// Whether the window reaches `max_hold`, up to the 1 % by which it is shorter than its lease.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
@@ -359,15 +354,13 @@ impl Hold {
     }
 
     /// A request sent at `sent` was confirmed, which set `lease`. The window never gets shorter. `false`: the
-    /// window had ended before. A thread may have seen that, so the hold is lost although the store prolonged
-    /// it.
+    /// window had ended, perhaps seen by a thread, so the hold is lost although the store prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));
         let mut state = self.local.state();
         let before = self.until.fetch_max(until.nanos(), Ordering::AcqRel);
-        // The end is moved before the clock is read, so a thread that reads a later time also reads the new
-        // end.
+        // The end is moved first, so a thread that reads a later time also reads the new end.
         let now = clock.now();
         let Some(own) = state.state_of(self.serial) else { return now.nanos() < before };
         if lease >= self.renewed_lease() {
@@ -381,8 +374,7 @@ impl Hold {
         self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
-    /// Why the hold is lost at `now`, if it is. Does not record the loss. Reads two atomics if the hold
-    /// stands.
+    /// Why the hold is lost at `now`, if it is. Records nothing, and mostly reads two atomics.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);

@@ -9,7 +9,7 @@
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
 //! | `TOO_LONG`  | `until` passed, and no renewal may move it any more | as `EXPIRED`                            |
 //!
-//! The last four are final.
+//! The last four phases are final.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

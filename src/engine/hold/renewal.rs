@@ -8,8 +8,8 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal that the caller sends at once; [`end_renewal`](Self::end_renewal) follows.
-    /// `None`: the hold is not renewed.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: none
+    /// is due or wanted.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
             let claim = self.renewal_in(state, now);
@@ -31,8 +31,7 @@ impl Hold {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
             let lease = self.within_ceiling(self.renewed_lease(), now);
-            // A short renewal would cut the window of a level with a longer lease, since readers share one
-            // expiry.
+            // Readers share one expiry, so a short renewal would cut a longer lease of another level.
             if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
@@ -92,8 +91,7 @@ impl Hold {
         if !self.is_of_any_thread() {
             return until.max(soon);
         }
-        // Also checks now and then whether the thread still exists: the longer the hold lasts, the less
-        // often.
+        // Checks now and then whether the thread still exists; less often for long holds.
         let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
         until.min(check).max(soon)
     }

@@ -1,5 +1,4 @@
-//! Caching: whether a hold stays in the store after its last level, and how long: for a time slice, or until
-//! a recall.
+//! Caching: whether, and how long, a hold stays in the store after its last level.
 //!
 //! Meanwhile other clients see the lock as held. A time slice begins when the store grants the lock from the
 //! wait queue; within it, a thread that comes back at once reacquires without a request. Slices need no keys
@@ -47,8 +46,7 @@ pub(crate) struct Rules {
     /// between two checks doubles, up to the longest.
     pub(crate) first_check: Duration,
     pub(crate) longest_check_gap: Duration,
-    /// Two recalls within `soon` switch caching off for `pause`, because clients that alternate gain nothing
-    /// by caching.
+    /// Two recalls within `soon` stop caching for `pause`, because clients that alternate gain nothing by it.
     pub(crate) soon: Duration,
     pub(crate) pause: Duration,
 }
@@ -199,8 +197,7 @@ impl Caching {
 }
 
 impl<H: Handle, W: Waits> Machine<H, W> {
-    /// Caches a hold whose last level has ended, if the rules allow it. `by_time_slice`: also for a time
-    /// slice.
+    /// Caches a hold whose last level has ended, if the rules allow it; `by_time_slice`: for a slice too.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.len();
         // At most one hold of a lock is cached, handed off or being released at a time.
@@ -340,8 +337,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             (_, Some(ends)) if now < ends => next = now.plus(at.rules.idle),
             _ => {}
         }
-        // This part follows all early returns, because the caller must carry out the checks and calls noted
-        // here.
+        // This part follows all early returns, because the caller must carry out the checks noted here.
         let (mut checks, mut calls) = (Vec::new(), Vec::new());
         for own in holds.iter_mut().filter(|own| own.is_live()) {
             if let Some(recallable) = &mut own.recallable {

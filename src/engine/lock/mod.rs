@@ -1,5 +1,4 @@
-//! One lock in this process, as a state machine: each method is an event, and returns what the caller must
-//! do.
+//! One lock in this process, as a state machine: each method is an event, and returns what to do.
 //!
 //! [`Machine`] only decides: it has no I/O, no threads, no mutex and no clock. Its caller holds the lock's
 //! mutex during an event, unlocks it, and then does what the event returned.
@@ -15,9 +14,8 @@
 //! A lock without holds, or with lost ones only, is free here. Exclusive locks have at most one hold that is
 //! not lost; read locks and counted kinds have several, each with its own stage.
 //!
-//! `tests/table.txt` lists what each event does in each stage, and which events never came in a stage. The
-//! tests compare that table with the code, and explore all states of small worlds with several machines and a
-//! store.
+//! `tests/table.txt` lists what each event does in each stage, and which events never came there. The tests
+//! compare that table with the code, and explore all states of small worlds with several machines.
 
 pub(crate) mod caching;
 mod hearing;
@@ -38,8 +36,7 @@ use crate::time::Moment;
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the hold's thread use another owner number from now on. `false`: no thread would reuse this
-    /// number.
+    /// Makes the thread use another owner number from now on. `false`: no thread would use this one again.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
@@ -168,9 +165,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// What a call finds before it sends anything. `thread`: `None` for a guard. `caches`: the call may cache
-    /// the hold until a recall. `asks`: the call can attempt at once if the lock is uncontended. `may_use`:
-    /// it can reuse this cached hold.
+    /// What a call finds before it sends anything; `thread` is `None` for a guard. `caches`: the call may
+    /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: it can reuse this cached
+    /// hold.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -258,8 +255,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         true
     }
 
-    /// The waiter accepts no hand-off from now on, because it will attempt or leave. Clears its word, so that
-    /// `sleep` notices later changes.
+    /// The waiter accepts no hand-off from now on. Clears its word, so that `sleep` notices later changes.
     pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawn {
         match self.handing() {
             Some((to, true)) if to == id => return Withdrawn::Given,
@@ -283,8 +279,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
-    /// Enters a grant that [counts](Self::counts). Removes and returns the lost holds of the same thread;
-    /// their guards can still ask them.
+    /// Enters a grant that [counts](Self::counts). Removes and returns the lost holds of the same thread.
     pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
@@ -365,8 +360,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// As [`begin_release`](Self::begin_release), but hands the lock to no waiter. `false`: the hold is lost,
-    /// or being released. If a renewal may still arrive, retires the number: the renewal must not prolong the
-    /// next hold.
+    /// or being released. If a renewal may arrive late, retires the number, to protect the next hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -421,8 +415,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// Removes a hold that has ended, and wakes the heads of the queue. `released`: the clients that the
-    /// store notified, and when.
+    /// Removes an ended hold, and wakes the queue's heads. `released`: whom the store notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
         // The release is noted before the next waiter wakes, which may have to let other processes go first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));

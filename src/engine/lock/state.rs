@@ -16,8 +16,7 @@ pub(crate) enum Stage {
     Held,
     /// No thread has a level, but the hold's own thread may reuse the hold.
     Cached(CachedFor),
-    /// A request makes a waiter the owner. Once the request is `sent`, the waiter reads the answer; before
-    /// that, the waiter may not leave.
+    /// A request makes a waiter the owner. The waiter reads the answer once the request is `sent`.
     HandingOff {
         to: TicketId,
         sent: bool,
@@ -127,9 +126,8 @@ impl<H: Handle> HoldState<H> {
     }
 
     /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, if it
-    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for caching. Until a
-    /// recall, even with a renewal under way: the hold stays the same for its next use, so the renewal is for
-    /// it.
+    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for caching. A renewal
+    /// under way prevents a slice only: until a recall, the hold stays the same for its next use.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -147,8 +145,7 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Marks that a renewal is about to be sent, so that a thread that ends the hold knows of it. `false`:
-    /// the hold is not to be renewed.
+    /// Marks that a renewal is about to be sent, for a thread that ends the hold. `false`: do not send it.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
@@ -235,8 +232,7 @@ pub(crate) struct Ticket<W> {
     pub(crate) is_asleep: bool,
     /// Whether to wake this waiter when the hand-off to another waiter is settled.
     pub(crate) follows: bool,
-    /// Whether something has changed since the waiter last checked. Read before each sleep, cleared before
-    /// each attempt.
+    /// Whether something has changed since the waiter last checked. Cleared before each attempt.
     pub(crate) word: bool,
 }
 

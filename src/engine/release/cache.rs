@@ -111,8 +111,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the release of a cached hold. `None` instead of a `Next`: the hold is lost. The calls in
-    /// `waiting` end after the release.
+    /// Sends the release of a cached hold, and then ends the calls in `waiting`. `None`: the hold is lost.
     pub(crate) fn give_back(
         self: &Arc<Core>,
         given: Option<(Arc<Hold>, Option<Next>)>,
@@ -130,8 +129,7 @@ impl Core {
         drop(until_out);
     }
 
-    /// One round of the cache thread: releases unused and wanted holds, and returns the time of the next
-    /// round.
+    /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());

@@ -41,8 +41,7 @@ impl Core {
         }
     }
 
-    /// Sends the release of a hold whose releaser does not wait. The thread that reads the answer handles it,
-    /// and then drops `calls`.
+    /// Sends a release for which no thread waits. The thread that reads the answer then drops `calls`.
     pub(crate) fn release_later(
         self: &Arc<Core>,
         hold: &Arc<Hold>,
@@ -108,8 +107,7 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Records a loss that was noticed at `now`, and removes a cached hold. `false`: the hold was lost
-    /// before.
+    /// Records a loss noticed at `now`, and removes a cached hold. `false`: the hold was lost before.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {
@@ -118,14 +116,12 @@ impl Core {
         is_first
     }
 
-    /// Leaves a failed release to the watchdog, which repeats it from `from` on, until it is answered or the
-    /// lease has ended.
+    /// Leaves a failed release to the watchdog, which repeats it from `from` on.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>, from: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
-        // A renewal that arrives late may extend the lease once more, by the client's lease or the hold's
-        // own.
+        // A late renewal may extend the lease once more.
         let until = if hold.kind().is_leased() {
             from.plus(self.options.lease).max(hold.until())
         } else {
@@ -181,8 +177,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`. `None`: sent. `Some`:
-    /// not.
+    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`. `Some`: not sent.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,

@@ -1,7 +1,6 @@
 //! Releasing a lock, level by level.
 //!
-//! After the last level the lock is handed to a local waiter, released in the store, or cached (`cache`).
-//! `completion` handles the answers.
+//! After the last level a local waiter gets the lock, the store frees it, or the hold is cached.
 
 pub(crate) mod cache;
 pub(crate) mod completion;
@@ -131,8 +130,7 @@ impl Engine {
         self.released(action, hold, 0, outcome, Some(ends)).map_err(Error::after_work)
     }
 
-    /// Makes the store end a hold at `ends`; at once if that has passed. `false`: the owner did not hold the
-    /// lock.
+    /// Makes the store end a hold at `ends`, or now if that has passed. `false`: the store had no hold.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let ask = || {
@@ -182,8 +180,7 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Sends the last level's release without waiting for the answer; the
-    /// watchdog repeats a failed one.
+    /// Ends one level for a dropped guard. Does not wait for the answer to the last level's release.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -205,13 +202,11 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call);
-                // The hold is removed after the release was sent, so this process's next request follows the
-                // release.
+                // Removed after the release was sent, so this process's next request follows it.
                 self.registry.remove(hold);
             }
-            // Two cases need the answer before this thread goes on: an inner level, whose count must be right
-            // before the next request, and a release that lets other processes go first, because waiters here
-            // stand back only if others listen.
+            // Two cases need the answer: an inner level, whose count must be right before the next request,
+            // and a release for other processes, because waiters here stand back only if others listen.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) =
@@ -243,8 +238,7 @@ impl Engine {
         Ok(match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An unanswered request of this call has freed the lock, unless the lease may have ended
-            // meanwhile.
+            // An unanswered request of this call freed it, unless the lease may have ended.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
@@ -264,8 +258,8 @@ impl Engine {
                 // The request may still arrive, so the thread's next hold needs another number.
                 hold.retire_owner_on_end();
             }
-            // Without a lease the store recognizes a repetition only for some minutes, so the watchdog
-            // repeats the request soon instead of this thread.
+            // Without a lease the store recognizes a repetition for some minutes only. The watchdog, which
+            // knows that limit, then repeats the request.
             !in_doubt || hold.kind().is_leased()
         })
     }
@@ -298,15 +292,13 @@ impl Engine {
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
-            // The error hides another program's token, because anyone who knows the token can release the
-            // lock.
+            // Whoever knows another program's token can release the lock, so it is hidden.
             Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
                 let holder = "the token of another program".to_owned();
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            // The caller may have worked under the lock, so the error says that a retry would repeat that
-            // work.
+            // The caller may have worked under the lock, which a retry must not repeat.
             Err(error) => error.after_work(),
         }
     }

@@ -128,8 +128,7 @@ impl Waiting<'_> {
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
-                // One millisecond more than the remaining lease, so that the next attempt finds the lease
-                // ended.
+                // One millisecond more than the remaining lease, so that it has ended by then.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
@@ -199,9 +198,8 @@ impl Waiting<'_> {
         let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
-        // The hand-off is settled last. Before, the new hold must be in the registry, or the releaser's
-        // number retired, because settling lets the releaser's thread send requests again. Pairs with
-        // `Machine::held_here`.
+        // The hand-off is settled last, because the releaser's thread may then ask again. By now its number
+        // is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
         drop(place.received(is_refused));
         step
     }
@@ -250,9 +248,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Enters the hold of a grant that was requested at `sent`, and leaves the local queue. `bound` is what
-    /// else ends the hold, such as a session; `queued` the number of clients in the store's queue. `None`:
-    /// the grant does not count.
+    /// Enters the hold of a grant, and leaves the local queue. `bound` is what else ends the hold, such as a
+    /// session; `queued` the number of clients in the store's queue. `None`: the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,
@@ -330,8 +327,7 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant to observers. `coming`: since when the lock was on its way here, and whether a thread
-    /// of this client handed it off.
+    /// Reports a grant. `coming`: since when the lock was on its way here, and whether from this client.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

@@ -166,8 +166,7 @@ impl<'a> Waiting<'a> {
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let call = self.call;
         if call.limit.is_over(self.begun) {
-            // If the caller has a place in the store's queue, this attempt keeps it until `drop`. Pairs with
-            // `asking_once`.
+            // A place that the caller has in the store's queue is left on drop. Pairs with `asking_once`.
             self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
             let ended = self.once();
             return self.unless_shut_down(ended);
@@ -180,8 +179,7 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Waiters for several permits do not queue with waiters for one: the permits available may
-            // suffice for one only.
+            // Waiters for several permits do not delay waiters for one, nor the reverse.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             self.note_join(&place);
@@ -246,8 +244,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Fails if the client has ended, if this wait is to break a deadlock, or if the head has had only
-    /// failures for `retry_timeout`: the other waiters share that time, because they waited through the same
-    /// failures.
+    /// failures for `retry_timeout`, which the other waiters share.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
@@ -267,8 +264,7 @@ impl<'a> Waiting<'a> {
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();
-        // A semaphore may have permits for several waiters at once, so each waiter attempts once before it
-        // queues here.
+        // Several waiters may get permits at once, so each attempts once before it queues here.
         let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
@@ -325,8 +321,7 @@ impl<'a> Waiting<'a> {
         self.attempt(claim)
     }
 
-    /// Withdraws the offer, so that no thread hands the lock to this waiter any more. `Some`: a hand-off has
-    /// been sent already.
+    /// Withdraws the offer to be handed the lock. `Some`: a hand-off has been sent already.
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {
@@ -337,8 +332,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether this waiter attempts although this process has a hold: the store may grant both, or must learn
-    /// who waits.
+    /// Whether this waiter attempts despite a local hold: the store may grant both, or must know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces() || self.call.kind.is_shared()
     }

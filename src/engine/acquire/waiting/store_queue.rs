@@ -1,5 +1,4 @@
-//! What a waiter has in the store besides a hold: its client's place in the wait queue, and attempts of
-//! unknown outcome.
+//! What a waiter leaves in the store: its client's place in the wait queue, and unanswered attempts.
 //!
 //! The wait queue has one place for each client, however many of its threads wait. Only the head of the local
 //! queue sends attempts, so it joins the wait queue for all of them, and sleeps until the store notifies its
@@ -53,8 +52,8 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The queue of this election is full: the waiter asks about each third of its lease, and when the
-    /// leader's lease ends.
+    /// The queue of this election is full: the waiter asks each third of its lease, or when the leader's
+    /// ends.
     pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.engine.clock.now(), self.lease / 3);
         self.end_release_watch();
@@ -180,8 +179,7 @@ impl Waiting<'_> {
         let call = engine.calls.begin();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // The number is retired before the clean-up, so that a later grant under it does not count;
-                // see `window_of`.
+                // Retired first, so that no later grant under the number counts; see `window_of`.
                 if is_threads {
                     local.state().retired.add(left.owner.number());
                     mark.retire(left.owner.number());
@@ -201,8 +199,7 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let (noted, is_over) = (error.copy(), call.limit.is_over(now));
         let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
-        // The waiters behind this one share the outage, and so its retry time. A caller that had no time left
-        // says nothing about an outage.
+        // The waiters behind this one share the outage. A caller without time left shows no outage.
         if !is_own && !is_over {
             call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {

@@ -33,8 +33,7 @@ pub(super) enum WaitMode {
     MaybeInWaitQueue,
     InWaitQueue,
     IsNext,
-    /// The server refused the subscription to the client's turn. The waiter joins no wait queue; it listens
-    /// to all releases, and polls.
+    /// The server refused messages for the client's turn. The waiter listens to all releases, and polls.
     GoesByReleases,
 }
 
@@ -71,8 +70,7 @@ impl WaitMode {
         self.change(self.uses_wait_queue(), WaitMode::InWaitQueue);
     }
 
-    /// Called before an attempt. `is_notified`: since the last attempt a message said that this client is
-    /// next.
+    /// Called before an attempt. `is_notified`: since the last one, the client was told that it is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         self.change(is_notified && self.uses_wait_queue(), WaitMode::IsNext);
         self.change(!is_notified && *self == WaitMode::IsNext, WaitMode::InWaitQueue);
@@ -136,8 +134,7 @@ impl Listening {
     }
 
     /// Called before an attempt of a waiter that does not listen yet. `count` is the message count of a
-    /// subscription that other waiters had made. Pairs with [`listen`](Self::listen): a message may come
-    /// between the two calls.
+    /// subscription of other waiters. Pairs with [`listen`](Self::listen): a message may come between both.
     pub(super) fn note_unheard(&mut self, count: Option<u64>) {
         (self.unheard, self.message_count) = (count, count);
     }
@@ -175,8 +172,7 @@ impl Listening {
         self.subscription.as_ref().is_some_and(|at| Some(at.message_count()) != self.message_count)
     }
 
-    /// Whether there is a reason to attempt: a message came, or the subscription was confirmed since the last
-    /// attempt.
+    /// Whether to attempt: a message came, or the subscription was confirmed, since the last attempt.
     pub(super) fn has_moved(&self) -> bool {
         self.subscription.as_ref().is_some_and(Subscription::is_up) && self.has_message()
     }
