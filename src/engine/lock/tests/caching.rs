@@ -11,7 +11,7 @@ fn at(us: u32) -> Moment {
     Moment::from_nanos(0).plus(US * us)
 }
 
-/// A lock with one hold of thread 1. `recalls`: `None` if none are heard.
+/// A lock with one hold, of thread 1. `recalls`: the number of recalls; `None` if none can be received.
 struct One {
     lock: Lock,
     recalls: Option<u64>,
@@ -71,7 +71,7 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// How a thread that asks may use the cached hold.
+    /// For what a thread may reuse the cached hold.
     fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
         let at = self.at(now);
         if !self.lock.caches(None) {
@@ -107,7 +107,7 @@ impl One {
     }
 }
 
-/// A lock in its time slice since zero, to which a thread here has come back at once `comes_back` times.
+/// A lock whose time slice began at zero, after a thread came back at once `comes_back` times.
 fn in_time_slice(clients: u32, comes_back: u8) -> One {
     let mut one = One::new();
     *one.score() = LEAST;
@@ -306,12 +306,12 @@ fn ms(ms: u32) -> Moment {
     Moment::from_nanos(0).plus(MS * ms)
 }
 
-/// Whether the hold stays after its last level, though no time slice is left.
+/// Whether the hold is cached until a recall after its last level.
 fn stays(one: &mut One, now: Moment) -> bool {
     one.end_use(false, 0, now).is_some()
 }
 
-/// A lock whose recalls are heard, with a hold granted at zero.
+/// A lock that can receive recalls, with a hold granted at zero.
 fn granted() -> One {
     let mut one = One::new();
     grant(&mut one, ms(0));
@@ -405,7 +405,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             Watched::Over => panic!("it is granted"),
         }
     }
-    // Each check comes a quarter of its gap early, since the lock is checked anyway.
+    // Each check comes a quarter of its gap early, because the lock is watched in each millisecond.
     assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
 }
 

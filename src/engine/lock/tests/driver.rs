@@ -80,7 +80,7 @@ impl<'a> Step<'a> {
         self.effects.push(effect);
     }
 
-    /// A request under the number may have been carried out, or may still be.
+    /// After a request of unknown outcome: retires the number, and leaves a clean-up to the watchdog.
     fn leave_behind(&mut self, number: Number) {
         self.lock().retired.add(number);
         self.client.give_numbers_up();
@@ -99,7 +99,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Core::forget_lost`, of a hold whose last level has ended.
+    /// As `Core::forget_lost`, for a hold whose last level has ended.
     fn forget_lost(&mut self, id: Id) {
         self.lose(id, LossReason::Expired);
         self.lock().remove(id.serial, None);
@@ -128,7 +128,7 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The product retries a failed re-entry as a wait; the model goes on without the level.
+                    // The engine makes a new wait of a failed re-entry. The model goes on without the level.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
@@ -158,7 +158,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `wait_for`: a try releases what is cached here, a waiter joins the queue.
+    /// As `wait_for`: a try releases the cached hold, a waiter joins the queue.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;
@@ -258,7 +258,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::Ask { thread, number, caches, waits });
     }
 
-    /// Decides to sleep. The thread falls asleep in a step of its own.
+    /// Decides to sleep. A step of its own lets the thread fall asleep.
     fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
         self.number(thread);
         let user = &mut self.client.users[thread];
@@ -302,7 +302,7 @@ impl<'a> Step<'a> {
 
     fn leave(&mut self, thread: usize) {
         if self.lock().takes_queue_place() {
-            return self.effect(Effect::LeaveWaitQueue { thread }); // leaves the queue when that is sent
+            return self.effect(Effect::LeaveWaitQueue { thread }); // once sent, the thread leaves
         }
         self.lock().leave(ticket(thread));
         self.has_left(thread);
@@ -349,7 +349,8 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A try does not know the client's place in the store's queue: `queued` stays.
+                    // A try does not know whether the client has a place in the store's queue, so `queued`
+                    // stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -364,7 +365,7 @@ impl<'a> Step<'a> {
                 }
                 self.begin_leaving(thread);
             }
-            // The hand-off failed, since the releaser held nothing: after that the waiter asks again.
+            // The hand-off failed, because the releaser held nothing. The waiter asks again.
             Said::No if is_handed => self.client.users[thread].at = At::Going,
             Said::No => {
                 let waits = !self.client.users[thread].once;
@@ -433,7 +434,7 @@ impl<'a> Step<'a> {
         let thread = id.thread();
         let may_stay = |own: &HoldState<TestHold>| own.can_stay(has_slices, dropped);
         let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
-            return self.client.users[thread].end_level(); // the hold was lost, and taken out
+            return self.client.users[thread].end_level(); // the hold was lost and removed
         };
         match ended.then {
             Then::StillHeld => {
@@ -472,7 +473,7 @@ impl<'a> Step<'a> {
     fn sent(&mut self, effect: Effect) {
         match effect {
             Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
-            // Releases without a waiting caller: those of dropped guards and of cached holds.
+            // Releases for which no thread waits, of dropped guards and cached holds.
             Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
             _ => {}
         }
@@ -494,7 +495,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off: the releaser learns of it later, or the reader settles it.
+    /// The outcome of a hand-off. A releaser that waits learns it later; else the reader handles it.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);
@@ -633,7 +634,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The thread that sends an event's effects: the keeper for its own events, else the event's thread.
+/// The thread that sends an event's effects: the event's own thread, or the background thread.
 pub(super) fn actor(event: &Event) -> usize {
     match event {
         Event::Want { thread, .. } | Event::GoOn(thread) | Event::Look(thread) | Event::GiveUp(thread) => {

@@ -97,7 +97,7 @@ impl World {
         self.event_of(setup, (c, actor(&event)), event, reacquires)
     }
 
-    /// Gives a client an event, and leaves its effects to the `actor` to send.
+    /// Applies an event to a client, and queues its effects for the `actor` to send.
     fn event_of(
         &mut self,
         setup: &Setup,
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Requests on the connection get no answer, and may arrive later.
+    /// The connection breaks: its requests get no answer, and may arrive later.
     fn break_connection(&mut self, setup: &Setup, c: usize, wire: usize) -> Result<(), String> {
         self.fail();
         let client = &mut self.clients[c];
@@ -214,7 +214,7 @@ impl World {
         recalled.into_iter().for_each(|client| self.clients[client].recall = true);
     }
 
-    /// States that differ only in strays without effect count as one.
+    /// Forgets late requests without an effect, so that states that differ only in them count as one.
     fn forget_strays_without_effect(&mut self) {
         let strays = std::mem::take(&mut self.strays);
         let may_own = |c: usize, number: Number| {
@@ -270,7 +270,7 @@ impl User {
         (self.is_woken, self.message, self.is_calm, self.once) = (false, false, false, false);
     }
 
-    /// One level has ended, of several perhaps.
+    /// One level has ended, perhaps one of several.
     pub(super) fn end_level(&mut self) {
         self.levels = self.levels.saturating_sub(1);
         match self.levels {
