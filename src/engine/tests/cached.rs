@@ -20,7 +20,7 @@ struct Keeps {
     store: Arc<Scripted>,
     clock: ManualClock,
     engine: Running,
-    /// How many failed renewals were reported.
+    /// The number of reported renewal failures.
     told: Arc<AtomicUsize>,
 }
 
@@ -50,7 +50,7 @@ impl Keeps {
         release(&self.engine, granted).unwrap();
     }
 
-    /// Held by the calling thread, and cached after its last level.
+    /// A lock that the calling thread holds, and that will be cached after its last level.
     fn used(&self, name: &Arc<LockName>) -> Granted {
         let first = self.lock(name);
         self.unlock(&first); // from now on the client listens for recalls
@@ -59,12 +59,12 @@ impl Keeps {
         second
     }
 
-    /// As many locks that are cached and not in use. The caller keeps the local locks, as values would.
+    /// Makes this many unused cached holds. The caller keeps the local locks, as lock values would.
     fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
-        // The client listens for all recalls before it caches the first hold: a release in this store is a
-        // message for each.
+        // Each lock is used twice: the client subscribes to recalls in the first use. It subscribes to all
+        // before it caches any, because in this store each release is a message to all.
         for _ in 0..2 {
             names.iter().for_each(|name| self.unlock(&self.lock(name)));
         }
@@ -98,7 +98,7 @@ fn an_idle_hold_is_released_without_check_answers() {
     comes_about("the release", || client.store.is_free());
 }
 
-/// Each renewal asks for the client's lease, during a use and between two.
+/// Each renewal asks for the client's lease, also between two uses.
 #[test]
 fn a_reused_lock_has_the_whole_lease() {
     let client = Keeps::with_lease(MS * 300);
@@ -165,7 +165,7 @@ fn a_check_may_end_or_release_the_hold() {
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
     let error = release(&client.engine, &used).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-    // A check releases the hold if it finds that others want the lock, and not otherwise.
+    // A check releases the hold only if others want it.
     for wanted in [false, true] {
         let used = client.used(&named("a"));
         client.unlock(&used);
@@ -181,7 +181,7 @@ fn a_check_may_end_or_release_the_hold() {
     }
 }
 
-/// Each release uses up the cache thread's whole time for releases.
+/// Each release takes the whole time that a round of the cache thread has for releases.
 #[test]
 fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
@@ -297,7 +297,7 @@ fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     assert!(releases.wait(Clock::System.after(LONG), || false));
 }
 
-/// One round of the cache thread, for a thread that has ended and a hold that is to be checked.
+/// One round of the cache thread, with an ending thread and a hold to be checked.
 #[test]
 fn an_ending_thread_waits_for_no_check() {
     let (store, clock) = (Arc::new(Scripted { caches: true, ..scripted() }), ManualClock::new());
