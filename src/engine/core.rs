@@ -90,7 +90,7 @@ impl Core {
     }
 
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.run_by(hold.look_in_time(self.clock.now()));
+        self.timer.run_by(hold.plan_check(self.clock.now()));
     }
 
     /// Called while anything is held or waited for. Makes the watchdog write the client's entry, if due.
@@ -160,7 +160,7 @@ impl Core {
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.is_first(|own| &mut own.is_queued);
-            hold.look_in_time(now);
+            hold.plan_check(now);
             is_new
         });
         if !holds.is_empty() {
@@ -318,7 +318,7 @@ impl StoreCell {
         StoreCell::new(std::sync::OnceLock::new(), Some(open))
     }
 
-    /// Connects, unless connected. Attaches `timer` to the store's sessions.
+    /// Connects, unless connected already, and attaches `timer` to the store's sessions.
     pub(crate) fn open(&self, timer: &ServiceWaker) -> Result<()> {
         match &self.later {
             Some(open) if self.store.get().is_none() => self.connect(open, timer),

@@ -64,7 +64,7 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // Does not count a hold that is being released, or of another task of this thread.
+            // The count is zero if the hold is being released, or is another task's.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));

@@ -91,13 +91,13 @@ impl Registry {
     }
 
     /// When the timer's next check is due. Removes locks without holds from the timer table.
-    pub(crate) fn first_look(&self) -> Moment {
+    pub(crate) fn first_check(&self) -> Moment {
         loop {
             let first = self.locks.timer_table.lock().first();
             let Some((at, local)) = first else { return Moment::NEVER };
             match local.upgrade() {
                 Some(local) if !local.state().holds.is_empty() => return at,
-                Some(local) => local.look_in_time(),
+                Some(local) => local.plan_check(),
                 None => self.locks.timer_table.lock().remove(local.as_ptr(), Some(at)), // it is being dropped
             }
         }

@@ -55,7 +55,7 @@ impl Timer {
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
-        if self.core.registry.first_look() != Moment::NEVER || woken_for != Moment::NEVER {
+        if self.core.registry.first_check() != Moment::NEVER || woken_for != Moment::NEVER {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
@@ -85,7 +85,7 @@ impl Timer {
             }
         }
         let now = self.core.clock.now();
-        let first = self.core.registry.first_look();
+        let first = self.core.registry.first_check();
         let longest = match self.core.clock {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
@@ -117,11 +117,11 @@ impl Timer {
     fn check_locks(&self, locks: &[Arc<LocalLock>], now: Moment, slack: Duration) -> bool {
         let due = |local: &Arc<LocalLock>| {
             let state = local.state();
-            let due = state.holds.iter().filter(|own| own.look_at <= now.plus(slack));
+            let due = state.holds.iter().filter(|own| own.check_at <= now.plus(slack));
             due.map(|own| Arc::clone(&own.hold)).collect::<Vec<_>>()
         };
         let is_any_renewed = self.check_holds(locks.iter().flat_map(due).collect(), now);
-        locks.iter().for_each(LocalLock::look_in_time);
+        locks.iter().for_each(LocalLock::plan_check);
         is_any_renewed
     }
 
@@ -131,7 +131,7 @@ impl Timer {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                hold.look_in_time(now);
+                hold.plan_check(now);
             }
         }
         let is_any_renewed = !renewals.is_empty();

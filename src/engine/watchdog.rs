@@ -53,7 +53,7 @@ impl Round {
     /// Does one thing that is due, renewals first, and returns when the next one is due.
     fn round(&mut self) -> Moment {
         // Read before the inbox is emptied: a renewal that the timer adds afterwards is due by then.
-        let next_renewal = self.core.registry.first_look();
+        let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
         self.due.let_go(now).iter().for_each(|hold| self.let_go(hold));
@@ -118,7 +118,7 @@ impl Round {
                         renewed += 1;
                         core.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && core.lose_at(hold, LossReason::Gone, sent) {
-                        // If a release has begun, its answer says whether the hold was lost.
+                        // If the release of the hold has begun, its answer says whether the hold was lost.
                         is_any_lost = true;
                     }
                     self.let_go(hold);
@@ -165,7 +165,7 @@ impl Round {
 
     /// Sends some of the clean-ups that are due, and returns when the next ones are due.
     ///
-    /// They delay renewals by a sixth of the lease at most, and skip home nodes where renewals fail.
+    /// Clean-ups delay renewals by a sixth of the lease at most. Home nodes where renewals fail get none.
     fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;

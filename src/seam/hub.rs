@@ -299,7 +299,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels without listeners after `linger`; refused and not lingering ones at once.
+    /// Ends channels without listeners after `linger`; at once if refused or not lingering.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();

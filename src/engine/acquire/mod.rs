@@ -36,7 +36,7 @@ impl Engine {
         let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let granted = match found {
-            Found::Uncontended => waiting().run_calm(place),
+            Found::Uncontended => waiting().run_uncontended(place),
             Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
@@ -52,7 +52,7 @@ impl Engine {
             }
             Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
             Found::Stale(hold, next) => {
-                self.core.give_back(Some((hold, next)), begun, Vec::new());
+                self.core.send_cached_release(Some((hold, next)), begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
@@ -290,7 +290,7 @@ impl Engine {
                 Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
                 Ok(Attempt::Granted { fence, .. }) => {
                     hold.set_fence(fence);
-                    // Whether a group's hold is renewed meanwhile depends on the outer level.
+                    // Whether the hold is renewed while a group is acquired depends on its outer level.
                     let level = hold.add_level(match call.lease {
                         Lease::Kept(lease) => Lease::Fixed(lease),
                         other => other,

@@ -437,7 +437,7 @@ fn exactly_the_real_cycles_are_reported() {
 
 /// A world five steps after a published wait for the searching thread's lock: the lock was granted, released
 /// and acquired again, and then the searcher waits for the other thread's lock.
-fn told_and_granted(fault: Fault) -> Vec<World> {
+fn published_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let published =
         [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];
@@ -447,11 +447,11 @@ fn told_and_granted(fault: Fault) -> Vec<World> {
 
 #[test]
 fn a_granted_wait_is_not_part_of_a_cycle() {
-    let worlds = told_and_granted(Fault::None);
+    let worlds = published_and_granted(Fault::None);
     let (searches, reports, wrong) = search_all(&worlds, 1);
     assert!(wrong.is_none(), "{wrong:?}");
     assert!(searches > 10_000 && reports > 100, "{searches} looks, {reports} reports");
-    let at_once = search_all(&told_and_granted(Fault::NoPause), 0);
+    let at_once = search_all(&published_and_granted(Fault::NoPause), 0);
     assert!(at_once.2.is_some(), "{} looks", at_once.0);
 }
 

@@ -58,8 +58,8 @@ impl Pace {
         due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Plans the next search for this wait after one has ended. `is_seen`: this client's entry names the
-    /// wait, so other clients can search for it too, and the pauses double; otherwise they stay short.
+    /// Plans the next search for this wait, after a search. `is_seen`: this client's entry names the wait, so
+    /// other clients can search for it too, and the pauses double. Otherwise the pauses stay short.
     pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);

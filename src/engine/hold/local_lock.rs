@@ -78,7 +78,7 @@ pub(crate) struct LockState {
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until this moment, even if no value refers to it.
     remembered_until: Option<Moment>,
-    look_at: Option<Moment>,
+    check_at: Option<Moment>,
 }
 
 /// A lock is remembered for this time after it was contended or cached.
@@ -115,9 +115,9 @@ impl LocalLock {
         event(&mut state.machine, at)
     }
 
-    pub(crate) fn look_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
-        if state.look_at.is_none_or(|at| moment < at) {
-            self.locks.timer_table.lock().put(self, &mut state.look_at, Some(moment));
+    pub(crate) fn check_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
+        if state.check_at.is_none_or(|at| moment < at) {
+            self.locks.timer_table.lock().put(self, &mut state.check_at, Some(moment));
         }
     }
 
@@ -129,15 +129,15 @@ impl LocalLock {
         place: &mut Option<QueuePlace>,
         clock: &Clock,
     ) -> Option<Moment> {
-        let look = own.hold.next_look(&own, own.hold.since());
-        own.look_at = look;
+        let look = own.hold.next_check(&own, own.hold.since());
+        own.check_at = look;
         let mut state = self.state();
         if !state.counts(&own, clock.now()) {
             return None;
         }
         self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lost = state.enter(own);
-        self.look_by(&mut state, look);
+        self.check_by(&mut state, look);
         // The hold is in `state` already, so the next head finds it and waits.
         if let Some(mut place) = place.take() {
             drop(state.queue.leave(place.ticket));
@@ -149,10 +149,10 @@ impl LocalLock {
     }
 
     /// Plans the timer's next check, for the hold that is due first.
-    pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
+    pub(crate) fn plan_check(self: &Arc<LocalLock>) {
         let mut state = self.state();
-        let next = state.holds.iter().map(|own| own.look_at).min();
-        self.locks.timer_table.lock().put(self, &mut state.look_at, next);
+        let next = state.holds.iter().map(|own| own.check_at).min();
+        self.locks.timer_table.lock().put(self, &mut state.check_at, next);
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
@@ -337,8 +337,8 @@ impl Drop for LocalLock {
         if is_forked() {
             return; // a thread of the parent may have locked the mutex
         }
-        let look_at = self.state().look_at;
-        self.locks.timer_table.lock().remove(self, look_at);
+        let check_at = self.state().check_at;
+        self.locks.timer_table.lock().remove(self, check_at);
         let mut locks = self.locks.by_key.lock();
         // Another local lock with the same key may exist by now.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
@@ -391,7 +391,7 @@ impl TimerTable {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
-    /// Takes out up to `most` locks that are due at `by`. `LocalLock::look_in_time` puts them back.
+    /// Takes out up to `most` locks that are due at `by`. `LocalLock::plan_check` puts them back.
     pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
         let mut due = Vec::new();
         while due.len() < most
@@ -457,7 +457,7 @@ mod tests {
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
         local.state().take_out(hold.serial);
         assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
-        assert!(local.on(at(0), |lock, at| lock.give_back(None, at)).is_none());
+        assert!(local.on(at(0), |lock, at| lock.release_cached(None, at)).is_none());
     }
 
     #[test]
@@ -502,22 +502,22 @@ mod tests {
         let locks = Arc::clone(&local.locks);
         let first = || locks.timer_table.lock().first().map(|(at, _)| at);
         for (look, by) in [(9, 9), (5, 5), (7, 5)] {
-            local.look_by(&mut local.state(), at(look));
+            local.check_by(&mut local.state(), at(look));
             assert_eq!(first(), Some(at(by)));
         }
         assert!(local.locks.timer_table.lock().take_due(at(4), 1).is_empty());
         assert_eq!(local.locks.timer_table.lock().take_due(at(5), 1).len(), 1);
         let holds = [entered(&local), entered(&local)];
         for (hold, look) in holds.iter().zip([8, 6]) {
-            hold.with(|own| own.look_at = at(look));
+            hold.with(|own| own.check_at = at(look));
         }
-        local.look_in_time();
+        local.plan_check();
         assert_eq!(first(), Some(at(6)));
         holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial)));
         assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
-        local.look_in_time();
+        local.plan_check();
         assert_eq!(first(), None);
-        local.look_by(&mut local.state(), at(1));
+        local.check_by(&mut local.state(), at(1));
         drop((holds, local));
         assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
     }

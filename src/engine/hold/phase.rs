@@ -142,7 +142,7 @@ impl Listeners {
         self.are_there.load(Ordering::SeqCst)
     }
 
-    /// Takes the listeners out. `stay`: not if they are kept for the next hold.
+    /// Takes the listeners out. With `stay`, listeners that are kept for the next hold are left in place.
     pub(super) fn take(&self, stay: bool) -> VecDeque<Listener> {
         if !self.is_any() {
             return VecDeque::new();

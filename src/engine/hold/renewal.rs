@@ -74,7 +74,7 @@ impl Hold {
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
-    pub(super) fn next_look(&self, state: &State, now: Moment) -> Moment {
+    pub(super) fn next_check(&self, state: &State, now: Moment) -> Moment {
         let (soon, lease) = (now.plus(Duration::from_millis(1)), self.renewed_lease());
         if state.has_lapsed {
             return now.plus(lease); // checks whether the thread has ended
@@ -97,12 +97,12 @@ impl Hold {
     }
 
     /// Plans the timer's next check of this hold, and returns its time.
-    pub(crate) fn look_in_time(&self, now: Moment) -> Moment {
+    pub(crate) fn plan_check(&self, now: Moment) -> Moment {
         let mut state = self.local.state();
         let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };
-        let look = self.next_look(own, now);
-        own.look_at = look;
-        self.local.look_by(&mut state, look);
+        let look = self.next_check(own, now);
+        own.check_at = look;
+        self.local.check_by(&mut state, look);
         look
     }
 }

@@ -263,7 +263,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
 
     /// Begins the release of a hold that is cached for `thread`, or for any thread. See
     /// [`begin_release`](Machine::begin_release).
-    pub(crate) fn give_back(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
+    pub(crate) fn release_cached(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
@@ -303,11 +303,12 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_news {
             self.caching.note_recall(at);
         }
-        if is_idle { self.give_back(None, at) } else { None }
+        if is_idle { self.release_cached(None, at) } else { None }
     }
 
     /// Decides what the cache thread does about this lock's holds. `is_deaf`: recalls are refused;
-    /// `is_waited_for`: a thread of this client waits, of which holds that hear must learn.
+    /// `is_waited_for`: a thread of this client waits, which counts for holds that learn of waiters
+    /// (`hears`).
     pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);

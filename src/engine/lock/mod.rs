@@ -6,7 +6,7 @@
 //! | stage        | meaning                                                        | ended by                           |
 //! |--------------|----------------------------------------------------------------|------------------------------------|
 //! | `Held`       | a thread has levels of the hold                                | `end`, `lose`                      |
-//! | `Cached`     | the store still has the hold; no thread here has a level       | `find`, `give_back`, `lose`        |
+//! | `Cached`     | the store still has the hold; no thread here has a level       | `find`, `release_cached`, `lose`   |
 //! | `HandingOff` | a request moves the lock to a waiter's number                  | `received`, `not_sent`             |
 //! | `Returning`  | a release that goes before all later requests of this process  | `remove`                           |
 //! | `Lost`       | the store has the hold no more, and its levels are to be ended | `remove`, a grant of the same thread |

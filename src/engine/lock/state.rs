@@ -68,7 +68,7 @@ pub(crate) struct HoldState<H> {
     pub(crate) recallable: Option<Recallable>,
     pub(crate) hears: Option<Hears>,
     pub(crate) acquires_more: Option<u64>,
-    pub(crate) look_at: Moment,
+    pub(crate) check_at: Moment,
 }
 
 impl<H: Handle> HoldState<H> {
@@ -92,7 +92,7 @@ impl<H: Handle> HoldState<H> {
             recallable: None,
             hears: None,
             acquires_more: None,
-            look_at: Moment::NEVER,
+            check_at: Moment::NEVER,
         }
     }
 

@@ -31,10 +31,10 @@ impl Engine {
     /// `Some(true)`: for a time slice too.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
-        let can_give_back = !self.calls.is_closed()
+        let can_release = !self.calls.is_closed()
             && self.cache_thread().is_some()
             && exit::note_cached(ThreadMarker::current().id());
-        can_give_back.then_some(by_time_slice)
+        can_release.then_some(by_time_slice)
     }
 
     pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
@@ -106,13 +106,17 @@ impl Engine {
     /// Releases a cached hold before a request of a caller to which the lock must be free.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
         let now = self.clock.now();
-        self.core.give_back(local.on(now, |lock, at| lock.give_back(None, at)), now, Vec::new());
+        self.core.send_cached_release(
+            local.on(now, |lock, at| lock.release_cached(None, at)),
+            now,
+            Vec::new(),
+        );
     }
 }
 
 impl Core {
     /// Sends the release of a cached hold, and then ends the calls in `waiting`. `None`: the hold is lost.
-    pub(crate) fn give_back(
+    pub(crate) fn send_cached_release(
         self: &Arc<Core>,
         given: Option<(Arc<Hold>, Option<Next>)>,
         now: Moment,
@@ -168,7 +172,7 @@ impl Core {
                 continue;
             }
             // Races with `find`, which may reuse the hold. The mutex decides which comes first.
-            self.give_back(local.on(now, |lock, at| lock.give_back(thread, at)), now, calls);
+            self.send_cached_release(local.on(now, |lock, at| lock.release_cached(thread, at)), now, calls);
             next = next.min(now.plus(IDLE));
             watched.push(local);
             is_over = now.since(begun) >= SLICE;
@@ -203,7 +207,7 @@ impl Core {
                 Ok(answer) => local.on(now, |lock, at| lock.note_checked(hold.serial, answer, at)),
                 Err(_) => None, // the next check asks again
             };
-            self.give_back(idle, now, Vec::new());
+            self.send_cached_release(idle, now, Vec::new());
         }
     }
 }

@@ -205,8 +205,8 @@ impl Engine {
                 // Removed after the release was sent, so this process's next request follows it.
                 self.registry.remove(hold);
             }
-            // Two cases need the answer: an inner level, whose count must be right before the next request,
-            // and a release for other processes, because waiters here stand back only if others listen.
+            // This thread waits for the answer in two cases. After an inner level, the count must be right
+            // before the next request. If other processes go first, the answer says whether any listens.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) =

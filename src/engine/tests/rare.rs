@@ -52,7 +52,7 @@ fn a_client_lets_others_go_first_only_once() {
     let (told, is_told) = bounded(1);
     let again = thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // If the thread wrongly stands back, moving the clock ends the thread.
+        // If the thread wrongly stands back, moving the clock ends its pause.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again

@@ -147,12 +147,12 @@ fn a_release_by_another_thread_changes_the_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
     // The release has begun, but is not sent yet.
-    let given = turn.local.on(turn.engine.clock.now(), |lock, at| lock.give_back(None, at));
+    let given = turn.local.on(turn.engine.clock.now(), |lock, at| lock.release_cached(None, at));
     assert!(given.is_some());
     thread::scope(|scope| {
         scope.spawn(|| {
             comes_about("the owner's wait", || sleeps(&turn.engine, &turn.name));
-            turn.engine.core.give_back(given, turn.engine.clock.now(), Vec::new());
+            turn.engine.core.send_cached_release(given, turn.engine.clock.now(), Vec::new());
         });
         let again = turn.lock(Lease::Renewed);
         assert_ne!(again.hold.owner().number(), number);

@@ -134,7 +134,7 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    pub(crate) fn run_calm(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
+    pub(crate) fn run_uncontended(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         (self.place, self.is_uncontended) = (place, true);
         self.run()
     }
@@ -179,7 +179,8 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // Waiters for several permits do not delay waiters for one, nor the reverse.
+            // Waiters for several permits do not queue with waiters for one, because either may be granted
+            // first.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             self.note_join(&place);

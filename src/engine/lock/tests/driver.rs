@@ -2,7 +2,7 @@
 //! each step locks the mutex once, and leaves requests to be sent.
 
 use super::event::{Answer, Effect, Event, Request, Said};
-use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
+use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};
 use super::*;
 use crate::engine::lock::caching::Watched;
 use crate::engine::lock::{Found, Look, Next, Then, Withdrawn};
@@ -116,7 +116,7 @@ impl<'a> Step<'a> {
     fn want(&mut self, thread: usize, caches: bool, once: bool) {
         let (at, asks) = (self.at(), !self.rules.all_ask);
         let user = &mut self.client.users[thread];
-        (user.caches, user.once, user.unbound, user.is_calm) = (caches, once, None, false);
+        (user.caches, user.once, user.unbound, user.is_uncontended) = (caches, once, None, false);
         (user.poll_at, user.pause_until) = (Moment::NEVER, None);
         let may_use = |_: &TestHold, reuse| reuse != Reuse::Never;
         match self.lock().find(Some(thread as u64), caches, asks, may_use, at) {
@@ -134,7 +134,7 @@ impl<'a> Step<'a> {
             }
             Found::Cached(TestHold(id), _) => self.entered(thread, id),
             Found::Stale(TestHold(id), next) => {
-                self.give_back(id, next);
+                self.send_cached_release(id, next);
                 self.client.users[thread].at = At::Going;
             }
             Found::Leaving => {
@@ -145,7 +145,7 @@ impl<'a> Step<'a> {
                 self.go_on(thread);
             }
             Found::Uncontended => {
-                self.client.users[thread].is_calm = !once;
+                self.client.users[thread].is_uncontended = !once;
                 if !once {
                     self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
                 }
@@ -167,8 +167,8 @@ impl<'a> Step<'a> {
         }
         if once || self.lock().is_idle() {
             let at = self.at();
-            if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
-                return self.give_back(id, next);
+            if let Some((TestHold(id), next)) = self.lock().release_cached(None, at) {
+                return self.send_cached_release(id, next);
             }
         }
         if !once {
@@ -177,8 +177,8 @@ impl<'a> Step<'a> {
         if self.lock().held_here(NOW).is_some() { self.left(thread) } else { self.ask(thread) }
     }
 
-    /// As `Core::give_back`.
-    fn give_back(&mut self, id: Id, next: Option<Next>) {
+    /// As `Core::send_cached_release`.
+    fn send_cached_release(&mut self, id: Id, next: Option<Next>) {
         match next {
             None => self.forget_lost(id),
             Some(Next::Local(to)) => self.hand_off(id, to, false),
@@ -336,7 +336,7 @@ impl<'a> Step<'a> {
                 self.client.grants += 1;
                 let user = &mut self.client.users[thread];
                 let heard = user.heard.take().filter(|_| !is_handed);
-                let (mut own, is_calm) = (own, user.is_calm);
+                let (mut own, is_uncontended) = (own, user.is_uncontended);
                 own.asks_to_cache = user.caches;
                 own.levels.add(Lease::Renewed);
                 heard
@@ -358,7 +358,7 @@ impl<'a> Step<'a> {
                     }
                 }
                 self.client.users[thread].held = Some(id);
-                if is_calm {
+                if is_uncontended {
                     // The waiter leaves the local queue in the same event as its grant.
                     self.lock().leave(ticket(thread));
                     return self.has_left(thread);
@@ -383,7 +383,7 @@ impl<'a> Step<'a> {
                 self.sleep(thread, until, false);
             }
         }
-        self.client.users[thread].is_calm = false;
+        self.client.users[thread].is_uncontended = false;
     }
 
     /// As `Waiting::leave_behind`.
@@ -567,7 +567,7 @@ impl<'a> Step<'a> {
                 self.effects.push(Effect::Renew { id });
             }
         }
-        if self.client.is_keeper_woken || self.client.watch_at <= NOW {
+        if self.client.is_background_woken || self.client.watch_at <= NOW {
             self.watch();
         }
     }
@@ -575,7 +575,7 @@ impl<'a> Step<'a> {
     /// As `Core::watch_cached`.
     fn watch(&mut self) {
         let at = self.at();
-        (self.client.is_keeper_woken, self.client.watch_at) = (false, Moment::NEVER);
+        (self.client.is_background_woken, self.client.watch_at) = (false, Moment::NEVER);
         match self.lock().watch(at, false, false) {
             Watched::Over => {}
             Watched::Until { next, checks, .. } => {
@@ -583,8 +583,8 @@ impl<'a> Step<'a> {
                 checks.into_iter().for_each(|TestHold(id)| self.effect(Effect::Check { id }));
             }
             Watched::Idle => {
-                if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
-                    self.give_back(id, next);
+                if let Some((TestHold(id), next)) = self.lock().release_cached(None, at) {
+                    self.send_cached_release(id, next);
                 }
                 self.client.watch_by(NOW.plus(at.rules.idle));
             }
@@ -623,7 +623,7 @@ impl<'a> Step<'a> {
         match said {
             Said::Yes => {
                 if let Some((TestHold(id), next)) = self.lock().note_checked(id.serial, found, at) {
-                    self.give_back(id, next);
+                    self.send_cached_release(id, next);
                 }
             }
             Said::No if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) => {
@@ -644,9 +644,9 @@ pub(super) fn actor(event: &Event) -> usize {
         Event::Answer(request, _) => match request.effect {
             Effect::Ask { thread, .. } | Effect::HandOff { to: thread, .. } => thread,
             Effect::AskCount { id, .. } | Effect::Release { id, waits: true, .. } => id.thread(),
-            _ => KEEPER,
+            _ => BACKGROUND,
         },
-        _ => KEEPER,
+        _ => BACKGROUND,
     }
 }
 

@@ -53,7 +53,7 @@ impl Mistake {
                         (recallable.heard, recallable.is_wanted) = (client.recalls, false);
                     }
                 }
-                client.is_keeper_woken = false;
+                client.is_background_woken = false;
             }
             (Mistake::RecallMissed, Event::End { .. }) => {
                 for own in &mut lock.holds {

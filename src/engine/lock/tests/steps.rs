@@ -44,7 +44,8 @@ impl World {
             }
             Action::Recall(c) => {
                 let client = &mut self.clients[c];
-                (client.recall, client.is_keeper_woken, client.recalls) = (false, true, client.recalls + 1);
+                (client.recall, client.is_background_woken, client.recalls) =
+                    (false, true, client.recalls + 1);
             }
             Action::LoseMessage(c) => {
                 self.fail();
@@ -267,7 +268,7 @@ impl User {
         let fresh = (Moment::NEVER, Moment::NEVER, None, None);
         (self.wake_at, self.poll_at, self.pause_until, self.heard) = fresh;
         (self.unbound, self.number) = (None, 0);
-        (self.is_woken, self.message, self.is_calm, self.once) = (false, false, false, false);
+        (self.is_woken, self.message, self.is_uncontended, self.once) = (false, false, false, false);
     }
 
     /// One level has ended, perhaps one of several.

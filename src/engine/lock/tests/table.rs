@@ -155,7 +155,7 @@ fn events() -> Vec<(Event, At)> {
     };
     let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number: 2 * NUMBERS, waits: true };
     let handed = |sent, said| (answer(hand_off, sent, said), At::Receiving);
-    let by_keeper = |event| (event, At::Sleeping);
+    let by_background = |event| (event, At::Sleeping);
     let go_on = |at| (Event::GoOn(thread), at);
     let mut events = vec![want(0, false), want(2, false), want(2, true)];
     events.extend([go_on(At::Going), go_on(At::FallingAsleep { for_head: false }), go_on(At::Leaving)]);
@@ -171,20 +171,20 @@ fn events() -> Vec<(Event, At)> {
     events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
     events.push((Event::End { id: ENDED, dropped: false }, At::Working));
     for effect in [hand_off, Effect::Release { id: HOLD, left: 0, waits: false }] {
-        events.extend([Event::Sent(effect), Event::NotSent(effect)].map(by_keeper));
+        events.extend([Event::Sent(effect), Event::NotSent(effect)].map(by_background));
     }
     events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
     events.extend([Said::No, Said::Refused, Said::Unknown].map(|said| handed(sent, said)));
     let release = Effect::Release { id: HOLD, left: 0, waits: true };
     events.extend(all.map(|said| (answer(release, sent, said), At::EndingLast)));
-    events.extend(all.map(|said| by_keeper(answer(Effect::Renew { id: HOLD }, sent, said))));
-    events.push(by_keeper(answer(Effect::Renew { id: ENDED }, sent, Said::Yes)));
+    events.extend(all.map(|said| by_background(answer(Effect::Renew { id: HOLD }, sent, said))));
+    events.push(by_background(answer(Effect::Renew { id: ENDED }, sent, Said::Yes)));
     let check = Effect::Check { id: HOLD };
     let wanted = Event::Answer(Request { effect: check, sent }, (Said::Yes, 1));
-    events.extend([answer(check, sent, Said::Yes), wanted].map(by_keeper));
-    events.extend([Said::No, Said::Unknown].map(|said| by_keeper(answer(check, sent, said))));
-    events.push(by_keeper(answer(Effect::Check { id: ENDED }, sent, Said::No)));
-    events.extend([Event::Message, Event::Time].map(by_keeper));
+    events.extend([answer(check, sent, Said::Yes), wanted].map(by_background));
+    events.extend([Said::No, Said::Unknown].map(|said| by_background(answer(check, sent, said))));
+    events.push(by_background(answer(Effect::Check { id: ENDED }, sent, Said::No)));
+    events.extend([Event::Message, Event::Time].map(by_background));
     events
 }
 

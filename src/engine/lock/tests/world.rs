@@ -12,7 +12,7 @@ use super::*;
 pub(super) const NOW: Moment = moment(64);
 pub(super) const TICK: Duration = Duration::from_nanos(1);
 /// Stands for a client's timer, watchdog and cache thread together.
-pub(super) const KEEPER: usize = 9;
+pub(super) const BACKGROUND: usize = 9;
 
 pub(super) const fn moment(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)
@@ -95,7 +95,7 @@ pub(super) struct User {
     pub(super) caches: bool,
     pub(super) once: bool,
     /// The thread asks for an uncontended lock, and leaves the queue with the grant.
-    pub(super) is_calm: bool,
+    pub(super) is_uncontended: bool,
     /// The number of this wait, if it is not the thread's; and the number of its requests and offers.
     pub(super) unbound: Option<Number>,
     pub(super) number: Number,
@@ -140,7 +140,7 @@ pub(super) struct Client {
     /// Whether a recall is on its way, and how many came.
     pub(super) recall: bool,
     pub(super) recalls: u64,
-    pub(super) is_keeper_woken: bool,
+    pub(super) is_background_woken: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -253,7 +253,7 @@ impl World {
             }
         }
         if !client.outbox.is_empty() {
-            out.push(Action::Send(c, KEEPER));
+            out.push(Action::Send(c, BACKGROUND));
         }
         out.extend(
             (0..2).filter(|wire| !client.wires[*wire].is_empty()).map(|wire| Action::Deliver(c, wire)),
@@ -328,7 +328,7 @@ impl World {
                     .map(|(t, _)| Action::FailToSend(c, t)),
             );
             if may_fail(client.outbox.first()) {
-                out.push(Action::FailToSend(c, KEEPER));
+                out.push(Action::FailToSend(c, BACKGROUND));
             }
             for wire in 0..2 {
                 let first = client.wires[wire].first();
@@ -392,7 +392,7 @@ impl Client {
     /// Whether the timer, the watchdog or the cache thread has something to do.
     fn is_time(&self) -> bool {
         let is_over = |own: &HoldState<TestHold>| own.is_live() && own.is_over(NOW);
-        self.is_keeper_woken
+        self.is_background_woken
             || self.watch_at <= NOW
             || self.lock.holds.iter().any(is_over)
             || !self.due_renewals().is_empty()
