@@ -176,7 +176,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
                 }
                 Ok(false) => engine.lose(hold, LossReason::Gone),
                 Err(Failure::Refused(_)) => {}
-                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // may still arrive
+                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // see `spend`
             }
         }
     }

@@ -717,7 +717,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
         }
         group.settle();
         time.join().unwrap();
-        drop(client.engine.stop()); // requests that the client began are done
+        drop(client.engine.stop()); // waits for requests of the client
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
         drop(group);
@@ -743,7 +743,7 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
             thread::yield_now();
         }
         time.join().unwrap();
-        drop(client.engine.stop()); // requests that the client began are done
+        drop(client.engine.stop()); // waits for requests of the client
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
         client.engine.shutdown().unwrap();

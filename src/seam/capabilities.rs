@@ -161,7 +161,7 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server forbids to notify the queue. The ids of later holds say so. No I/O.
+    /// Whether the server refuses to notify the wait queue. Later holds then have another client id. No I/O.
     fn is_refused(&self) -> bool;
 
     /// Removes the claim's client from the lock's queue, and passes on its reservation. Keeps the order of

@@ -111,7 +111,7 @@ impl<P: WakeupProtocol> Hub<P> {
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // usual: spares the caller from building the channel's name
+            return None; // usual; the channel's name need not be built
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())

@@ -200,9 +200,10 @@ pub(crate) enum Counting {
     Drain,
     /// Subtracts one, unless the count is zero; returns the new count.
     CountDown,
-    /// Releases a permit by its id, whoever has it; returns 1, or 0 if nobody has it.
+    /// Releases a permit by its id, whoever has it; returns 1, or 0 if the permit is not acquired.
     GiveBack([u8; 16]),
-    /// Releases permits by their ids, whoever has them; returns how many, or 0 if nobody has one of them.
+    /// Releases permits by their ids, whoever has them; returns how many, or 0 unless all of them are
+    /// acquired.
     GiveBackAll(Vec<[u8; 16]>),
     /// Sets the remaining lease of a permit; returns 1, or 0 if nobody has the permit.
     Lease([u8; 16], Duration),

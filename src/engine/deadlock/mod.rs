@@ -146,7 +146,8 @@ impl Finder {
         over.iter().for_each(|key| self.report_over(key, now));
     }
 
-    /// Whether a cycle was first seen long enough ago. If not, its waits are searched again when it was.
+    /// Whether a cycle was first seen [`SEEN_FOR`] ago. If not, plans another search of its waits for that
+    /// time.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {

@@ -284,7 +284,8 @@ impl Hold {
         });
     }
 
-    /// The leases of all levels, outermost first, and which is `own`'s; `None`: another level has a guard.
+    /// The leases of all levels, outermost first; the flag marks the level `own`. `None`: another level has a
+    /// guard.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.with(|state| {
             let open = &state.levels.open;

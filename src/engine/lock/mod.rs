@@ -71,12 +71,12 @@ pub(crate) struct Machine<H, W> {
     pub(super) local_handoffs: LocalHandoffs,
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
-    /// When this process last released the lock and the store notified other clients, and which. Else `None`.
+    /// When this process last released the lock, and the notified other clients. `None`: there were none.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
 }
 
-/// The local hand-offs since the lock was last free in the store, and when their time began.
+/// The number of local hand-offs since the lock was last free in the store, and when their series began.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LocalHandoffs {
     pub(super) handed: u32,

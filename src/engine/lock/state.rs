@@ -136,8 +136,8 @@ impl<H: Handle> HoldState<H> {
         ((until_recall || by_time_slice) && is_sound).then_some(by_time_slice)
     }
 
-    /// A request was confirmed at `now`, so the hold lasts until `until`, or longer as before. `false`: the
-    /// window had ended, which a thread may have seen.
+    /// A request was confirmed at `now`: moves the end of the window to `until`, unless it is later already.
+    /// `false`: the window had ended before, which a thread may have seen.
     pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
         let is_in_time = now < self.until;
         self.until = self.until.max(until);

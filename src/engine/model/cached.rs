@@ -27,7 +27,7 @@ fn turns(threads_each: usize, trouble: usize) {
     assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread had it as often as it asked");
 }
 
-/// The threads of two clients at one lock, whose requests go to one server.
+/// One or two clients on one server, and their threads, which all use one lock.
 struct Crowd {
     world: Arc<World>,
     ended: Arc<AtomicUsize>,

@@ -557,7 +557,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
     comes_about("the second renewal", || mine.hold.standing(clock.now()) == hold::Standing::Held);
 }
 
-/// No other client reports the loss, and a message may be lost.
+/// The client must wake its own waiters after a loss: no other client knows of it, and a message may be lost.
 #[test]
 fn a_renewals_loss_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(scripted());

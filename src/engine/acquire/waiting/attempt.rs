@@ -90,7 +90,7 @@ impl Waiting<'_> {
                 let Some(bound) = window else { return self.granted_too_late(claim, sent) };
                 if op == ATTEMPT {
                     self.reset_retry_budget();
-                    self.leave_queue_by_grant(); // a hand-off would leave the client in the queue
+                    self.leave_queue_by_grant(); // a hand-off changes nothing in the queue
                 }
                 self.queued = None;
                 let Some(granted) = self.enter(&claim, (sent, bound), fence, queued) else {

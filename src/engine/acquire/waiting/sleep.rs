@@ -18,7 +18,7 @@ use crate::time::Moment;
 const STANDBY: Duration = Duration::from_millis(25);
 /// The longest time for which a process, after its own release, lets listening processes go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
-/// A process stands back only if it released the lock less than this ago, and the longer ago, the shorter.
+/// A process pauses only if it released the lock less than this ago; the pause gets shorter with time.
 const FRESH: Duration = Duration::from_millis(8);
 
 impl Waiting<'_> {

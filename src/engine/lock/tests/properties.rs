@@ -7,7 +7,7 @@ impl World {
     /// Checks all properties; `Err` names a broken one.
     pub(super) fn check(&self, setup: &Setup) -> Result<(), String> {
         if self.was_forced {
-            return Ok(()); // only the end of everything is still checked
+            return Ok(()); // from now on only the end is checked
         }
         let mut owners = 0;
         for (c, client) in self.clients.iter().enumerate() {

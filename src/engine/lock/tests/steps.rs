@@ -192,7 +192,7 @@ impl World {
         let unanswered: Vec<_> = of_wire.map(|(request, _)| request).chain(on_wire.iter().copied()).collect();
         for mut request in on_wire {
             if let Some(sent) = request.sent() {
-                *sent = NOW; // does not matter any more
+                *sent = NOW; // no rule reads it any more
             }
             self.strays.push((c, request));
         }
