@@ -129,8 +129,9 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Notifies a store of several servers of a hold that ended during its renewal: a server that got the
-    /// release first has restored the hold, and must forget it. Pairs with `Majority::ended_meanwhile`.
+    /// Notifies a store of several servers that a hold ended during its renewal. A server that got the
+    /// release before the renewal has restored the hold, and must forget it. Pairs with
+    /// `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority

@@ -4,8 +4,8 @@
 //! Time stands still unless a test moves it, and never reaches the next safety poll. So a thread whose
 //! wake-up is lost sleeps for good, and shuttle reports a deadlock.
 //!
-//! The file is long because of a store that loses requests and answers, and whose wake-ups come as Redis's
-//! do.
+//! The file is long because of the store `Far`, which loses requests and answers, and sends messages in
+//! Redis's way.
 
 use std::collections::HashMap;
 use std::sync::Arc;

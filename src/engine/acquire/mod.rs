@@ -201,8 +201,8 @@ impl Engine {
         self.watch(&writing);
     }
 
-    /// Whether this thread wants to read under its own write lock. The store grants such a read at once.
-    /// Queued behind other readers, which wait for the write lock, it would deadlock.
+    /// Whether this thread wants to read under its own write lock. The store grants such a read at once. The
+    /// thread must not queue behind other readers, because these wait for its write lock.
     fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> bool {
         call.kind == Kind::Read
             && call.by_thread

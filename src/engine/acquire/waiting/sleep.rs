@@ -22,8 +22,8 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 const FRESH: Duration = Duration::from_millis(8);
 
 impl Waiting<'_> {
-    /// Sleeps until `wake_at`, or until an event: the waiter becomes the head, a thread hands the lock to it
-    /// or releases it, or a message comes. May wake without a reason.
+    /// Sleeps until `wake_at`, or until an event: the waiter becomes the head, a thread here releases the
+    /// lock or hands it to this waiter, or a message comes. May wake without a reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, .. } = *self;
         self.report_waiting();

@@ -71,7 +71,7 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// For what a thread may reuse the cached hold.
+    /// Reuses the cached hold, if there is one; returns how it was cached, or `Never`.
     fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
         let at = self.at(now);
         if !self.lock.caches(None) {

@@ -26,8 +26,8 @@ pub(super) enum Event {
     Time,
 }
 
-/// An answer, and a number: for a grant, the clients in the store's wait queue, with this one; for a check, 1
-/// if there are any.
+/// An answer, and a number. For a grant: how many clients are in the store's wait queue, with this one. For a
+/// check: 1 if any client waits.
 pub(super) type Answer = (Said, u32);
 
 /// The store's answer about a number: it has the lock; it has not; the request was refused and changed

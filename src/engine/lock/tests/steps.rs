@@ -201,7 +201,7 @@ impl World {
             unanswered.into_iter().partition(Request::is_settled_by_others);
         let unanswered = |request| (request, (Said::Unknown, 0));
         self.clients[c].answers.extend(waited.into_iter().map(unanswered));
-        // These answers are settled before another connection exists.
+        // Releases for which no thread waits are settled before the client connects again.
         settled.into_iter().try_for_each(|request| self.read(setup, c, unanswered(request)))
     }
 

@@ -121,7 +121,7 @@ pub(super) enum Cleaning {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Client {
     pub(super) lock: Lock,
-    /// The present owner number of each thread, and the last number of a single wait.
+    /// By thread: its present owner number in `numbers`; the last fresh number of a single wait in `unbound`.
     pub(super) numbers: Vec<Number>,
     pub(super) unbound: Vec<Number>,
     /// The number of holds so far.
