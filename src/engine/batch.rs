@@ -1,7 +1,7 @@
-//! Several locks at the same time: the client asks for all, or releases all, before it reads the first
-//! answer. Locks that one request can cover share a request.
+//! Acquires or releases several locks: the client sends all requests before it reads the first answer. Locks
+//! that one request can cover share a request.
 //!
-//! Nothing here waits for another owner. A caller that finds a lock busy waits for that one in the usual way.
+//! Nothing here waits for another owner. A caller that finds a lock busy then waits for this lock alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +25,18 @@ pub(crate) struct BatchItem<'a> {
     pub(crate) want: AcquireCall<'a>,
 }
 
-/// The outcome of one lock: granted, busy (`Ok(None)`), or failed. `None`: the request for several locks was
-/// refused; a request for this lock alone may succeed.
+/// The outcome for one lock: granted, busy (`Ok(None)`), or failed. `None`: the shared request was refused,
+/// but a request for this lock alone may succeed.
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
-/// Asks once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`, without waiting: each
-/// request grants all its locks or none, also locks that are reserved for other clients.
+/// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
+/// not wait, so each request also takes reserved locks, and grants all its locks or none.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
-        // A hold for which the store keeps a note needs a request of its own.
+        // The shared request has no room for a note or for caching.
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
@@ -51,7 +51,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     came.into_iter().map(|(_, came)| came).collect()
 }
 
-/// Equal for locks that one request can cover.
+/// Equal keys: one request can cover the locks.
 type Together = Option<(*const Engine, u32)>;
 
 fn together(engine: &Arc<Engine>, kind: Kind, name: &LockName) -> Together {
@@ -72,16 +72,16 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
 
 type Answers<T> = Box<dyn FnOnce() -> T>;
 
-/// A sent request, and its members with their places in the batch.
+/// A sent request, and its locks with their positions in the batch.
 struct BatchRequest<'a> {
     sent: Moment,
     members: Vec<(usize, Waiting<'a>, Claim)>,
-    /// Waits for the answer to each member. `None`: nothing could be carried out.
+    /// Waits for the answers, one for each lock. `None`: the request was refused.
     answers: Answers<Option<Vec<Answer<Attempt>>>>,
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends the request for these locks of one client. Locks that cannot be asked for go into `came`.
+    /// Sends one request for these locks of one client. Outcomes that are known before go into `came`.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
@@ -90,8 +90,8 @@ impl<'a> BatchRequest<'a> {
     ) -> Option<BatchRequest<'a>> {
         let (_, BatchItem { engine, .. }) = *group.first()?;
         let capabilities = engine.store.capabilities();
-        // A group's request and an earlier release of one of its locks go over different connections. The
-        // release may arrive later and must not free this hold, so the group has a new owner number.
+        // A shared request uses another connection than earlier releases of its locks. Such a release may
+        // arrive later and must not free the new hold, so the request has a fresh owner number.
         let number = (group.len() > 1).then(unbound_number);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { want, .. }) in group {
@@ -135,7 +135,7 @@ impl<'a> BatchRequest<'a> {
     }
 }
 
-/// The answer for each of the `count` locks of one request, which grants all before the first busy lock.
+/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one.
 fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<Vec<Answer<Attempt>>> {
     match answer {
         Ok(fences) => {
@@ -143,7 +143,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
             let attempt = |at| fences.get(at).map_or_else(|| busy.clone(), |fence| Attempt::granted(*fence));
             Some((0..count).map(|at| Ok(attempt(at))).collect())
         }
-        // Only a request for each lock shows which one was refused.
+        // Only one request for each lock shows which of them was refused.
         Err(Failure::Refused(_)) => None,
         Err(Failure::Unknown(error)) => {
             Some((0..count).map(|_| Err(Failure::Unknown(error.copy()))).collect())
@@ -151,7 +151,7 @@ fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<V
     }
 }
 
-/// Makes all of these last for `lease` from now on. Holds that are gone are lost; failures change nothing.
+/// Extends the leases of these holds to `lease` from now on. Holds that are gone are lost.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -167,7 +167,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
             engine.tell_if_ended(hold, claim, now);
             match answer {
-                // A hold whose window has ended stays lost, whatever the store answers.
+                // A hold whose window ended before this answer stays lost.
                 Ok(true) => {
                     if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
                     {
@@ -176,13 +176,13 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
                 }
                 Ok(false) => engine.lose(hold, LossReason::Gone),
                 Err(Failure::Refused(_)) => {}
-                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // this request may still arrive
+                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // see `spend`
             }
         }
     }
 }
 
-/// A level to be released; by default the innermost.
+/// A level to be released; by default the innermost level.
 #[derive(Debug)]
 pub(crate) struct LevelRelease {
     pub(crate) engine: Arc<Engine>,
@@ -191,12 +191,12 @@ pub(crate) struct LevelRelease {
 }
 
 enum Ending {
-    /// The lock is on its way to another thread here, since this moment.
+    /// A hand-off to another thread of this process, and when it began.
     Handoff(HandoffResult, Moment),
     Left(u32),
 }
 
-/// Releases all of these, in their order, whichever fail; returns the first failure.
+/// Releases all of these in order, even if some fail; returns the first failure.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
@@ -218,7 +218,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Locks that are free already are reported first: requests about the others would delay their waiters.
+    // Released locks are reported before the others are asked about again, because this wakes their waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers(), group.len() == 1);
@@ -229,7 +229,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended, None));
                 }
-                // Only a release of each by itself shows which of several was refused.
+                // Only one request for each lock shows which of them was refused.
                 Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
                 answer => undecided.push((one, left, Some(answer))),
             }
@@ -265,7 +265,7 @@ impl LevelRelease {
 
 type Leaving = (LevelRelease, u32);
 
-/// Sends one request that releases the group, or one for each. Returns a function that waits for the answers.
+/// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.
 fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()

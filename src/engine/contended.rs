@@ -1,12 +1,11 @@
-//! Holds that hear of others who want their lock: `guard.on_contended` and `guard.is_contended`.
+//! Holds that learn of waiters: `guard.on_contended` and `guard.is_contended`. Such a hold is said to *hear*.
 //!
-//! Waiters of other clients send such a hold a recall, as for a cached hold. A check once a second finds
-//! waiters that send none, and makes the next waiter send a recall. Waiters of this client are seen in the
-//! local queue. The cache thread checks (`lock/hearing.rs` has the rules), and the callback thread calls
-//! back.
+//! Waiters of other clients send a recall to such a hold, as to a cached hold. Once a second a check finds
+//! waiters that send none, such as Redisson's, and makes the next waiter send one. Waiters of this client are
+//! in the local queue. The cache thread checks (`lock/hearing.rs`), the callback thread calls back.
 //!
-//! The mark that makes waiters send recalls names one owner. A request that sets the mark may be late, so the
-//! owner number is retired with the hold: a late request finds no hold.
+//! A mark in the store makes waiters send recalls to one owner. The request that sets the mark may be late,
+//! so the owner number is retired with the hold: then a late mark names no hold.
 
 use std::sync::Arc;
 
@@ -52,7 +51,7 @@ impl Engine {
             hold.retire_owner_on_end();
             hold.end_until_recall();
             let now = self.clock.now();
-            // The hold is marked first: `LocalLock::watch` ends a subscription that no hold needs.
+            // Marked first, because `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial, now);
             hold.local().listen(|| recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
@@ -65,7 +64,7 @@ impl Engine {
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         for listener in ended.take_listeners() {
             match listener {
-                // The store has had such a hold, so the next one is refused only for want of memory.
+                // An error is dropped: the store allowed this for the last hold of the guard.
                 Listener::OnContended(callback) => {
                     drop(self.hear_contenders(action, next, Some(callback)));
                 }
@@ -74,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Whether others wait for the lock of this hold, as far as is known without asking the store.
+    /// Whether anyone waits for the lock, as far as this client knows without a request.
     pub(crate) fn is_contended(&self, action: &'static str, hold: &Arc<Hold>) -> Result<bool> {
         if !hold.hears() {
             self.hear_contenders(action, hold, None)?;
@@ -101,7 +100,7 @@ impl Core {
         self.registry.found(half, &local.key.name)
     }
 
-    /// Whether a thread of this client waits for the lock. Readers do not wait for readers.
+    /// Whether a thread of this client waits for the lock. Waiting readers do not count for a reader's hold.
     pub(super) fn is_waited_for_here(&self, local: &LocalLock) -> bool {
         let is_waited_for = |local: &LocalLock| !local.state().queue.is_empty();
         self.other_half(local).is_some_and(|other| is_waited_for(&other))

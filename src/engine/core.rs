@@ -1,5 +1,4 @@
-//! The parts that a client's threads work with: its store, the calls under way, and the work that any thread
-//! leaves to others: claims in doubt, holds to renew, and moments to check by.
+//! The state that a client's callers and threads share: the store, the calls, the work for the threads.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -23,8 +22,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// The state that a client's threads, its callers and readers of its answers share. A core keeps no client
-/// alive: the engine ends the threads and closes the store, which drops missing answers.
+/// A core does not keep its client alive: the engine ends the threads and closes the store.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -39,7 +37,7 @@ pub(crate) struct Core {
     pub(crate) timer: Service,
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
-    /// A connection has ended, and only a sample was renewed: one lost hold makes the watchdog renew all.
+    /// Only a sample of the holds was renewed after a connection ended. If one is lost, all are renewed.
     pub(crate) is_sampled: AtomicBool,
 }
 
@@ -74,14 +72,14 @@ impl Core {
         (Arc::new(core), [watchdogs_parker, timers_parker])
     }
 
-    /// Makes the threads stand still, or go on: see [`Parker::service`].
+    /// Stops the threads between two rounds, or lets them go on: see [`Parker::service`].
     pub(crate) fn stand_still(&self, still: bool) {
         self.watchdog.waker().stand_still(still);
         self.timer.waker().stand_still(still);
     }
 
-    /// Ends the threads; returns the claims that are due to be cleaned up. A claim that its owner may still
-    /// keep for a while is not among them: it ends with its lease.
+    /// Ends the threads; returns the claims to be cleaned up now. Claims whose owner may still keep the hold
+    /// for a while are dropped, and end with their lease.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
@@ -92,50 +90,48 @@ impl Core {
     }
 
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.timer.run_by(hold.look_in_time(self.clock.now()));
+        self.timer.run_by(hold.plan_check(self.clock.now()));
     }
 
-    /// Something is held or waited for: makes the watchdog write the client's entry, if that is due.
+    /// Called while anything is held or waited for. Makes the watchdog write the client's entry, if due.
     pub(crate) fn announce(&self, now: Moment) {
         if self.announcer.want(now) {
             self.watchdog.wake();
         }
     }
 
-    /// A wait that began at `since` is about to sleep: makes the watchdog check it when it may be part of a
-    /// deadlock. Costs nothing if another wait is checked sooner.
+    /// Called before a waiter sleeps. Makes the watchdog search for deadlocks if the wait lasts too long.
     pub(crate) fn note_wait(&self, since: Moment) {
         if let Some(by) = self.published_waits.note_wait(since) {
             self.watchdog.run_by(by);
         }
     }
 
-    /// The waits of this client that have lasted for long enough to be part of a deadlock.
+    /// The waits of this client that have lasted long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
         self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
     }
 
-    /// Takes over a claim whose acquire or release has an unknown outcome, until the owner certainly holds
-    /// nothing, or until `until`, when what was left has expired (see [`Cleanup::until`]). The owner may keep
-    /// its hold until `from`, and its number must have been retired.
+    /// Hands a request of unknown outcome to the watchdog, which repeats a clean-up until the owner certainly
+    /// holds nothing, or until `until` (see [`Cleanup::until`]). The owner may keep its hold until `from`.
+    /// The owner number must have been retired.
     pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
         let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
     }
 
-    /// A hold is lost here, but a renewal without an answer may have prolonged it in the store, or may yet.
-    /// The lock would be held without an owner, so the renewal is undone.
+    /// Cleans up a lost hold whose late renewal could make the store hold the lock without an owner.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner(); // the hold has expired, perhaps not reported yet
+        hold.retire_owner(); // the loss may not be recorded yet
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.options.command_timeout);
         self.clean_up(claim, until, now);
     }
 
-    /// Reports to a store of several servers that the hold of this claim ended during its renewal. A server
-    /// that got the release before the renewal has to forget the hold once more. A release that is sent from
-    /// here on comes after both. Pairs with `Majority::ended_meanwhile`.
+    /// Notifies a store of several servers that a hold ended during its renewal. A server that got the
+    /// release before the renewal has restored the hold, and must forget it. Pairs with
+    /// `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
@@ -160,12 +156,12 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog renew these, unless it already has them. Until the watchdog is done with a hold,
-    /// the timer checks only for its end.
+    /// Makes the watchdog renew these holds, unless they are queued already. While a hold is queued, the
+    /// timer only checks whether it has ended.
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.is_first(|own| &mut own.is_queued);
-            hold.look_in_time(now);
+            hold.plan_check(now);
             is_new
         });
         if !holds.is_empty() {
@@ -174,8 +170,8 @@ impl Core {
         }
     }
 
-    /// A connection has ended, perhaps with the server of held locks: renews a sample. If one of the sample
-    /// is lost, all are renewed (see `Round::renew`).
+    /// Renews a sample of the holds after a connection ended, because the server may have lost them. If one
+    /// of the sample is lost, the watchdog renews all (see `Round::renew`).
     pub(crate) fn renew_some(&self, now: Moment) {
         let (some, has_more) = sample(self.registry.renewed(now));
         self.is_sampled.store(has_more, Ordering::SeqCst);
@@ -183,13 +179,13 @@ impl Core {
     }
 }
 
-/// The thread that releases cached holds, started for the first of them, and the locks that it checks.
+/// The thread that releases cached holds, and the locks that it checks. It starts with the first such hold.
 #[derive(Default)]
 pub(crate) struct CacheThread {
-    /// `None` inside: the thread could not be started, so nothing is cached.
+    /// The inner `None`: the thread could not be started, so the client caches nothing.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LocalLock>>>,
-    /// The ending threads that wait for the release of their cached holds.
+    /// Threads that are ending and wait until their cached holds are released.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
@@ -202,7 +198,7 @@ pub(crate) struct Ended {
 impl CacheThread {
     pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
         if !lock.is_watched.swap(true, Ordering::SeqCst) {
-            // The lock is listed before the thread is woken, which then reads the list.
+            // The lock is listed before the thread is woken, so the thread finds it.
             self.locks.lock().push(Arc::clone(lock));
         }
         service.run_by(moment);
@@ -227,25 +223,24 @@ pub(crate) struct Inbox {
     pub(crate) cleanups: Vec<Cleanup>,
 }
 
-/// A request of unknown outcome, to be undone or repeated until that is certain.
+/// A request of unknown outcome. The watchdog cleans up until the owner certainly holds nothing.
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request has no effect after this: what it may have set ends with its lease. If the store says
-    /// otherwise ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), it has to answer as well.
+    /// After this, everything that the request may have set has expired. In a store that
+    /// [`outlasts_leases`](crate::seam::capabilities::Capabilities) the clean-up must be answered as well.
     pub(crate) until: Moment,
-    /// Until this moment the owner may keep what it holds, even if the client ends sooner.
+    /// The first clean-up is not sent before this; until then the owner may keep its hold.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
-    /// The pause after the next failure. The first is short: what broke the request in doubt has often broken
-    /// this connection too, and others may wait for this clean-up.
+    /// The pause after the next failure. The first pause is short, because the connection that lost the
+    /// request has probably been replaced, and other owners may wait for this clean-up.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing; each time makes a late request less likely.
+    /// How often a clean-up found nothing. The more often, the less likely is a late request.
     pub(crate) tries: u32,
 }
 
-/// Counts the calls that may create something of this client's in the store, or have not yet removed it:
-/// calls that acquire and release, and releases that nobody waits for.
+/// Counts acquires and releases under way, also releases for which no thread waits. `shutdown` awaits them.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     under_way: AtomicUsize,
@@ -253,13 +248,13 @@ pub(crate) struct Calls {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A call is under way until this is dropped.
+/// One call under way, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Call(Arc<Calls>);
 
 impl Calls {
-    /// Counts a call. A thread that asks checks afterwards whether the client [ended](Self::is_closed); if
-    /// not, the end waits for this call. Pairs with `close`, which comes before `wait`.
+    /// Counts a call. The caller then checks whether the client [has ended](Self::is_closed); if not, the end
+    /// of the client waits for this call. Pairs with `close`, which comes before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         Call(Arc::clone(self))
@@ -273,12 +268,12 @@ impl Calls {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until no call is under way, until `until` by the system's clock at most; returns whether none
-    /// is. `poll_completions` reads answers that no thread waits for, and returns whether more are to come.
+    /// Waits until no call is under way; `false`: some still were at `until`, by the system's clock.
+    /// `poll_completions` reads answers for which no thread waits, and returns whether more are expected.
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // `closed` and the waker are set before the count is read; `Call`'s `Drop` does the reverse.
+        // `closed` and the waker are set, then the count is read; `Call`'s `Drop` does the reverse.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -304,11 +299,11 @@ impl Drop for Call {
 
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// A store that [`open`](Self::open) connects to before the first use. Until then [`Unopened`] stands for it.
+/// A store to which [`open`](Self::open) connects before its first use; until then it is [`Unopened`].
 pub(crate) struct StoreCell {
     store: std::sync::OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
-    /// Locked by the one thread that connects; has the last failure.
+    /// The last failure. Locked by the thread that connects.
     opening: Mutex<Option<Error>>,
     failures: AtomicU64,
     closed: AtomicBool,
@@ -324,7 +319,7 @@ impl StoreCell {
         StoreCell::new(std::sync::OnceLock::new(), Some(open))
     }
 
-    /// Connects, unless that is done. `timer` is attached to the store's sessions.
+    /// Connects, unless connected already, and attaches `timer` to the store's sessions.
     pub(crate) fn open(&self, timer: &ServiceWaker) -> Result<()> {
         match &self.later {
             Some(open) if self.store.get().is_none() => self.connect(open, timer),
@@ -339,7 +334,8 @@ impl StoreCell {
         if self.store.get().is_some() {
             return Ok(());
         }
-        // An earlier caller has just failed: all waiters get its error, not one failure after the other.
+        // While this thread waited for the mutex, another one failed to connect. Both return this error, so
+        // that callers do not try and fail one after the other.
         if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
             return Err(error.copy());
         }
@@ -349,21 +345,21 @@ impl StoreCell {
         })?;
         attach(&*store, timer);
         let store = self.store.get_or_init(|| store);
-        // The store is set before `closed` is read. Pairs with `close`.
+        // `close` may have run before the store was set. Pairs with `close`.
         if self.closed.load(Ordering::SeqCst) {
             store.close();
         }
         Ok(())
     }
 
-    /// Whether the store can keep a lock of this name, if that was not known when the lock value was made.
+    /// Checks the name, if the store was not connected when the lock value was made.
     pub(crate) fn check_late(&self, kind: Kind, name: &LockName) -> Result<()> {
         if self.later.is_some() { self.check_name(kind, name) } else { Ok(()) }
     }
 
-    /// Ends connections and threads, also of a store that another thread is just connecting to.
+    /// Closes the store, even if another thread is just connecting to it.
     pub(crate) fn close(&self) {
-        // This sets `closed`, then reads the store; `connect` sets the store, then reads `closed`. So at
+        // This sets `closed`, then reads the store. `connect` sets the store, then reads `closed`. So at
         // least one of the two closes the store.
         self.closed.store(true, Ordering::SeqCst);
         (**self).close();
@@ -387,15 +383,15 @@ impl Deref for StoreCell {
     }
 }
 
-/// Makes the store wake `timer` when holds may have ended with one of its sessions.
+/// Makes the store wake `timer` when a session of its holds has ended.
 pub(crate) fn attach(store: &dyn Store, timer: &ServiceWaker) {
     if let Some(sessions) = store.capabilities().sessions {
         sessions.attach(timer.clone());
     }
 }
 
-/// How many of each home's holds are renewed when a connection has ended: half of them the newest, which a
-/// server that lost its last writes lost first; the other half from all others.
+/// How many holds of each home node are renewed after a connection ended: half of them the newest, which a
+/// server that lost its last writes has lost first, and half from all others.
 const SAMPLE: usize = 32;
 
 fn sample(holds: Vec<Arc<Hold>>) -> (Vec<Arc<Hold>>, bool) {

@@ -1,8 +1,7 @@
-//! This client's entry in the directory: when it is written, and what it says.
+//! This client's entry in the directory: when the watchdog writes it, and what it contains.
 //!
-//! The entry costs holders nothing. The timer, which checks holds anyway, asks for the entry if something is
-//! held; a waiter asks for it before it sleeps. The watchdog then writes the entry, once each third of the
-//! lease at most.
+//! The entry costs acquires and releases nothing: only the timer, while anything is held, and waiters about
+//! to sleep ask for it. The watchdog then writes it, at most once in each third of the lease.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,29 +21,28 @@ use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// The number of entries that are read at a time: in a cluster each is a request.
+/// Maximum number of entries that one request reads. In a cluster each entry takes a request.
 const CLIENTS_TOGETHER: usize = 128;
 
-/// Maximum number of directory pages that one question reads; the answer says if there are more. On Redis the
-/// pages are of all keys, and this number takes the server some 50 ms in all; in between it serves others.
+/// Maximum number of pages of the directory that one question reads; the answer says if there are more. On
+/// Redis the pages go through all keys, so all of them together keep the server busy for about 50 ms.
 const MOST_PAGES: usize = 400;
 
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
     id: ClientId,
-    /// The constant part of the entry, without the locks in use and the time.
+    /// The constant part of the entry.
     identity: ClientInfo,
     lease: Duration,
     began: Moment,
-    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off.
+    /// When the entry is due, as `Moment::nanos`; the maximum if the client writes none.
     due: AtomicU64,
     refused: Refused,
     pub(crate) is_wanted: AtomicBool,
     is_written: AtomicBool,
 }
 
-/// The outcome of writing an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posting {
     Done,
@@ -68,7 +66,7 @@ impl Announcer {
         }
     }
 
-    /// Something is held or waited for. `true`: the caller must wake the watchdog, which does not know yet.
+    /// Called while something is held or waited for. `true`: the caller must wake the watchdog to write.
     pub(crate) fn want(&self, now: Moment) -> bool {
         now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
     }
@@ -81,7 +79,7 @@ impl Announcer {
         self.is_on() && !self.refused.stands(|| now)
     }
 
-    /// Remembers a refusal for a while: the server would log each refused try.
+    /// Remembers for a while that this client may not write, because the server would log each try.
     fn note(&self, answer: &Answer<()>, now: Moment) {
         let is_of_rights = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
@@ -95,8 +93,8 @@ impl Announcer {
         }
     }
 
-    /// Runs on the watchdog: writes the entry, first the waits that others may rely on, and waits for the
-    /// answer, so that entries are written one after the other.
+    /// Writes the entry, and waits for the answer, so that writes stay in order. The published waits come
+    /// first in the entry. Runs on the watchdog.
     pub(crate) fn write(
         &self,
         store: &dyn Store,
@@ -130,8 +128,8 @@ impl Announcer {
         }
     }
 
-    /// For each hold of another client under which this process works, writes which thread here has waited
-    /// longest. Such entries expire; a reader checks this client's own entry for the wait.
+    /// Writes an entry for each hold of another client under which this process works: which thread here has
+    /// waited longest. These entries expire; the wait itself is in this client's own entry.
     fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
@@ -144,8 +142,7 @@ impl Announcer {
         self.identity.using(Vec::new(), 0, now.since(self.began))
     }
 
-    /// Runs on the watchdog: removes an entry that is not wanted any more, in stores that do not expire
-    /// entries.
+    /// Runs on the watchdog: removes an entry that is not wanted any more, if the store does not expire it.
     pub(crate) fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -158,7 +155,7 @@ impl Announcer {
         }
     }
 
-    /// `due` is set before `is_wanted` is cleared: otherwise the entry would be wanted again at once.
+    /// `due` is set before `is_wanted` is cleared, so that no waiter sets `is_wanted` again at once.
     fn postpone(&self, now: Moment) {
         if self.is_on() {
             let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
@@ -180,8 +177,8 @@ impl Announcer {
         self.identity.using(uses, unlisted, now.since(self.began))
     }
 
-    /// Adds what is known of the holders and waiters in `seen`, by key; asks the directory for clients that
-    /// `known` lacks. Returns how many requests that took.
+    /// Adds hosts and threads to the holders and waiters in `seen`. Reads the directory for clients that are
+    /// not in `known`; returns the number of requests.
     pub(crate) fn locate(
         &self,
         seen: &mut [(String, Inspection)],
@@ -200,7 +197,7 @@ impl Announcer {
         let mut requests = 0;
         let directory = store.capabilities().directory;
         for together in asked.chunks(CLIENTS_TOGETHER) {
-            // Without the right to the directory, or without the store, owners stay ids.
+            // If the directory cannot be read, owners are shown by their ids.
             let Some(Ok(page)) = directory.map(|directory| directory.read(together, deadline)) else {
                 break;
             };
@@ -217,7 +214,7 @@ impl Announcer {
         requests
     }
 
-    /// Adds the waiters that clients' entries name, if the store does not know them; the longest wait first.
+    /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
     pub(crate) fn add_waiters(
         &self,
         (key, seen): (&str, &mut Inspection),
@@ -225,11 +222,11 @@ impl Announcer {
         (now, deadline): (Moment, Moment),
     ) {
         let capabilities = store.capabilities();
-        // A waiter subscribes, except for a token lock: without subscribers nobody waits.
+        // Waiters subscribe, except for token locks. So a lock without subscribers has no waiters.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
-        // A store with queues of its own shows all waiters.
+        // A store with queues of its own has shown all waiters.
         let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
-        // No client waits for a free lock: entries that say so are older than its release.
+        // A free lock has no waiters, and entries that name some are out of date.
         let is_free = match seen.kind {
             ObjectKind::Semaphore
             | ObjectKind::ExpirableSemaphore
@@ -242,7 +239,7 @@ impl Announcer {
         }
         let own = self.own(registry, now);
         let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
-        // The entry of a client with many threads does not name all of them.
+        // An entry names some waiters only, and says how many more there are.
         let more_of = |info: &ClientInfo| {
             let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
             its.map(|one| one.more_waiters).fold(0, u64::saturating_add)
@@ -255,7 +252,7 @@ impl Announcer {
                 seen.waiting_at_least = true;
                 break;
             }
-            // Without the right to the directory, or without the store, nobody is named.
+            // If the directory cannot be read, no further waiter is named.
             let Ok(page) = directory.clients(&place, deadline) else {
                 seen.waiting_at_least = pages > 0;
                 break;

@@ -1,4 +1,4 @@
-//! The end of a client: what it holds is released, its threads and connections end.
+//! The end of a client: it releases its holds, and ends its threads and connections.
 
 use crate::engine::acquire::call::RETRY_PAUSE;
 use crate::engine::{Engine, Stage};
@@ -9,15 +9,13 @@ use crate::park::Parker;
 use crate::seam::{Claim, Failure};
 use crate::time::{Clock, random_between};
 
-/// How often [`Engine::shutdown`] asks the store to release what the client holds, if the store refuses.
+/// How often [`Engine::shutdown`] tries to release the holds, if the store refuses.
 const LAST_TRIES: u32 = 5;
 
 impl Engine {
-    /// Releases what is held and ends the threads. Later calls wait for the first call's work, and repeat
-    /// what failed.
+    /// Releases all holds and ends the threads. Another call waits for the first, and repeats what failed.
     ///
-    /// Takes at most one command time-out for calls and watchdog work under way, one for the release, and one
-    /// for replies that nobody waits for.
+    /// Takes three command time-outs at most: for calls under way, the release, and missing answers.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() {
             return Ok(());
@@ -37,7 +35,7 @@ impl Engine {
         outcome
     }
 
-    /// Ends the client for its last owner. A lock whose release fails is not released again: its lease ends.
+    /// Ends the client with its last clone. A lock whose release fails is free when its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.stage.lock(), Stage::Failed(_)) {
             self.close_store();
@@ -57,8 +55,8 @@ impl Engine {
 
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
-        // A request already sent is answered within one time-out. Its call releases the grant, or leaves
-        // it to the registry or the watchdog: when no call is under way, all holds are known.
+        // A request that was sent is answered within one time-out. Its call then releases the grant, or
+        // leaves it to the registry or the watchdog, so all holds are known once no call is under way.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);
         claims.append(&mut self.end_holds());
@@ -78,7 +76,7 @@ impl Engine {
         (left, outcome)
     }
 
-    /// Notifies holders of the end, wakes waiters, and returns the claims that the store is to release.
+    /// Ends all holds, notifies their holders, wakes waiters, and returns the claims to be released.
     fn end_holds(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {
@@ -91,8 +89,8 @@ impl Engine {
         claims
     }
 
-    /// Releases these in the store, and repeats that a few times if the store refuses: waiters that leave at
-    /// the same moment may be in the way. Returns the claims that were not released, and the first failure.
+    /// Releases these in the store. Repeats refused requests a few times, because waiters that leave at the
+    /// same moment may be in the way. Returns the claims that were not released, and the first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         let deadline = self.one_command();
         let (mut left, mut outcome) = (Vec::new(), Ok(()));
@@ -104,7 +102,7 @@ impl Engine {
             for (answer, claim) in self.store.clean_up(&claims, deadline).into_iter().zip(&claims) {
                 match answer {
                     Ok(_) => {}
-                    // Past the deadline each try would be refused without being sent.
+                    // After the deadline the store refuses each request without sending it.
                     Err(Failure::Refused(error))
                         if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
                     {
@@ -120,7 +118,7 @@ impl Engine {
             }
             claims = refused;
             if !claims.is_empty() {
-                // By the system's clock: nobody may be left to move a manual one.
+                // Uses the system's clock, because no thread may be left to advance a manual one.
                 let later = Clock::System.after(random_between(RETRY_PAUSE));
                 Parker::new(&Clock::System).park(later, None);
             }

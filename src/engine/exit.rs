@@ -1,9 +1,9 @@
-//! The end of a thread that caches holds: they are released first, since the process may end with the thread.
+//! The end of a thread that caches holds, which are released first: the process may end with the thread.
 //!
-//! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not
-//! musl), as the end of a thread does, while all other threads go on. So the cache thread releases the holds.
-//! The ending thread asks for that and waits, for one command time-out at most: it sends nothing, runs no
-//! code of the program's, and takes no mutex under which such code runs.
+//! Like the end of a thread, `exit` of the C library runs the destructors of the calling thread's
+//! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread asks the
+//! cache thread to release the holds, and waits for one command time-out at most. A destructor must not run
+//! the program's callbacks, nor take a mutex under which they run.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -21,7 +21,7 @@ thread_local! {
 }
 
 struct End {
-    /// Whether the process ends with this thread.
+    /// Whether this is the main thread, with which the process ends.
     is_main: bool,
     thread: Cell<Option<u64>>,
 }
@@ -35,20 +35,20 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// The calling thread has a client: its `End` releases cached holds if the process ends with the thread.
+/// Called by a thread that makes a client, so that `End` exists on the main thread.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
 
-/// The calling thread, `thread`, is about to cache a hold; `false`: it is ending, and would not release it.
+/// Called by `thread` before it caches a hold. `false`: the thread is ending, and must not cache.
 pub(crate) fn note_cached(thread: u64) -> bool {
     END.try_with(|end| end.thread.set(Some(thread))).is_ok()
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        // On Windows the threads that send the releases are killed before destructors run. The model's
-        // threads share one system thread.
+        // Not possible on Windows, which kills the other threads before it runs destructors; nor in models,
+        // whose threads share one system thread.
         let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
         if !is_possible || !self.is_main && self.thread.get().is_none() {
             return;
@@ -56,7 +56,7 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // All requests are sent by now, so the waits overlap.
+        // The cache threads of all clients work at the same time, so one time limit serves all.
         let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
         let until = Clock::System.after(longest);
         for (core, releases) in ending {
@@ -69,13 +69,13 @@ impl Drop for End {
 }
 
 impl Core {
-    /// Makes the cache thread release what this thread, or any, caches; returns the calls that end then.
+    /// Makes the cache thread release what is cached for `thread`, or all; returns these releases.
     pub(crate) fn end_cached(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.cache_thread.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
-        releases.close(); // no call follows: the last one wakes the ending thread
+        releases.close(); // makes the last of these calls wake the ending thread
         self.cache_thread.ended.lock().push(Ended { thread, call: Arc::new(releases.begin()) });
-        // The request is pushed before `is_stopped` is read. Pairs with `CacheThread::stop`.
+        // The list is extended before `is_stopped` is read. Pairs with `CacheThread::stop`.
         if service.is_stopped() {
             self.cache_thread.ended.lock().clear();
         }

@@ -1,9 +1,9 @@
-//! The engine: everything that is the same for all stores. This file has one client's state, and the checks
-//! that every operation begins with.
+//! The engine: everything that is the same for all stores. This file has the state of one client, and the
+//! checks with which each operation begins.
 //!
 //! `acquire` and `release` are the two main paths. `hold` is one grant; `registry` has all holds and local
-//! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep
-//! holds alive and settle requests in doubt. `ending` is the end of a client.
+//! queues. `core` is what callers share with the client's threads: the `timer` and the `watchdog`, which
+//! renew holds and clean up after requests of unknown outcome. `ending` is the end of a client.
 
 pub(crate) mod acquire;
 pub(crate) mod batch;
@@ -50,12 +50,12 @@ use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::time::{Clock, Lease, Moment, checked_lease};
 
-/// The state that all clones of a client, its locks and its guards share. Its drop ends the client.
+/// The state that all clones of a client, its locks and its guards share. Dropping it ends the client.
 pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
-    /// Ends the sleep of threads that are not in the registry.
+    /// Wakes sleeping threads that wait in no local queue, when the client ends.
     pub(crate) ended: Interrupt,
-    /// Locked by the thread that ends the client; other threads that end the client wait here.
+    /// Locked by the thread that ends the client, so that other threads that end it wait.
     stage: Mutex<Stage>,
     pub(crate) counted: CountedClient,
 }
@@ -64,8 +64,7 @@ pub(crate) struct Engine {
 enum Stage {
     #[default]
     NotBegun,
-    /// An end that failed: the store did not release these, or a call was still under way. The connections
-    /// are open, for the next try.
+    /// The end failed: these claims were not released, or a call was under way. The connections stay open.
     Failed(Vec<Claim>),
     Over,
 }
@@ -104,8 +103,8 @@ impl Engine {
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
-    /// Refuses a request of an observer to this client within a call of the same thread: that call waits,
-    /// with the thread's number, holds and queue places perhaps half-way between two states.
+    /// Refuses calls that an observer makes to its own client on a thread that is within a call: that call's
+    /// number, holds and queue places may be between two states.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
             let words = "an observer called its client from within a call of the same thread: let another thread call it";
@@ -114,7 +113,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the client was shut down; for callers that have called [`usable`](Self::usable) and wait.
+    /// Fails if the client was shut down. For callers that called [`usable`](Self::usable) before they
+    /// waited.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -145,15 +145,16 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // One client id for all kinds without a wait queue: the halves of a read-write lock have one owner.
+        // If the server refuses the wait queue, locks that use it get another client id. Read-write locks
+        // keep theirs, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    /// The owner number for the next hold of a thread, or of an owner of its own (`unbound`): a new number,
-    /// if a request under the present one may still arrive.
+    /// The owner number for the next hold: the thread's, or `unbound` for an owner that is no thread. If a
+    /// request under the number may still arrive, replaces it by a new number.
     pub(crate) fn next_number(
         &self,
         capabilities: &Capabilities<'_>,
@@ -187,7 +188,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped: that could lock, wait, or write to the parent's connections.
+            // A forked child drops nothing that it inherited: a drop could write to the parent's connections.
             leak(&self.core);
             self.ended.leak();
             return;
@@ -206,8 +207,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// This many clients at a time are reported, once in a process: a program that makes a client for each
-/// request or each lock pays for each with threads and connections.
+/// With this many clients at a time, the process reports a warning, once: a program that makes a client for
+/// each request or lock pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);

@@ -1,11 +1,11 @@
-//! Everything above the stores, unchanged, under shuttle's schedules: waiting, the queue, hand-offs,
+//! Models of everything above the stores, under shuttle's schedules: waiting, the queue, hand-offs,
 //! registration, giving up, and the watchdog. Run by `./check model`.
 //!
-//! Time stands still unless a test moves it, and never moves as far as the safety poll: a thread whose
-//! wake-up is lost sleeps for good, and shuttle reports that.
+//! Time stands still unless a test moves it, and never reaches the next safety poll. So a thread whose
+//! wake-up is lost sleeps for good, and shuttle reports a deadlock.
 //!
-//! The file is long because of a store that loses requests and answers, and whose wake-ups come as Redis's
-//! do.
+//! The file is long because of the store `Far`, which loses requests and answers, and sends messages in
+//! Redis's way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Client {
         RedisLock::new(&self.engine, Kind::Mutex, NAME)
     }
 
-    /// Called with the lock: checks that no other thread is inside for a while.
+    /// Called with the lock. Checks for a while that no other thread has it.
     fn work(&self) {
         self.work_for(3);
     }
@@ -111,7 +111,7 @@ fn end(guard: Guard, waits_for_release: bool) -> Result<()> {
     if waits_for_release { guard.unlock() } else { Ok(drop(guard)) }
 }
 
-/// Requests may get lost.
+/// Fails unless the release succeeded, or its outcome is unknown because a request got lost.
 fn is_known_or_in_doubt(released: Result<()>) {
     assert!(released.as_ref().err().is_none_or(Error::outcome_unknown), "{released:?}");
 }
@@ -242,7 +242,7 @@ struct Exchange {
     /// Grants are answered as if another client stood in the wait queue, so that each may begin a time slice.
     has_queue: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
-    /// A client caches the hold, and no recall has come. Locked while the server acts.
+    /// Whether a client caches the hold and got no recall. Locked while the server acts.
     is_cached: Mutex<bool>,
     /// A recall may get lost although the subscription stands, as in a cluster.
     loses_recalls: bool,
@@ -279,7 +279,7 @@ impl Exchange {
         self.gives_way && subscribed.len() > 1
     }
 
-    /// Tells the clients that cache the hold that others want the lock; whether any client listens.
+    /// Sends a recall to the clients that cache the hold. Returns whether any client listens.
     fn recall(&self, key: &str) -> bool {
         let is_heard = self.subscribed.lock().iter().any(|(channel, _)| channel.channel() == key);
         if !(self.loses_recalls && toss()) {
@@ -369,7 +369,7 @@ struct Later(Answer<Handoff>);
 
 impl Pending for Later {
     fn wait(self: Box<Self>) -> Answer<Handoff> {
-        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // points
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // lets other threads run
         self.0
     }
 }
@@ -518,7 +518,7 @@ fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn
     }
 }
 
-/// Time stands still: moving it would wake all threads.
+/// Time stands still, because moving it would wake all threads.
 #[test]
 fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 1, false));
@@ -527,7 +527,7 @@ fn nobody_sleeps_through_a_release_of_another_process() {
     check(|| processes(2, 2, false));
 }
 
-/// Here time passes, for threads that let other processes go first.
+/// Time passes here, because threads pause to let other processes go first.
 #[test]
 fn yielding_to_other_processes_strands_no_waiter() {
     check(|| processes(2, 2, true));
@@ -553,7 +553,7 @@ fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
     readers.into_iter().for_each(|reading| reading.join().unwrap());
 }
 
-/// Here time passes as long as any thread waits, since time-outs make up for what was lost.
+/// Time passes here while any thread waits, because time-outs make up for lost messages.
 #[test]
 fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     check(|| {
@@ -572,8 +572,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
                         is_known_or_in_doubt(guard.unlock());
                     } else {
                         drop(guard);
-                        // The same thread asks at once, perhaps under the owner number whose hold is still
-                        // being handed off.
+                        // The same thread asks at once, perhaps under the number whose hold is still being
+                        // handed off.
                         if let Ok(true) = client.lock().try_lock() {
                             client.work_for(50);
                             drop(client.lock().unlock());
@@ -592,8 +592,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     });
 }
 
-/// A hand-off that never arrived leaves the lock with the old owner until a clean-up. Meanwhile no request
-/// may use the old owner's number: its grant would be cleaned up too.
+/// After a lost hand-off the old owner has the lock until a clean-up. Meanwhile no request may use its
+/// number: the clean-up would end that grant too.
 #[test]
 fn no_grant_uses_a_number_under_clean_up() {
     check(|| {
@@ -611,7 +611,7 @@ fn no_grant_uses_a_number_under_clean_up() {
         drop(guard);
         if client.lock().try_lock().unwrap() {
             client.work_for(100);
-            is_known_or_in_doubt(client.lock().unlock()); // else it was granted and taken away
+            is_known_or_in_doubt(client.lock().unlock()); // fails if a clean-up ended the grant
         }
         waiter.join().unwrap();
         is_over.store(true, Ordering::SeqCst);
@@ -621,7 +621,7 @@ fn no_grant_uses_a_number_under_clean_up() {
     });
 }
 
-/// Threads may do anything as their client ends: afterwards nothing of theirs is left.
+/// Whatever threads do while their client ends, nothing of theirs is left afterwards.
 #[test]
 fn the_end_of_a_client_leaves_nothing() {
     check(|| {
@@ -659,8 +659,8 @@ fn the_end_of_a_client_leaves_nothing() {
     });
 }
 
-/// The watchdog checks by a moment that it is given, whatever it is doing. Other holds come and go, so that
-/// the watchdog may just be checking for a hold that has ended.
+/// The watchdog checks by the moment that it was given, whatever it is doing. Other holds come and go, so
+/// that it may just be checking for an ended one.
 #[test]
 fn the_watchdog_checks_by_the_given_moment() {
     check(|| {
@@ -699,8 +699,8 @@ fn the_watchdog_checks_by_the_given_moment() {
     });
 }
 
-/// Locks that share a lease are renewed until the last is acquired. A renewal at that moment must not keep
-/// one for longer than that lease: the client's own lease is a hundred times as long.
+/// The locks of a group with a lease are renewed until the last one is acquired. A renewal at that moment
+/// must not extend any lock beyond that lease: the client's own lease is a hundred times as long.
 #[test]
 fn a_hold_with_a_lease_is_not_renewed() {
     check(|| {
@@ -717,7 +717,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
         }
         group.settle();
         time.join().unwrap();
-        drop(client.engine.stop()); // requests that the client began are done
+        drop(client.engine.stop()); // waits for requests of the client
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
         drop(group);
@@ -726,7 +726,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
     });
 }
 
-/// The next hold has a lease of its own, which a renewal for the hold before must not prolong.
+/// The next hold has a lease of its own, which a late renewal of the hold before it must not prolong.
 #[test]
 fn a_renewal_during_a_release_prolongs_no_later_hold() {
     check(|| {
@@ -737,13 +737,13 @@ fn a_renewal_during_a_release_prolongs_no_later_hold() {
         let clock = world.clock.clone();
         let time = spawn(move || clock.advance(client_lease() / 3));
         end(guard, toss()).unwrap();
-        // A grant does not count if its window has ended when the answer comes, so this tries again. A call
-        // that waits would pause before its next attempt, but time stands still here.
+        // A grant whose window has ended does not count, so this tries again. A call that waits would pause
+        // before its next attempt, but time stands still here.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }
         time.join().unwrap();
-        drop(client.engine.stop()); // requests that the client began are done
+        drop(client.engine.stop()); // waits for requests of the client
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
         client.engine.shutdown().unwrap();

@@ -1,4 +1,4 @@
-//! How often the engine asks: the numbers that its parts share, and the budget of requests that must be few.
+//! How often the engine sends requests: the numbers that its parts share, and a budget.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use crate::time::Moment;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The pause of a clean-up that found nothing: it doubles each time.
+/// The pause after a clean-up that found nothing, which doubles each time.
 pub(super) fn longer(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
 }
 
-/// A budget of time: each request takes up its share, in advance if need be.
+/// A budget of time that limits a rate of requests: each request spends some time, if need be in advance.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     spent_until: Option<Moment>,
 }
 
 impl Budget {
-    /// The time that is there at `now`, up to `ahead` in advance.
+    /// How much may be spent at `now`, up to `ahead` in advance.
     pub(super) fn left(&self, ahead: Duration, now: Moment) -> Duration {
         now.plus(ahead).since(self.spent_until.unwrap_or(now).max(now))
     }
@@ -27,7 +27,6 @@ impl Budget {
         self.spent_until = Some(self.spent_until.unwrap_or(now).max(now).plus(time));
     }
 
-    /// Spends `time` if that much is left.
     pub(super) fn take(&mut self, time: Duration, ahead: Duration, now: Moment) -> bool {
         let is_there = self.left(ahead, now) >= time;
         if is_there {
@@ -37,15 +36,15 @@ impl Budget {
     }
 }
 
-/// The share of a clean-up command, so that there are 25 a second; after a rest as many more at once, so never
-/// more than fifty a second. Claims that cannot share a command wait for their turn, or end with their lease.
+/// What a clean-up command spends: 25 are sent in a second, and up to 25 more at once after a time without
+/// any. Claims that cannot share a command wait, or end with their lease.
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 
-/// How often the answers of releases that nobody waits for are read, at least.
+/// How often the client reads the answers of releases for which no thread waits, at least.
 pub(crate) const POLL_COMPLETIONS_EVERY: Duration = Duration::from_millis(20);
 
-/// How often a hold is renewed: each third of its lease, as Redisson's watchdog does.
+/// Holds are renewed after each third of a lease, as by Redisson's watchdog.
 pub(crate) fn renewal_period(lease: Duration) -> Duration {
     lease / 3
 }
@@ -54,7 +53,7 @@ pub(crate) fn renewal_slack(lease: Duration) -> Duration {
     lease / 30
 }
 
-/// A renewed hold with less than this left is at risk: a renewal is overdue.
+/// With less than this left of its lease, a renewed hold is "at risk", because its renewal is late.
 pub(crate) fn at_risk(lease: Duration) -> Duration {
     lease / 2
 }

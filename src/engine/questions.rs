@@ -1,4 +1,4 @@
-//! Questions to a client: holders, counts, figures, records of runs; and an administrator's requests.
+//! Requests that neither acquire nor release: holders, counts, figures, records of runs, and forced releases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,12 +19,11 @@ use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::Moment;
 
 impl Engine {
-    /// Asks about, or changes, a count. A failed request is repeated for as long as the client's retry
-    /// budget: under one claim a change is made once.
+    /// Asks about, or changes, a count. Repeats a failed request; the store makes each change once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
-        // Gives up well before the store forgets the id of the first request.
+        // Stops before the store forgets the first request, which could then be carried out twice.
         let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
         let ask = || {
             let answer = self.store.count(claim, what, self.one_command());
@@ -33,7 +32,7 @@ impl Engine {
         let repeated = self.repeat(give_up, ask, |_| self.usable(action).is_ok());
         let (count, in_doubt) = repeated.map_err(|error| error.during(action).on(claim.name.given()))?;
         if in_doubt && count == Some(0) && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) {
-            return Ok(Some(1)); // an earlier request gave them back
+            return Ok(Some(1)); // an unanswered request released them
         }
         if !in_doubt && what.is_remembered() {
             drop(self.store.count(claim, &Counting::Forget, self.one_command()));
@@ -41,8 +40,8 @@ impl Engine {
         Ok(count)
     }
 
-    /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
-    /// that the server does not know is lost by this.
+    /// The state of a lock in the store, with the hold count of the calling thread and task. If the store
+    /// does not know a live hold of this client, the hold is lost.
     pub(crate) fn inspect(
         &self,
         action: &'static str,
@@ -65,8 +64,7 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // A lock that this client is releasing is not held, whatever the store last heard. A hold that
-            // is not this task's belongs to another owner, or its release has not arrived yet.
+            // The count is zero if the hold is being released, or is another task's.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
             snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
@@ -74,7 +72,7 @@ impl Engine {
         Ok(snapshot)
     }
 
-    /// The hold of the calling thread, live or lost, if its task acquired it.
+    /// The hold of the calling thread and task, even if lost.
     pub(crate) fn own_hold(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         let hold = local.of_thread(ThreadMarker::current().id());
         hold.filter(|hold| hold.holder.is_this_task())
@@ -92,7 +90,7 @@ impl Engine {
         Ok(seen)
     }
 
-    /// Adds what the directory knows of holders and waiters; returns how many requests that took.
+    /// Adds hosts and threads of holders and waiters, from the directory; returns the number of requests.
     pub(crate) fn locate(
         &self,
         seen: &mut [(String, Inspection)],
@@ -134,7 +132,7 @@ impl Engine {
         let local = self.registry.found(kind, name);
         local.iter().for_each(|local| self.release_cached(local));
         let holds = local.map(|local| local.holds()).unwrap_or_default();
-        // Never repeated: a late second request could free a lock that another owner acquired in between.
+        // Not repeated: a late second request could free the next owner's lock.
         let answer = self.store.force(kind, name, self.one_command());
         if let Ok(true) = answer {
             holds.iter().for_each(|hold| self.lose(hold, LossReason::Gone));
@@ -162,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// Records how a run ended. The run still has the job's lock, so no other client writes.
+    /// Records how a run ended. The run still has the job's lock, so no other client writes the record.
     pub(crate) fn record_run(&self, name: &LockName, owner: Owner, code: u8, took: Duration) -> Result<()> {
         const ACTION: &str = "record_run";
         let succeeded = if code == 0 {
@@ -194,8 +192,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// A job has a record on each store that can keep the job from running again (`can_expire_in`). On other
-    /// stores an entry ends with its client.
+    /// The directory, for records of jobs. Only stores that `can_expire_in` support them: others cannot
+    /// prevent a second run, and remove entries when their client ends.
     fn records(&self, action: &'static str) -> Result<&dyn Directory> {
         self.usable(action)?;
         let capabilities = self.store.capabilities();

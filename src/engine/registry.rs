@@ -1,6 +1,5 @@
-//! All that a client has by lock: its holds, and its waiters.
+//! All local locks of a client, with their holds and waiters.
 //!
-//! The watchdog renews the holds that are here, and no others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -15,27 +14,26 @@ use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// Order of mutexes: a local lock's, the timer table's, `remembered`. Only [`stuck`](Registry::stuck) locks
-/// two local locks at once.
+/// Mutexes are locked in this order: a local lock's, the timer table's, `remembered`. Only
+/// [`stuck`](Registry::stuck) locks two local locks at once.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Expired holds that their threads may still ask for.
+    /// Expired holds, which their threads may still try to release.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered without any value: contended by other clients, or cached here.
-    /// Each comes with the moment when it may be forgotten, the earliest first.
+    /// Locks that are remembered, and until when, the earliest first.
     remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
 
-/// Maximum number of expired holds that are remembered, so that `unlock` can say why it fails.
+/// Maximum number of expired holds that are remembered, so that `unlock` can explain why it fails.
 const LAPSED: usize = 1024;
 
 impl Registry {
     pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
         let key = LockKey::new(kind, name);
         if is_forked() {
-            return LocalLock::new(key, &Arc::default()); // all requests about it are refused
+            return LocalLock::new(key, &Arc::default()); // each request will be refused
         }
         let mut locks = self.locks.by_key.lock();
         if let Some(local) = locks.get(&key).and_then(Weak::upgrade) {
@@ -46,7 +44,7 @@ impl Registry {
         local
     }
 
-    /// `None`: no value or hold here has a local lock.
+    /// The local lock, if any lock value or hold uses it.
     pub(crate) fn found(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<LocalLock>> {
         self.locks.by_key.lock().get(&LockKey::new(kind, name))?.upgrade()
     }
@@ -55,7 +53,7 @@ impl Registry {
         self.found(kind, name)?.of_thread(thread)
     }
 
-    /// Returns a copy: whoever makes a lock value waits for the mutex.
+    /// Returns a copy, because a thread that makes a lock value needs the mutex.
     pub(super) fn all(&self) -> Vec<Arc<LocalLock>> {
         self.locks.by_key.lock().values().filter_map(Weak::upgrade).collect()
     }
@@ -67,7 +65,7 @@ impl Registry {
         }
     }
 
-    /// Keeps the local lock for a while, since a program may make a value for each use.
+    /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         let until = now.plus(REMEMBERED);
         if local.remember(until) {
@@ -75,7 +73,7 @@ impl Registry {
         }
     }
 
-    /// Forgets locks that need not be remembered any more.
+    /// Forgets locks whose time has passed.
     pub(crate) fn tidy(&self, now: Moment) {
         let mut remembered = self.remembered.lock();
         let due = remembered.partition_point(|(until, _)| *until <= now);
@@ -92,14 +90,14 @@ impl Registry {
         self.locks.timer_table.lock().take_due(by, most)
     }
 
-    /// When the timer checks the first lock that is held. Takes locks without holds out of the timer table.
-    pub(crate) fn first_look(&self) -> Moment {
+    /// When the timer's next check is due. Removes locks without holds from the timer table.
+    pub(crate) fn first_check(&self) -> Moment {
         loop {
             let first = self.locks.timer_table.lock().first();
             let Some((at, local)) = first else { return Moment::NEVER };
             match local.upgrade() {
                 Some(local) if !local.state().holds.is_empty() => return at,
-                Some(local) => local.look_in_time(),
+                Some(local) => local.plan_check(),
                 None => self.locks.timer_table.lock().remove(local.as_ptr(), Some(at)), // it is being dropped
             }
         }
@@ -130,12 +128,12 @@ impl Registry {
         }
     }
 
-    /// Notifies the head of the queue that the lock may be free.
+    /// Removes a hold, and wakes the heads of the queue.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         self.remove_ended(hold, None);
     }
 
-    /// As `remove`. `released`: the hold ended by a release in the store; whom it notified, and when.
+    /// As `remove`. `released`: the store freed the lock; the clients that it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial, released);
@@ -151,13 +149,13 @@ impl Registry {
         self.found(kind, name).iter().for_each(|local| local.state().queue.nudge());
     }
 
-    /// At most `most` holds and waits, and how many locks have more. Takes one lock's mutex at a time.
+    /// Returns at most `most` holds and waits, and the number of locks left out. Takes one mutex at a time.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for local in self.all() {
             let state = local.state();
             if state.holds.is_empty() && state.queue.is_empty() {
-                continue; // a value that nobody uses
+                continue; // an unused lock value
             }
             let room = most.saturating_sub(uses.len());
             if room == 0 {

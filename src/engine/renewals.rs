@@ -1,8 +1,8 @@
-//! The renewals that go out next, and the time limits for their answers.
+//! Which renewals are sent next, and how long the watchdog waits for their answers.
 //!
-//! The most urgent renewals go first, some hundred at a time, each batch with a limit of its own: a home that
-//! cannot be reached, or a hold that has ended, costs the others nothing. A home that does not answer gets
-//! some of its renewals now and then; once it answers, all.
+//! The most urgent renewals are sent first, some hundreds in a batch, each batch with a time limit. So a home
+//! node that cannot be reached, or a hold that has ended, does not delay others. A home node that does not
+//! answer gets only a few renewals now and then, until it answers.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use crate::engine::hold::{Hold, Standing};
 use crate::shrink::Shrink;
 use crate::time::Moment;
 
-/// The renewals that go out at a time: what a server answers within a few milliseconds.
+/// Maximum number of renewals in a batch; a server answers them within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// The shortest time limit for an answer. The limit is four times what the last answer took, if that is more.
+/// Shortest time limit for an answer. The limit is four times the last answer's time, if that is more.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
-/// The beginnings of tries that fail are at least this far apart, so that there are less than five a second.
+/// Shortest time from the beginning of a failing try to the next one: less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// The number of tries at that distance: mostly a server is back soon, and losses are to be reported soon.
+/// How many tries have this shortest distance: most outages are short, and losses must be reported soon.
 const QUICK_TRIES: u32 = 12;
-/// The pause after the first failure, which may be that of a connection alone: another is tried soon.
+/// The pause after the first failure. Perhaps only one connection is broken, so the next try is soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -117,8 +117,8 @@ impl Due {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)
     }
 
-    /// The batch that goes out now, or the time of the next. Each renewal comes back by
-    /// [`put_back`](Self::put_back), or is done.
+    /// Returns the batch to send now, or the time of the next one. The caller returns each renewal by
+    /// [`put_back`](Self::put_back), unless it is done.
     pub(crate) fn next(&mut self, now: Moment) -> Result<Batch, Moment> {
         if !self.is_sorted {
             self.items.sort_by_cached_key(|item| item.hold.until());
@@ -135,8 +135,7 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // One of several servers may be gone, and all of the most urgent holds may be on it. So some of
-            // the other holds go along, spread over all of them.
+            // The most urgent holds may all be on one dead server, so half of the batch are others.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
@@ -150,12 +149,12 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // A try gets a part of the time that is left, and less after a failure, so that a failed try leaves
-        // time for others: a new try may find a way that the old one does not see.
+        // A try gets a part of the time that is left, so that a failed one leaves time for others: a new try
+        // may use another connection. After a failure the part is smaller.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
-            Duration::ZERO // else each gone part of a home would delay the other parts
+            Duration::ZERO // so that a part of a home node that is down does not delay the others
         } else {
             left / 2
         };
@@ -193,7 +192,7 @@ impl Due {
 }
 
 impl Item {
-    /// Whether a failure is reported now: the first, and then less and less often.
+    /// Whether to report this failure: the first is reported, later ones less and less often.
     pub(crate) fn is_reported(&mut self, now: Moment) -> bool {
         let is_reported = now >= self.report_at;
         if is_reported {
@@ -241,7 +240,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Sends the batch at `now`; if anything fails, it takes its whole limit. Returns when it is over.
+    /// Sends the batch at `now`. If any renewal fails, the batch takes its whole time limit. Returns when it
+    /// ends.
     fn send(due: &mut Due, mut batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
         let mut failed = false;
         for item in std::mem::take(&mut batch.items) {
@@ -282,7 +282,7 @@ mod tests {
     fn an_absent_server_is_asked_rarely() {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
-        // One hold ends each 5 ms, from 20 s after `begun` on.
+        // One hold expires every 5 ms, from 20 s after `begun` on.
         due.add((0..2_000).map(|n| hold(0, start.plus(millis(n * 5)))).collect());
         let (begun, back) = (start.plus(millis(10_000)), start.plus(millis(33_000)));
         let (mut now, mut tries) = (begun, Vec::new());
@@ -302,7 +302,8 @@ mod tests {
             let within_a_second = tries[n..].iter().take_while(|other| other.since(*at) < millis(1_000));
             assert!(within_a_second.count() <= 5);
         }
-        // The renewal under way at the server's return was in vain; it took no longer than this.
+        // The batch that was under way when the server came back may have failed; it took no longer than
+        // this.
         assert!(now.since(back) <= millis(320), "{:?}", now.since(back));
         due.let_go(now);
         let mut left = 0;
@@ -333,10 +334,10 @@ mod tests {
     #[test]
     fn a_lost_hold_does_not_stop_other_renewals() {
         let start = ManualClock::new().now();
-        // Two homes, as in a ring, or one home, as in a cluster of which one member is gone.
+        // Two home nodes, as in a ring, or one, as in a cluster in which one member is down.
         for homes in [2, 1] {
             let mut due = Due::new(LEASE, TIMEOUT);
-            // The server of the more urgent half is away.
+            // The server of the more urgent half is down.
             let is_gone = |hold: &Hold| hold.since() < start.plus(millis(1_000));
             let holds = (0..2_000).map(|n| hold(u32::from(n >= 1_000) % homes, start.plus(millis(n))));
             due.add(holds.collect());
@@ -350,7 +351,7 @@ mod tests {
                     Err(again) => now = again,
                 }
             }
-            // With more than a third of the lease left.
+            // By then a third of the lease is left.
             assert!(now <= start.plus(LEASE * 2 / 3), "{:?}", now.since(start));
         }
     }

@@ -1,4 +1,4 @@
-//! The stand-in for a client's store until the client connects.
+//! What takes the place of a client's store until the client connects.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
@@ -9,7 +9,7 @@ use crate::seam::{Answer, Attempt, Capabilities, Claim, Failure, Kind, Release, 
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// A store without a connection: it has nothing, and grants nothing.
+/// A store without a connection, which refuses all requests.
 pub(super) struct Unopened;
 
 fn unopened<T>() -> Answer<T> {

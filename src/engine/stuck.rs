@@ -1,5 +1,5 @@
-//! The threads of this client that have waited for a while and hold something, as of one moment: from the
-//! registry, for the client's entry.
+//! This client's part in possible deadlocks: its threads that hold something and have waited for a while, and
+//! their holds. The client's directory entry shows them.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::seam::Family;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Moment, millis};
 
-/// A wait of a thread that holds something, and its form in the client's entry.
+/// A wait of a thread that holds something. `shown` is its form in the client's entry.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnWait {
     pub(crate) wait: Wait,
@@ -25,7 +25,7 @@ pub(crate) struct OwnWait {
     pub(crate) known: Arc<KnownWait>,
 }
 
-/// A hold that such a thread has or waits for.
+/// A hold of such a thread, or one that it waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
     pub(crate) family: Family,
@@ -36,9 +36,9 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients under which this process works: waits of all its threads delay their end.
+    /// The holds of other clients under which this process works, which its waits delay.
     pub(crate) under: Vec<Owner>,
-    /// When the next wait will have lasted for long enough.
+    /// When the next wait will have lasted long enough.
     pub(crate) next: Option<Moment>,
 }
 
@@ -55,8 +55,8 @@ impl Stuck {
         ClientInfo { uses, ..here.clone() }
     }
 
-    /// The part that fits into an entry: the oldest waits, each before its thread's holds. Without its
-    /// thread's holds a wait is of no use to others.
+    /// The part that fits into an entry: the oldest waits, each before the holds of its thread. A wait is
+    /// left out if the holds do not fit, because a search needs both.
     pub(crate) fn named(&self) -> Named {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
         waits.sort_unstable_by_key(|wait| Reverse(wait.shown.lasted));
@@ -103,17 +103,17 @@ impl OwnWait {
     }
 }
 
-/// The waits and holds that an entry names, for others to rely on.
+/// The published waits and holds of an entry.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     pub(crate) uses: Vec<LockUse>,
     pub(crate) ids: Vec<u64>,
 }
 
-/// The waits that the client's entry may show, as waiting threads see them.
+/// What waiting threads and the watchdog share about the waits to be published.
 pub(crate) struct PublishedWaits {
     pub(crate) after: Duration,
-    /// When there is something to check, as `Moment::nanos`: the maximum while there is nothing.
+    /// When the watchdog checks waits next, as `Moment::nanos`; the maximum if there are none.
     pub(crate) due: AtomicU64,
 }
 
@@ -122,11 +122,10 @@ impl PublishedWaits {
         PublishedWaits { after, due: AtomicU64::new(u64::MAX) }
     }
 
-    /// A wait that began at `since` is about to sleep. `Some`: the watchdog must check by this moment, which
-    /// it does not know.
+    /// A wait that began at `since` is about to sleep. `Some`: the watchdog must be told to check by then.
     ///
-    /// The waiter was noted in its queue before. Pairs with `Finder::round`, which opens `due` before it
-    /// reads the queues and sets it afterwards.
+    /// The waiter is in its queue by now. Pairs with `Finder::round`, which resets `due` and reads the
+    /// queues.
     pub(crate) fn note_wait(&self, since: Moment) -> Option<Moment> {
         let ripe = since.plus(self.after);
         let is_news = ripe.nanos() < self.due.load(Ordering::SeqCst);
@@ -136,21 +135,20 @@ impl PublishedWaits {
         })
     }
 
-    /// A wait that the entry may show is over, and has left its queue. `true`: wake the watchdog, which
-    /// writes the entry. The caller does not wait for that: see `Finder::search`.
+    /// A published wait has ended and left its queue. `true`: the caller must wake the watchdog, which writes
+    /// the entry. The caller does not wait for the write: see `Finder::search`.
     pub(crate) fn note_end(&self) -> bool {
         self.due.swap(0, Ordering::SeqCst) != 0
     }
 }
 
 impl Registry {
-    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile (of
-    /// all threads in a process that works `under` holds of others), and the holds that these threads have or
-    /// wait for. Publishes each of these waits. The result is as of one moment, except for locks that no
-    /// thread had or wanted when they were read.
+    /// Returns the waits that have lasted for `least`, of threads that hold something, and the holds that
+    /// these threads have or wait for. Publishes the waits. If the process works `under` holds of other
+    /// clients, the waits of all threads count. Apart from locks without holds and waiters, the result is of
+    /// one moment.
     ///
-    /// Reads all locks, and all holds if any wait is that old: called once a second at most while nothing is
-    /// stuck.
+    /// Reads all local locks, so it is called at most once a second while no thread is stuck.
     pub(crate) fn stuck(
         &self,
         client: ClientId,
@@ -170,7 +168,7 @@ impl Registry {
         for (key, local) in &entries {
             for ticket in local.queue.iter() {
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
-                // A hold is entered before its waiter leaves the queue: such a waiter does not wait any more.
+                // A hold is entered before its waiter leaves the queue, so this one may be granted.
                 let is_granted = |state: &State| {
                     let hold = &state.hold;
                     let is_own =
@@ -249,7 +247,7 @@ mod tests {
         OwnHold { family: Family::Lock, shown }
     }
 
-    /// Waits of that many threads, the first of which is the oldest, with `each` locks.
+    /// Waits of that many threads, the first of which has waited longest, each with `each` holds.
     fn stuck(threads: u64, each: usize) -> Stuck {
         let holds = (1..=threads).flat_map(|id| (0..each).map(move |at| hold(id, format!("held:{id}:{at}"))));
         Stuck {

@@ -38,7 +38,7 @@ use crate::tests::scripted::{
 use crate::tests::{claim, name as named};
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
-/// A client's engine, which shuts down on drop; without an error, unless it `ends_badly`.
+/// A client's engine, which the test shuts down on drop. The shutdown must succeed, unless it `ends_badly`.
 struct Running {
     engine: Arc<Engine>,
     ends_badly: AtomicBool,
@@ -60,7 +60,7 @@ impl Running {
         Running { engine, ends_badly: AtomicBool::new(false) }
     }
 
-    /// What the test left in the store cannot be released.
+    /// Lets the shutdown fail, because the test leaves holds that the store does not release.
     fn ends_badly(&self) {
         self.ends_badly.store(true, Ordering::SeqCst);
     }
@@ -81,7 +81,7 @@ impl Drop for Running {
     }
 }
 
-/// A client of this store, with a clock that stands still.
+/// A client of this store, with a manual clock.
 fn standing(store: Scripted) -> (Arc<Scripted>, ManualClock, Running, Arc<LockName>) {
     standing_with(Options::default(), store)
 }
@@ -98,7 +98,7 @@ fn running(store: Scripted) -> (Arc<Scripted>, Running, Arc<LockName>) {
     (store, engine, named("a"))
 }
 
-/// A client of the memory store, with the store's clock, which stands still.
+/// A client of the memory store, with a manual clock that both use.
 fn on_memory() -> (ManualClock, Running) {
     let clock = ManualClock::new();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::with_clock(clock.clone()).open());
@@ -106,7 +106,7 @@ fn on_memory() -> (ManualClock, Running) {
     (clock, engine)
 }
 
-/// A hook that reports that it runs, and goes on when allowed to; with the channels for both.
+/// A hook that sends a message and waits for one; with the channels for both.
 fn gate() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
     let ((begun, has_begun), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
     let hook = move || {
@@ -154,7 +154,7 @@ fn lock_with(engine: &Engine, name: &Arc<LockName>, config: LockConfig) -> Grant
     engine.acquire(&AcquireCall { config, by_thread: true, ..call }).unwrap().unwrap()
 }
 
-/// As [`acquire`], until the interrupt.
+/// As [`acquire`], but waits until `interrupt`.
 fn wait(engine: &Engine, name: &Arc<LockName>, interrupt: &Interrupt) -> Result<Option<Granted>> {
     let local = engine.registry.local(Kind::Mutex, name);
     let call = AcquireCall::new("lock", Kind::Mutex, (name, &local), FOREVER);
@@ -175,7 +175,7 @@ fn unlock(engine: &Engine, name: &Arc<LockName>) -> Result<()> {
     engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.local(Kind::Mutex, name))
 }
 
-/// Waits for an effect of another thread.
+/// Waits until another thread has made `cond` true.
 #[track_caller]
 fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     let deadline = Clock::System.after(Duration::from_secs(10));
@@ -185,7 +185,7 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     }
 }
 
-/// The result of a call on another thread; runs `meanwhile` each millisecond until it is there.
+/// The result of a call on another thread. Runs `meanwhile` each millisecond until the call returns.
 fn while_called<T: Send>(call: impl FnOnce() -> T + Send, meanwhile: impl Fn()) -> T {
     let (told, is_told) = bounded(1);
     thread::scope(|scope| {
@@ -199,14 +199,14 @@ fn while_called<T: Send>(call: impl FnOnce() -> T + Send, meanwhile: impl Fn()) 
     })
 }
 
-/// Whether the first waiter in the local queue sleeps, and so may be handed the lock.
+/// Whether the first waiter in the local queue sleeps, so that it can be handed the lock.
 fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
     let local = engine.registry.found(Kind::Mutex, name);
     local.is_some_and(|local| local.state().queue.iter().next().is_some_and(|head| head.is_asleep))
 }
 
-/// Makes another thread wait for a held lock; runs `release` once that thread sleeps. Returns whether it had
-/// the lock and released it, unless it panicked.
+/// Makes another thread wait for a held lock, and calls `release_it` once that thread sleeps. Returns whether
+/// that thread acquired and released the lock, or its panic.
 fn while_another_waits(
     engine: &Engine,
     name: &Arc<LockName>,
@@ -224,7 +224,7 @@ fn while_another_waits(
     })
 }
 
-/// A guard was dropped, and the thread that the lock was handed to is reading that the hand-off was refused.
+/// A guard was dropped, and the hand-off to a waiter was refused; the waiter is just reading that answer.
 struct FailingHandoff {
     store: Arc<Scripted>,
     engine: Running,
@@ -232,7 +232,7 @@ struct FailingHandoff {
     go_on: Sender<()>,
 }
 
-/// Ends the threads of a failed test, which would wait for each other for ever.
+/// Lets the threads of a failed test end, which would otherwise wait for each other for ever.
 struct Ends<'a>(&'a FailingHandoff);
 
 impl Drop for Ends<'_> {
@@ -244,8 +244,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `meanwhile` while the next owner reads the refusal on a thread of its own; then that thread acquires
-/// the lock too. The lock is released the plain way all the same, and nothing is left to the watchdog.
+/// Runs `meanwhile` while a waiter on another thread reads that the hand-off to it was refused. Then that
+/// waiter acquires the lock too. The lock must be released by a plain request, without the watchdog.
 fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
     let (reads, reading, go_on) = gate();
     let (store, engine, name) = running(notifying());
@@ -273,8 +273,8 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
 #[test]
 fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
     while_a_hand_off_fails(|failing| {
-        // The store still has the lock under this thread's number: it would grant the attempt, and the
-        // release that follows the failed hand-off would then free the lock.
+        // The store still has the lock under this thread's number, so it would grant an attempt. The release
+        // that follows the failed hand-off would then free the lock.
         let attempts = failing.store.attempts.count();
         let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
         let attempts_since = failing.store.attempts.count() - attempts;
@@ -313,8 +313,7 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner().to_string(), store.holder());
-        // In either order the waiter is granted the lock. Released before the assertions, since all threads
-        // wait.
+        // The waiter gets the lock in either order. Released before the assertions, because all threads wait.
         let ended = release(engine, &again);
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");
@@ -336,7 +335,7 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
         let adding = scope.spawn(|| engine.count("add_permits", &claim, &Counting::Add(1)).unwrap_err());
         let mut seen = 0;
         loop {
-            // A pause is a tenth of a second at most, so one step of the clock ends it.
+            // A pause takes at most 0.1 s, so one step of the clock ends it.
             comes_about("a request", || store.counts.count() != seen || adding.is_finished());
             if adding.is_finished() {
                 break;
@@ -347,7 +346,8 @@ fn an_unanswered_change_is_repeated_within_the_stores_memory() {
                 clock.advance(Duration::from_millis(100));
                 steps += 1;
                 if steps > 2 {
-                    // The thread is descheduled; without this sleep the clock would run far ahead of it.
+                    // The system does not run the thread. Without this sleep the clock would run far ahead of
+                    // it.
                     Waker::default().sleep(Some(Duration::from_millis(1)));
                 }
                 thread::yield_now();
@@ -412,7 +412,7 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     engine.ends_badly();
 }
 
-/// A second time-out would exceed the caller's time.
+/// The place is left in time: a second command time-out would exceed the caller's limit.
 #[test]
 fn a_queue_place_is_always_left() {
     let wait = Duration::from_millis(20);
@@ -447,7 +447,7 @@ fn a_grant_during_a_shutdown_is_released() {
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
         ending.join().unwrap().unwrap();
     });
-    // A closed store answers no release.
+    // The release came before the store was closed, which refuses all requests afterwards.
     assert!(store.is_free());
     assert!(engine.registry.holds().is_empty());
 }
@@ -463,7 +463,7 @@ fn a_blocked_shutdown_fails_in_time() {
     thread::scope(|scope| {
         let trying = scope.spawn(|| acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(drop));
         has_begun.recv().unwrap();
-        // The store takes longer than its deadline.
+        // The attempt takes longer than its deadline.
         assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
         go_on.send(()).unwrap();
         assert_eq!(trying.join().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
@@ -506,7 +506,7 @@ fn a_loss_callback_is_dropped_on_its_thread() {
     assert_eq!(thread.as_deref(), Some("leasehold-calls"));
 }
 
-/// Holds of one thread that it never releases.
+/// One thread makes 5,000 holds, which expire because it never releases them.
 #[test]
 fn only_the_last_expired_holds_are_remembered() {
     let (clock, engine) = on_memory();

@@ -1,5 +1,5 @@
-//! The one thread per client that notices ends of windows and threads, and hands renewals that are due to the
-//! watchdog. The thread waits for no I/O and runs no code of the program's, so nothing delays it.
+//! The timer: one thread for each client, which notices ended windows and ended threads, and passes renewals
+//! that are due to the watchdog. It does no I/O and runs none of the program's code, so nothing delays it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use crate::time::{Clock, Moment};
 struct Timer {
     core: Arc<Core>,
     next_hung_up: Moment,
-    /// Until this moment connections are checked, even if nothing is held.
+    /// Until when connections are checked, even if nothing is held.
     held_until: Moment,
 }
 
-/// Maximum number of locks that are taken from the table at a time, under its mutex.
+/// Maximum number of locks taken from the timer table at a time.
 const AT_A_TIME: usize = 256;
 
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: it reports an end this late at most.
+/// A sleeping thread does not notice that the machine was suspended, so the timer sleeps this long at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// Connections are checked for this time after a hold, so that locks that come and go wake the thread once.
+/// Connections are checked for this long after the last hold, so that short holds rarely wake the timer.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// The least time between two rounds of renewals for ended connections: a server may end each new one.
+/// Shortest time between renewals after ended connections, because a server may end each new one.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
@@ -47,15 +47,15 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles all that is due, checks connections, and returns when to continue. The check for `woken_for`
-    /// stays even if its hold has ended: otherwise each short hold would wake the thread anew.
+    /// Handles everything that is due, checks connections, and returns when to continue. A check for
+    /// `woken_for` stays planned if its hold has ended, so that short holds rarely wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.check_holds(self.core.registry.bound(), self.core.clock.now());
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
-        if self.core.registry.first_look() != Moment::NEVER || woken_for != Moment::NEVER {
+        if self.core.registry.first_check() != Moment::NEVER || woken_for != Moment::NEVER {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
@@ -63,7 +63,7 @@ impl Timer {
             self.core.announce(now);
             next.min(self.next_hung_up)
         } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // The next hold wakes this thread, which then checks connections and requests the client's entry.
+            // Nothing is held: the next hold wakes this thread.
             Moment::NEVER
         } else {
             next
@@ -78,26 +78,26 @@ impl Timer {
                 break;
             }
             if self.check_locks(&due, now, Duration::ZERO) {
-                // Renewals that fall due soon are sent along, so that many holds make few rounds.
+                // Renewals that are due soon join these, so that many holds need few rounds.
                 let slack = renewal_slack(self.core.options.lease);
                 let soon = self.core.registry.take_due(now.plus(slack), AT_A_TIME);
                 self.check_locks(&soon, now, slack);
             }
         }
         let now = self.core.clock.now();
-        let first = self.core.registry.first_look();
+        let first = self.core.registry.first_check();
         let longest = match self.core.clock {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
             }
-            // No hold made meanwhile is due for a renewal earlier.
+            // A hold that begins meanwhile is not due for a renewal earlier than this.
             Clock::System | Clock::Manual(_) => renewal_period(self.core.options.lease),
         };
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Renews some holds at once if a connection has ended; returns when to check next.
+    /// Renews a sample of the holds if a connection has ended; returns when to check next.
     fn check_connections(&self, due: Moment) -> Moment {
         let now = self.core.clock.now();
         if now < due {
@@ -113,15 +113,15 @@ impl Timer {
         }
     }
 
-    /// Handles the holds of these locks that are due within `slack`; returns whether any is to be renewed.
+    /// Handles the holds that are due within `slack`; returns whether any is to be renewed.
     fn check_locks(&self, locks: &[Arc<LocalLock>], now: Moment, slack: Duration) -> bool {
         let due = |local: &Arc<LocalLock>| {
             let state = local.state();
-            let due = state.holds.iter().filter(|own| own.look_at <= now.plus(slack));
+            let due = state.holds.iter().filter(|own| own.check_at <= now.plus(slack));
             due.map(|own| Arc::clone(&own.hold)).collect::<Vec<_>>()
         };
         let is_any_renewed = self.check_holds(locks.iter().flat_map(due).collect(), now);
-        locks.iter().for_each(LocalLock::look_in_time);
+        locks.iter().for_each(LocalLock::plan_check);
         is_any_renewed
     }
 
@@ -131,7 +131,7 @@ impl Timer {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                hold.look_in_time(now);
+                hold.plan_check(now);
             }
         }
         let is_any_renewed = !renewals.is_empty();
@@ -144,7 +144,7 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // A cached hold is released without this.
+        // A cached hold of an ended thread is released by the cache thread.
         if orphaned && !hold.is_cached() && hold.is_first(|own| &mut own.is_abandoned) {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
@@ -164,11 +164,11 @@ impl Timer {
             && hold.is_in_doubt()
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal of unknown outcome may still come, and would keep the lock without an owner.
+            // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
-            self.core.registry.remove(hold); // no thread would ask the registry for it
+            self.core.registry.remove(hold); // no thread will try to release it
         } else if is_first && !hold.was_renewed() {
             self.core.registry.remember_lapsed(hold);
         }
@@ -187,7 +187,7 @@ mod tests {
     use crate::stores::memory::MemoryStore;
     use crate::time::{Lease, ManualClock};
 
-    /// All are due within the slack, as after a time in which the timer did not run.
+    /// All holds are due within the slack, as after a time in which the timer did not run.
     #[test]
     fn renewals_due_soon_join_a_batch_of_limited_size() {
         let (clock, options) = (ManualClock::new(), Options::default());

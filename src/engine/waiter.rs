@@ -1,8 +1,7 @@
-//! A waiting thread, as its lock and the search for deadlocks know it, and the hand-off to it in one round
-//! trip.
+//! A waiting thread, as seen by its lock and by the search for deadlocks; and the hand-off to it.
 //!
-//! The releaser sends the request. The next owner reads the answer, and passes the result on to the releaser.
-//! So the next owner's waking up and the round trip happen at the same time.
+//! The releaser sends the hand-off, the waiter reads the answer, and the releaser gets the outcome from the
+//! waiter. So the waiter wakes up while the request is on its way.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ pub(crate) struct LocalWaiter {
 
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
-    /// Set before the thread sleeps; a head that never sleeps needs none.
+    /// Set before the thread first sleeps.
     waker: OnceLock<Waker>,
     pub(crate) published: OnceLock<PublishedWait>,
     pub(crate) ends_for: OnceLock<Arc<Deadlock>>,
@@ -35,8 +34,8 @@ pub(crate) struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PublishedWait {
     pub(crate) id: u64,
-    /// The start of the wait by this machine's wall clock, in milliseconds. Compared with other machines' to
-    /// choose one of several waits: any order will do that is the same for all.
+    /// When the wait began by this machine's wall clock, in milliseconds. Clients compare these times to
+    /// choose one wait of a cycle. Clocks may differ, as long as all clients compare the same values.
     pub(crate) at_ms: u64,
 }
 
@@ -57,7 +56,7 @@ impl Waits for LocalWaiter {
 }
 
 impl LocalWaiter {
-    /// Notes that the waiter is about to sleep; returns whether for the first time under its number.
+    /// Notes that the waiter is about to sleep. `true`: for the first time under this owner number.
     pub(crate) fn note_sleeper(&mut self, sleeper: Sleeper) -> bool {
         let number = sleeper.number;
         let before = self.sleeper.replace(sleeper);
@@ -66,20 +65,21 @@ impl LocalWaiter {
 }
 
 impl Wait {
-    /// Sets the waker. Afterwards the thread must check for changes: an earlier event found nobody to wake.
-    /// Pairs with `Machine::sleep`: events change a ticket first and wake second.
+    /// Sets the waker. The thread must then check for changes, because earlier events could not wake it.
+    /// Pairs with `Machine::sleep`: events first change a ticket, then wake.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The wait's name for other clients, made by `make` the first time, under the local lock's mutex: a
-    /// waiter that has left the queue knows whether it was published. Pairs with `Waiting::take_or_give_up`.
+    /// The id and time of the wait for other clients, made by `make` the first time. Called under the local
+    /// lock's mutex, so a waiter that has left the queue knows whether it was published. Pairs with
+    /// `Waiting::take_or_give_up`.
     pub(crate) fn publish(&self, make: impl FnOnce() -> PublishedWait) -> PublishedWait {
         *self.published.get_or_init(make)
     }
 
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
-        // The reason is set before the thread is woken. Pairs with `Waiting::check_queue`.
+        // The reason is set before the thread wakes. Pairs with `Waiting::check_queue`.
         self.ends_for.get_or_init(|| Arc::clone(ring));
         self.wake();
     }
@@ -93,16 +93,16 @@ impl Wait {
 
 pub(crate) struct PendingHandoff {
     pub(crate) pending: Box<dyn Pending>,
-    /// The moment before the request left, when the new hold's window opens.
+    /// When the request was sent, and the new hold's window begins.
     pub(crate) sent: Moment,
     pub(crate) to: Claim,
     pub(crate) releaser: Releaser,
 }
 
-/// Passes a hand-off's outcome to the thread that handed the lock off, once.
+/// Passes the outcome of a hand-off to the releaser, once.
 pub(crate) struct Releaser {
     settle: Option<Box<dyn FnOnce(Answer<Ending>) + Send>>,
-    /// Whether the releaser waits, and itself releases a lock whose hand-off is refused.
+    /// Whether the releaser waits for the outcome, and releases the lock itself after a refused hand-off.
     pub(crate) waits: bool,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Releaser {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ending {
     Freed(Others),
-    /// The next thread here has the lock, which was never free for other processes: local hand-offs go on.
+    /// A waiter of this process has the lock, which was not free for other processes: local hand-offs go on.
     HandedOff,
     Lost,
 }
@@ -150,8 +150,8 @@ impl Releaser {
 }
 
 impl Drop for Releaser {
-    /// A waiter that panics has not acted on the answer: its own claim ends with its lease, and the
-    /// releaser's outcome is unknown.
+    /// A waiter that panicked did not handle the answer. If it was granted the lock, its lease will end; for
+    /// the releaser the outcome is unknown.
     fn drop(&mut self) {
         if self.settle.is_some() {
             let words = "the thread that was handed the lock panicked";
@@ -168,8 +168,8 @@ pub(crate) struct HandoffResult {
 }
 
 impl HandoffResult {
-    /// The releasing thread waits with a limit. If it has stopped waiting, it has treated its hold as one of
-    /// unknown outcome.
+    /// The result is for a thread that waits in [`wait`](Self::wait). If that thread has given up meanwhile,
+    /// it has treated the outcome as unknown.
     pub(crate) fn releaser(&self) -> Releaser {
         let HandoffResult { outcome, waker } = self.clone();
         Releaser::new(true, move |ended| {

@@ -1,8 +1,8 @@
-//! The one thread per client that renews, and cleans up what was left in doubt. The timer says when.
+//! The watchdog: one thread for each client, which renews holds, and cleans up after requests of unknown
+//! outcome. The timer tells it when a renewal is due.
 //!
-//! A hold is renewed from its entry into the registry until its release begins, so no renewal is sent for a
-//! hold that is not known to be granted or that is being released. A renewal that is in flight at the release
-//! finds no hold in the store.
+//! A hold is renewed from its entry into the registry until its release begins. A renewal that arrives after
+//! the release finds no hold in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// A clean-up waits at least this long for its place in a batch, even if it is sent only once.
+/// How long a clean-up may wait for a place in a batch, even if its lease has ended by then.
 const WAITS: Duration = Duration::from_secs(30);
 
 const FIND_AGAIN: Duration = Duration::from_secs(1);
@@ -50,17 +50,17 @@ struct Round {
 }
 
 impl Round {
-    /// Does one thing that is due, renewals first, and returns when the next one is.
+    /// Does one thing that is due, renewals first, and returns when the next one is due.
     fn round(&mut self) -> Moment {
-        // First read, then taken: what the timer puts into the inbox later is due by then.
-        let next_renewal = self.core.registry.first_look();
+        // Read before the inbox is emptied: a renewal that the timer adds afterwards is due by then.
+        let next_renewal = self.core.registry.first_check();
         self.due.add(std::mem::take(&mut self.core.inbox.lock().renewals));
         let now = self.core.clock.now();
         self.due.let_go(now).iter().for_each(|hold| self.let_go(hold));
         let again = match self.due.next(now) {
             Ok(batch) => {
                 self.renew(batch);
-                return self.core.clock.now(); // there may be more
+                return self.core.clock.now(); // more may be due
             }
             Err(again) => again,
         };
@@ -120,8 +120,7 @@ impl Round {
                         renewed += 1;
                         core.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && core.lose_at(hold, LossReason::Gone, sent) {
-                        // A hold whose release began meanwhile is rightly gone; its owner learns that from
-                        // the release.
+                        // If the release of the hold has begun, its answer says whether the hold was lost.
                         is_any_lost = true;
                     }
                     self.let_go(hold);
@@ -129,12 +128,12 @@ impl Round {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     tally.failed += 1;
                     if error.outcome_unknown() {
-                        hold.retire_owner_on_end(); // it may yet come, and is not to prolong the thread's next hold
+                        hold.retire_owner_on_end(); // the late renewal must not prolong the next hold
                     }
                     hold.end_renewal();
                     hold.note_failed_renewal();
                     let now = core.clock.now();
-                    // A cached hold that no thread uses is released soon, so its failure concerns nobody.
+                    // A cached hold is released soon, so its failed renewal concerns nobody.
                     let is_used = !hold.is_cached();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
                     if is_used && item.is_reported(now) {
@@ -166,10 +165,9 @@ impl Round {
         }
     }
 
-    /// Sends some of the clean-ups that are due, and returns when the next ones are.
+    /// Sends some of the clean-ups that are due, and returns when the next ones are due.
     ///
-    /// A renewal that falls due meanwhile waits for a sixth of the lease at most. At servers where renewals
-    /// fail, clean-ups wait.
+    /// Clean-ups delay renewals by a sixth of the lease at most. Home nodes where renewals fail get none.
     fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
@@ -180,7 +178,7 @@ impl Round {
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             let mut room = CHUNK;
-            // A clean-up that had to wait for its place in a batch is dropped once its lease has ended.
+            // A clean-up whose request has expired is dropped.
             inbox
                 .cleanups
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
@@ -205,7 +203,7 @@ impl Round {
         if is_held_back { next.max(now.plus(CLEANUP)) } else { next }
     }
 
-    /// Keeps those that must be sent again.
+    /// Sends these clean-ups, and keeps those in `asked` that must be repeated.
     fn ask_to_clean_up(&self, asked: &mut Vec<Cleanup>, limit: Duration) {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
@@ -216,15 +214,15 @@ impl Round {
         let mut answers = answers.into_iter();
         asked.retain_mut(|cleanup| {
             let answer = answers.next();
-            // A clean-up that the store refuses for good is given up.
+            // If the store will never accept the clean-up, it is not repeated.
             let is_to_be_answered =
                 outlasts_leases && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
             let pause = match answer {
                 Some(Ok(Release::Freed { .. })) => {
                     core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
-                    return false; // the request in doubt had been carried out, once, and is undone
+                    return false; // the request had been carried out, and is undone now
                 }
-                // The request may still arrive: ask again until it can do no harm.
+                // The request may still arrive, so the clean-up is repeated until the request can do no harm.
                 Some(Ok(_)) => {
                     let pause = longer(command_timeout, cleanup.tries);
                     cleanup.tries += 1;

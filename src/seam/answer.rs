@@ -13,19 +13,20 @@ pub(crate) enum Attempt {
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// The length of the queue with this client; zero if it was not in it, or the store does not say.
+        /// The number of clients in the queue with this one; zero: it did not queue, or the store does not
+        /// say.
         queued: u32,
     },
     Busy {
-        /// What is left of the holder's lease; `None`: the lease has no end.
+        /// The remaining lease of the holder; `None`: the lease has no end.
         retry_after: Option<Duration>,
     },
-    /// Another owner holds the lock, or it is reserved, and this client is in the store's queue.
+    /// The lock is held or reserved for others. This client is in the store's queue.
     InWaitQueue {
-        /// When to ask again at the latest; `None`: unknown.
+        /// The latest time to ask again; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether to watch releases: this client is first in the queue, which the holder does not notify.
+        /// Whether to listen to releases too, because the holder's release will not notify the queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -40,9 +41,9 @@ impl Attempt {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The owner held the lock and now holds nothing; waiters were notified.
+    /// The owner held the lock and now holds nothing. The store notified waiters.
     Freed { others: Others },
-    /// The owner holds the lock with the count that was to be left.
+    /// The owner still holds the lock, with the requested count.
     StillHeld,
     /// The owner did not hold the lock; nothing changed.
     NotHeld {
@@ -51,13 +52,13 @@ pub(crate) enum Release {
     },
 }
 
-/// The other clients that a release notified, as far as the store knows.
+/// The other clients that the store notified of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Others {
     Nobody,
-    /// The number of listening clients, each of which may ask.
+    /// Number of notified clients. Each may ask for the lock.
     Listen(u32),
-    /// The first in the queue, for which the lock is reserved.
+    /// The first client in the queue. The lock is reserved for this client.
     Next,
 }
 
@@ -69,8 +70,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. No
-    /// waiter was notified.
+    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. The
+    /// store notified no waiter.
     Granted {
         /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
@@ -89,9 +90,9 @@ pub(crate) fn named_each<T>(
     answers.map(|(claim, answer)| crate::seam::failure::named(answer, action, claim.name.given())).collect()
 }
 
-/// A sent request whose answer is to be read: a function that reads it.
+/// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the request's deadline. An answer that arrived by then is read.
+    /// Waits for the answer until the request's deadline. Also reads an answer that arrived before it.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 
@@ -111,11 +112,11 @@ pub(crate) struct Sink {
     releasing: Option<Arc<dyn Releasing>>,
 }
 
-/// A hold whose release no thread waits for.
+/// A hold that is being released, while no thread waits for the answer.
 pub(crate) trait Releasing: Send + Sync {
-    /// Called when the release was not carried out and the store repeats it. A request under the same owner
-    /// may arrive before the repeated release, which would end its hold: such a grant must not count. Called
-    /// before the answer of any such request.
+    /// The store calls this before it repeats a release that was not carried out. A later attempt of the same
+    /// owner may overtake the repeated release, which would then free the new grant. The engine must not
+    /// count such a grant, so the store makes this call before it returns the attempt's answer.
     fn overtaken(&self);
 }
 

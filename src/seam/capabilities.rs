@@ -18,19 +18,19 @@ use crate::time::Moment;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
-    /// Whether releases by other clients wake this client's waiters; otherwise waiters poll.
+    /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
-    /// [`expire_in`](super::Store::expire_in) works.
+    /// Whether the store supports [`expire_in`](super::Store::expire_in).
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt of this kind joins a queue in the store. Then each waiter asks for itself, so
-    /// that the store's order is that of arrival; repeated attempts keep the place; and the engine [cleans
+    /// Whether a busy attempt of this kind joins a queue in the store, in order of arrival. Repeated attempts
+    /// keep the place. For such kinds each local waiter sends attempts of its own, and the engine [cleans
     /// up](super::Store::clean_up) the claim of a waiter that gives up.
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether a request in doubt can leave something in the store that outlasts its lease. Its clean-up must
-    /// then be repeated until the store answers.
+    /// Whether a request of unknown outcome can leave data that stays after its lease. The engine then
+    /// repeats the clean-up until the store answers.
     pub(crate) outlasts_leases: bool,
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
-    /// Shortest and longest sleep of a waiter that no message wakes; each wait draws a random time.
+    /// Shortest and longest time between two polls of a waiter; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn HomeNodes>,
     pub(crate) batches: Option<&'a dyn Batches>,
@@ -43,18 +43,18 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
     pub(crate) table: Option<&'a TableInUse>,
-    /// For questions that only one kind of store can answer.
+    /// The store itself, for callers that downcast it to ask what only this kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
-/// How often waiters poll although messages wake them: bounds the delay after a lost message.
+/// Time between polls of waiters that also get messages. A waiter whose message was lost waits this long.
 pub(crate) const SAFETY_POLL: (Duration, Duration) =
     (Duration::from_millis(1_000), Duration::from_millis(1_200));
 
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {
-    /// A store that wakes its waiters except for token locks, and has no queue and no optional part.
+    /// A store that sends messages for all kinds but token locks, and has no optional part.
     fn default() -> Self {
         Capabilities {
             wakes: true,
@@ -79,7 +79,7 @@ impl Default for Capabilities<'_> {
     }
 }
 
-/// A database's table of locks, by its full name.
+/// A database's table of locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
@@ -91,19 +91,18 @@ pub(crate) trait HomeNodes: Send + Sync {
     fn home(&self, name: &LockName) -> u32;
 }
 
-/// Requests whose answers are read later, so that a caller can ask several stores at the same time; and
-/// requests for several locks at once.
+/// Requests whose answers can be read later, so that a caller can send to several stores at the same time,
+/// and requests for several locks at once.
 pub(crate) trait Batches: Send + Sync {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 
-    /// Locks with the same number can be in one request. `None`: this lock needs its own. No I/O.
+    /// Locks with the same number can share a request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one. Grants all locks before the
-    /// first that another owner holds (with `or_none` all or none), and returns their tokens. The owners must
-    /// be new: they hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one, in order until one is busy
+    /// (`or_none`: all or none). Returns the tokens of the granted locks. Each owner must be new.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -115,96 +114,95 @@ pub(crate) trait Batches: Send + Sync {
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>>;
 }
 
-/// A store of several servers that need not agree (Redlock).
+/// A store in which a majority of several servers decides, such as Redlock.
 pub(crate) trait Majority: Send + Sync {
-    /// No later hold may use owner numbers below this. A late request under such a number may still arrive,
-    /// although all answers were `Ok`.
+    /// Owner numbers below this must not be used for new holds: a late request under such a number may still
+    /// reach a server, although the answers of the others were `Ok`.
     fn first_unspent_number(&self) -> u64;
 
-    /// A hold ended during a renewal. The renewal must not restore it on a server; a server that already
-    /// restored it must forget it.
+    /// Notes that a hold ended while its renewal was under way. A server that the renewal reached after the
+    /// release has restored the hold, and must forget it again.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a refused waiter must not ask again, whatever messages arrive, because other clients want
-    /// the lock too. A call that makes only one attempt is not delayed.
+    /// How long a refused waiter must not ask again, even if messages arrive, so that other clients get the
+    /// lock. Calls that make only one attempt are not delayed.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether several owners have parts of a lock, so that none can hold it and all may have been refused.
-    /// The caller retries after a random part of [`SPLIT_PAUSE`].
+    /// Whether several owners each hold the lock on some servers, and none on a majority. All of them were
+    /// refused, and each retries after a random time within [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
-/// A Redlock caller that got too few servers pauses for a random time between these two.
+/// Shortest and longest pause of a Redlock caller that was granted the lock by too few servers.
 pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
-/// A store whose holds end with something of its own, such as a session.
+/// A store whose holds can end before their lease, for example with a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// Wakes `timer` when a [`Bound`] has ended, or holds may be gone.
+    /// Registers `timer`, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
-    /// The end of a granted hold besides its lease, if there is one. Called once for each grant.
+    /// What else ends this granted hold, besides its lease. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was closed since the last call: the server may have lost everything, which a
-    /// renewal finds out. `None`: unknown to this store. Called often while anything is held; does not wait.
+    /// Whether a connection was closed since the last call, so that the server may have lost its holds;
+    /// `None`: unknown. Called often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
 pub(crate) trait Sweeping: Send + Sync {
-    /// Removes some entries of locks that have been free for longer than `age`; returns how many.
+    /// Removes the rows or keys of some locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Why the database keeps old versions of rows, in words, such as transactions that are open for longer
-    /// than `age`.
+    /// Describes why the database keeps old versions of rows, such as transactions older than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
-/// A store that queues the clients that wait for a lock, and notifies the first when the lock is free.
+/// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server forbade a release to notify the queue; later holds have an id that says so. No I/O.
+    /// Whether the server refuses to notify the wait queue. Later holds then have another client id. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Removes the claim's client from the lock's queue; a reservation for it passes on. Keeps the order of
-    /// the client's requests about the lock, and waits only where that order needs it.
+    /// Removes the claim's client from the lock's queue, and passes on its reservation. Keeps the order of
+    /// the client's requests, and waits only where that order needs it.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
-    /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.
+    /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.
     fn end_release_watch(&self, claim: &Claim) {
         let _ = claim;
     }
 }
 
-/// A store in which a lock's holder learns of waiters: they send a recall, or a check sees them.
+/// A store in which a holder learns of waiters, from their recalls or by a check.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Whether this store allows cached holds. Otherwise it only tells holders of waiters.
+    /// Whether this store supports caching. A store without caching only notifies holders of waiters.
     fn caches(&self) -> bool {
         true
     }
 
-    /// Wakes `waker` when others want a lock that the claim's client caches or [hears](Claim::hears) about.
+    /// Wakes `waker` when other clients want a lock that this client caches or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// Asks for each claim whether others want the lock; one answer per claim, in order. Changes nothing for
-    /// a claim that [`caches`](Claim::caches), so a late check harms no later hold. For a claim that
-    /// [`hears`](Claim::hears), also makes the next waiter send a recall.
+    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. A late check
+    /// of a claim that [`caches`](Claim::caches) changes nothing in the store. For a claim that
+    /// [`hears`](Claim::hears), the check also makes the next waiter send a recall.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CachedCheck {
     Stays,
-    /// Others want the lock. For a cached hold also: the store cannot see whether others want it.
+    /// Other clients want the lock; for a cached hold also if the store cannot tell.
     Wanted,
-    /// For a hold that [hears](Claim::hears): the store sees no other client, but the mark that makes waiters
-    /// send a recall was missing, and is now set. After the first check this means that a waiter sent a
-    /// recall and removed the mark.
+    /// For a hold that [hears](Claim::hears): the store knows no waiter, but the mark that makes waiters send
+    /// a recall was missing, and the check set it. After the first check, a missing mark means that a waiter
+    /// sent a recall and removed the mark.
     Unmarked,
     Lost,
 }
 
-/// Sends the request. A store without [`Batches`] answers it before this returns.
+/// Sends an attempt without waiting, if the store supports [`Batches`]; otherwise waits for the answer.
 pub(crate) fn begin_attempt(
     store: &dyn Store,
     claim: &Claim,

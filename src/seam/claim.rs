@@ -1,4 +1,4 @@
-//! The claim of an owner to a lock that it wants or holds.
+//! A claim: who wants or holds which lock, and how. Each request to a store carries one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +15,37 @@ pub(crate) struct Claim {
     pub(crate) kind: Kind,
     pub(crate) name: Arc<LockName>,
     pub(crate) owner: Owner,
-    /// Whole milliseconds, at least one.
+    /// A whole number of milliseconds, at least one.
     pub(crate) lease: Duration,
     /// The lock's home node, by [`HomeNodes::home`](super::capabilities::HomeNodes::home).
     pub(crate) home: u32,
-    /// Whether the owner keeps asking while the lock is busy: a store with a queue gives it a place.
+    /// Whether the owner waits if the lock is busy. A store with a queue then gives the owner a place.
     pub(crate) waits: bool,
     pub(crate) queue_mode: QueueMode,
-    /// The messages that wake a waiter under this claim, as the last answer said.
+    /// The messages that this waiter listens for, as the store's last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Whether the owner stands for election. The queue of an election has three places: answers make further
-    /// candidates listen for [`Nothing`](ListensFor::Nothing).
+    /// Whether the owner stands for election. An election's queue has room for three; the store tells further
+    /// candidates to listen for [`Nothing`](ListensFor::Nothing).
     pub(crate) leads: bool,
-    /// For read-write locks: waiting writers go before new readers. A writer with this option announces
-    /// itself; a reader with it looks for such writers.
+    /// For read-write locks: waiting writers go before new readers. A writer with this option registers in
+    /// the store that it waits; a reader with this option lets registered writers go first.
     pub(crate) writers_first: bool,
-    /// How long the caller has waited, for read-write locks and permits: zero at its first attempt. The
-    /// maximum for a thread that already reads, so that no writer goes before its further reads.
+    /// How long the caller has waited, for read-write locks and permits. Zero at the first attempt. The
+    /// maximum for a thread that already reads, so that its further reads do not queue behind a writer.
     pub(crate) waited: Duration,
     pub(crate) units: u32,
-    /// The note that the store may show to people. The store does not act on it.
+    /// Facts about the hold that the store shows to people. They do not change what the store does.
     pub(crate) note: Option<HoldNote>,
-    /// The number of levels, for renewals: a renewal restores this count on a server that lost the hold.
+    /// The hold count, for renewals. On a server that lost the hold, a renewal restores this count.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
     /// Whether the client caches the hold until a recall, on stores that
     /// [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
-    /// Whether waiters send recalls to this hold, so that it learns of them. The hold's owner number is not
-    /// used again: otherwise a late request could make waiters send recalls to another hold.
+    /// Whether waiters send recalls to this hold, to notify it. Its owner number is then not reused: a late
+    /// request under the number could make waiters send recalls to a later hold.
     pub(crate) hears: bool,
-    /// Whether the lock is known to have been granted. If not, a clean-up must also prevent a later grant.
+    /// Whether the grant is confirmed. If not, a clean-up must also prevent a late grant.
     pub(crate) is_granted: bool,
 }
 
@@ -78,12 +78,13 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may have keys that the release of a group leaves, beside the owner's key.
+    /// Whether the store may keep more data for this hold than its owner. The request that releases several
+    /// locks removes only the owner, so such a hold is released by a request of its own.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
 
-    /// The claim of the hold that was granted under this claim, and no longer waits.
+    /// The claim of the hold that was granted to this waiter.
     pub(crate) fn of_hold(self) -> Claim {
         Claim {
             waits: false,
@@ -99,8 +100,8 @@ impl Claim {
     }
 }
 
-/// Asks about many claims: those with the same key together, each group at the same time as the others. A
-/// claim without a key, and one whose group's thread panicked, gets no answer.
+/// Groups the claims by key, calls `ask` for all groups at the same time, and returns the answers in the
+/// order of the claims. `None`: the claim has no key, or the thread of its group panicked.
 pub(crate) fn ask_groups<K: PartialEq + Sync, T: Send>(
     claims: &[Claim],
     keys: &[Option<K>],
@@ -130,50 +131,51 @@ pub(crate) fn ask_groups<K: PartialEq + Sync, T: Send>(
     answers
 }
 
-/// How an attempt treats the queue of waiting clients. All threads of a client have one place in it.
+/// How an attempt treats the store's wait queue, in which each client has one place for all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueMode {
     /// Takes a free lock even if it is reserved.
     Barges,
-    /// Leaves a reserved lock alone, and does not join the queue.
+    /// Does not take a reserved lock, and does not join the queue.
     Yields,
-    /// Leaves a reserved lock alone, and joins the queue.
+    /// Does not take a reserved lock, and joins the queue.
     Waits,
-    /// As `Waits`, for a client that may already be in the queue.
+    /// As `Waits`, for a client that may already have a place in the queue.
     InWaitQueue,
-    /// A message says that the client is next. If another has the lock, this client becomes first again.
+    /// The client received the message that it is next. If another client has the lock nevertheless, the
+    /// store puts this client back to the front of the queue.
     IsNext,
 }
 
-/// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
+/// How long after the end of the holder's lease a waiter asks: random, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// As [`AFTER_LEASE`], but for a waiter's attempt after the end of a reservation.
+/// As [`AFTER_LEASE`], after the end of a reservation.
 pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
     (Duration::from_millis(10), Duration::from_millis(20));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ListensFor {
-    /// Each release of the lock; the only messages of a store without a queue.
+    /// A message for each release of the lock. A store without a queue sends no others.
     Releases,
-    /// A message that this client is next in the queue; the default until an answer says otherwise.
+    /// The message that this client is next in the queue. The default until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both of the above: the holder's release does not notify the queue.
+    /// Both of the above, because the holder's release does not notify the queue.
     OwnTurnAndReleases,
-    /// Nothing: the queue of an election is full, and this candidate is not in it.
+    /// No messages: the queue of an election is full, and this candidate has no place.
     Nothing,
 }
 
-/// The latest end of a hold, whatever renews it, and the place of its owner.
+/// The maximum duration of a hold, and where its owner runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,
     pub(crate) place: Arc<Location>,
 }
 
-/// The end of a hold that cannot outlive something else in the store, such as a session.
+/// Something besides the lease that ends a hold, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// The moment at which the hold ends. Signs of life move the moment on, until it has passed.
+    /// When the hold ends. Signs of life move this moment forward, until it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

@@ -1,4 +1,4 @@
-//! The seam of the directory of clients and of lists of locks.
+//! The traits of a store that has a directory of clients, or can list locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) struct Posted {
     pub(crate) remaining: Duration,
 }
 
-/// Turns an unknown outcome into a plain failure: no lock depends on the directory.
+/// Turns an unknown outcome into a plain failure, since no lock depends on the directory.
 pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     match outcome {
         Ok(value) => Ok(value),
@@ -23,18 +23,17 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 }
 
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which lasts for `lease`, and waits for the answer: no earlier write arrives
-    /// after this one.
+    /// Writes a client's entry, which lasts for `lease`. Waits for the answer, so that writes stay in order.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
 
-    /// Whether an entry ends by itself if it is not written again.
+    /// Whether entries expire in this store.
     fn ends_entries(&self) -> bool {
         true
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
 
-    /// Reads entries, in the order of `clients`; `None` for a client without an entry.
+    /// Reads the entries of `clients`, in this order; `None` for a client without an entry.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
@@ -46,7 +45,7 @@ pub(crate) trait Listing: Send + Sync {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// The beginning of the keys of the client's locks.
+    /// The prefix that the client adds to the names of its locks.
     pub(crate) prefix: String,
     /// A pattern in Redis's syntax for the rest of the key.
     pub(crate) pattern: String,
@@ -54,9 +53,9 @@ pub(crate) struct Wanted {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The servers that remain, the current one first; `None`: not begun.
+    /// The servers still to be listed, the current one first; `None`: the list has not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// The place at which the current server's list continues; empty: its beginning.
+    /// Where the list of the current server continues; empty: at the beginning.
     pub(crate) cursor: String,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// `cursor`: the place at which the list goes on.
+    /// `cursor`: where the next page begins; `None`: this is the last page.
     pub(crate) fn of(found: Vec<T>, cursor: Option<String>, (requests, examined): (usize, usize)) -> Page<T> {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let next = cursor.map(|cursor| Place { servers: None, cursor });
@@ -78,8 +77,8 @@ impl<T> Page<T> {
     }
 }
 
-/// A page of a list over several servers: `ask` gets the first of those that remain, at first of `all`, and
-/// the place in its list. That server stays first until it has listed everything.
+/// Reads one page of a list that covers several servers, one server after the other. `all` returns the
+/// servers; `ask` reads a page from one server, at the given place in that server's list.
 pub(crate) fn page_by_server<T>(
     from: &Place,
     all: impl FnOnce() -> Vec<String>,
@@ -103,7 +102,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A server that is down does not hide the entries on other servers.
+            // A failure hides only this server's entries, not those on other servers.
             Err(_) => page.found.push(None),
         }
     }
@@ -111,7 +110,7 @@ pub(crate) fn read_each(
 }
 
 impl Wanted {
-    /// The pattern for whole keys; the prefix is literal.
+    /// The pattern for whole keys. Special characters of the prefix are escaped.
     pub(crate) fn whole(&self) -> String {
         let mut whole = String::with_capacity(self.prefix.len() + self.pattern.len());
         for character in self.prefix.chars() {
@@ -123,7 +122,7 @@ impl Wanted {
         whole + &self.pattern
     }
 
-    /// The lock of this key, if it is wanted; for stores without patterns.
+    /// The lock with this key, if its name matches. For stores that cannot match patterns themselves.
     pub(crate) fn lock(&self, key: String) -> Option<LockName> {
         let name = key.strip_prefix(&*self.prefix)?;
         let name = matches(self.pattern.as_bytes(), name.as_bytes()).then(|| Arc::from(name))?;
@@ -131,8 +130,8 @@ impl Wanted {
     }
 }
 
-/// Whether `text` matches `pattern`, by Redis's rules. Takes at most the product of their lengths, since
-/// only the last star is retried.
+/// Whether `text` matches `pattern`, by Redis's rules. Only the last star is retried, so that the time is at
+/// most proportional to the product of both lengths.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -160,7 +159,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Length of the pattern's first element, if that element matches `byte`.
+/// The length of the pattern's first element if that element matches `byte`, else `None`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -172,7 +171,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
             let mut is_in = false;
             loop {
                 match set.get(at..).unwrap_or_default() {
-                    // A set that lacks its `]` ends with the pattern.
+                    // As in Redis, a set without `]` extends to the end of the pattern.
                     [] => break,
                     [b']', ..] => {
                         at += 1;

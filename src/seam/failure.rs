@@ -8,9 +8,9 @@ pub(crate) type Answer<T> = std::result::Result<T, Failure>;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The request was not carried out: nothing changed, and nothing will.
+    /// The request was not carried out, and will not be. Nothing changed.
     Refused(Error),
-    /// The request may have been carried out, or still may be. Users see this as `outcome_unknown()`.
+    /// The request may have been carried out, or may be later. Users see `outcome_unknown()`.
     Unknown(Error),
 }
 
@@ -49,7 +49,7 @@ impl Failure {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }
 
-    /// The failure of a request that only reads, and so changed nothing even if it was carried out.
+    /// Makes this a refusal: a request that only reads changes nothing, whatever its outcome.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_read_error())
     }
@@ -59,14 +59,14 @@ impl Failure {
     }
 }
 
-/// The failure of an attempt on a semaphore that does not exist. Waiting would be no help, since perhaps
-/// nobody will set the semaphore up.
+/// The failure of an attempt on a semaphore that does not exist. The attempt fails instead of waiting,
+/// because perhaps no client will ever create the semaphore.
 pub(crate) fn not_set_up() -> Failure {
     let words = "nobody has set the number of permits of this semaphore, or it was deleted or has expired: call try_set_permits first";
     Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
 }
 
-/// The error of a grant whose answer arrived when its lease was over, or nearly.
+/// The error for a grant whose answer arrived when its lease was over or nearly over.
 pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
     let detail = format!(
         "the store granted a lease of {lease:?}, but the answer took {took:?}, and the lease counts from \
@@ -75,7 +75,7 @@ pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Dura
     Error::new(ErrorKind::TimedOut, action, detail)
 }
 
-/// Adds the lock's name, which errors inside a store lack.
+/// Adds the action and the lock's name to an error. Inside a store both are unknown.
 pub(crate) fn named<T>(answer: Answer<T>, action: &'static str, name: &str) -> Answer<T> {
     answer.map_err(|failure| match failure {
         Failure::Refused(error) => Failure::Refused(error.during(action).on(name)),

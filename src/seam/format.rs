@@ -1,24 +1,23 @@
 //! The number of the format in which this version keeps locks.
 //!
-//! Each store keeps the number where a client reads it on connecting. A client that finds no number writes
-//! its own; a client without the right to write still locks. Clients of different numbers would not exclude
-//! each other, so the later client is refused.
+//! A client reads the number from the store when it connects. If there is none, the client writes its own; a
+//! client that may not write still locks. If there is another number, the client refuses to work, because
+//! clients of two formats would not exclude each other.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Raised by each change after which clients of two versions no longer exclude each other. The statements
-/// that create tables repeat it.
+/// The number grows with each change after which old and new clients would not exclude each other. The
+/// statements that create tables contain the number too.
 const FORMAT: u32 = 1;
 
-/// The words before the number. A table's comment may contain more, or be another program's.
+/// The text before the number. A database keeps both in a table's comment, which may contain other text.
 const WORDS: &str = "leasehold format ";
 
 pub(crate) fn format_text() -> String {
     format!("{WORDS}{FORMAT}")
 }
 
-/// Refuses a store with another number; a text without a number, or no text, is accepted. `place` says where
-/// the text is, for people.
+/// Refuses another format number; accepts a text without one. `place`: where the text was found.
 pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
     let number = found.split_once(WORDS).map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
     let Some(number) = number.flatten().filter(|number| !number.is_empty() && *number != FORMAT.to_string())

@@ -1,8 +1,8 @@
-//! The hub of a client's wake-ups at one server: its channels, and the one thread that serves them.
+//! The hub of one client at one server: the channels that it listens to, and the thread that serves them.
 //!
-//! A store's [`WakeupProtocol`] opens connections, subscribes and reads messages. The hub keeps what all
-//! stores share: who listens to which channel, how long a channel outlasts its listeners, the pauses between
-//! connections, the single report of an outage, and the thread's start and end. No caller waits for a server.
+//! A store's [`WakeupProtocol`] opens connections, subscribes, and reads messages. The hub does what is the
+//! same for all stores: it manages listeners and channels, pauses between connections, reports an outage
+//! once, and starts and ends the thread. No caller waits for a server.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -15,21 +15,22 @@ use crate::shrink::CrowdMap;
 use crate::sync::{Condvar, Mutex, Waker};
 use crate::time::{Clock, Moment, random_between};
 
-/// Shortest and longest pause between connections. A random part is added to each, so that clients of a
-/// server that was down do not come back together.
+/// Shortest and longest pause between connection attempts. Each pause has a random part, so that clients do
+/// not all reconnect to a restarted server at once.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long [`Hub::close`] waits for the thread, which may be connecting.
+/// How long [`Hub::close`] waits for the thread to end; the thread may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     type Note: Default + Send;
     type State: Default + Send;
 
-    /// Waits until there is something to listen to, connects, and wakes listeners until the connection ends.
-    /// `Ok`: the connection is to be replaced, or the hub was closed. Runs on the hub's thread.
+    /// Waits until there is a channel, connects, and wakes listeners until the connection ends. `Ok`: the hub
+    /// was closed, or needs another connection. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called after changes of subscriptions and on closing, on any thread, without the mutex. Never waits.
+    /// Called on any thread, without the mutex, after a subscription changed or the hub closed. Must not
+    /// wait.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -47,13 +48,13 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) closed: bool,
     pub(crate) channels: CrowdMap<Box<str>, HubChannel<P::Note>>,
     pub(crate) own: P::State,
-    /// Changes of subscriptions that the connected server does not know yet.
+    /// Subscriptions that began or ended, and that the server does not know yet.
     news: Vec<News>,
     is_served: bool,
-    /// The pause before the next connection, if this one fails.
+    /// The pause before the next connection attempt, if the present connection fails.
     pause: Duration,
     thread: Option<JoinHandle<()>>,
-    /// Whether the observer knows that wake-ups are down.
+    /// Whether an outage was reported, and its end was not.
     pub(crate) is_down_reported: bool,
 }
 
@@ -86,15 +87,15 @@ impl<P: WakeupProtocol> Hub<P> {
         Arc::new(Hub { protocol, reporter, linger, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Wakes `waker` at each message on `channel`. `None`: the hub is closed.
+    /// Wakes `waker` at each message on `channel`, until the result is dropped. `None`: the hub is closed.
     pub(crate) fn listen(self: &Arc<Self>, channel: &str, waker: &Waker) -> Option<Subscription> {
         let listening = self.listen_for(channel, waker, Arc::clone(self) as Arc<dyn ChannelSource>);
         self.wake();
         listening
     }
 
-    /// As [`listen`](Self::listen), on behalf of `source`, which passes leaving listeners on to
-    /// [`ChannelSource::left`]. The caller then calls [`wake`](Self::wake).
+    /// As [`listen`](Self::listen), but the subscription notifies `source` when it is dropped, and `source`
+    /// calls [`ChannelSource::left`] of the hub. The caller then calls [`wake`](Self::wake).
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,
@@ -110,7 +111,7 @@ impl<P: WakeupProtocol> Hub<P> {
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // the usual case, in which the channel's name need not be built
+            return None; // usual; the channel's name need not be built
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())
@@ -124,7 +125,7 @@ impl<P: WakeupProtocol> Hub<P> {
         self.state.lock().closed
     }
 
-    /// Sends changes of subscriptions to the server. Without a connection, the next connection sends them.
+    /// Sends new and ended subscriptions to the server; without a connection, the next connection sends them.
     pub(crate) fn wake(&self) {
         let state = self.state.lock();
         let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
@@ -137,13 +138,13 @@ impl<P: WakeupProtocol> Hub<P> {
         }
     }
 
-    /// Ends the thread without waiting for it.
+    /// Makes the thread end, without waiting for its end.
     pub(crate) fn dismiss(&self) {
         self.state.lock().closed = true;
         self.wake();
     }
 
-    /// Ends the thread and waits for it, [`LAST_WAIT`] at most, unless called on the thread itself.
+    /// Makes the thread end, and waits for [`LAST_WAIT`] at most, unless called on that thread.
     pub(crate) fn close(&self) {
         self.dismiss();
         let mut state = self.state.lock();
@@ -158,7 +159,7 @@ impl<P: WakeupProtocol> Hub<P> {
             if left.is_zero() {
                 return;
             }
-            // The thread signals just before it ends, so it ends within this short wait.
+            // A short wait, because the thread signals just before it ends.
             self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
         }
         drop(state);
@@ -203,7 +204,7 @@ impl<P: WakeupProtocol> Hub<P> {
         }
     }
 
-    /// Waits until there is a channel; `false`: the hub was closed.
+    /// Waits until there is a channel. `false`: the hub was closed.
     pub(crate) fn wait_for_channels(&self) -> bool {
         let mut state = self.state.lock();
         while !state.closed && state.channels.is_empty() {
@@ -212,7 +213,8 @@ impl<P: WakeupProtocol> Hub<P> {
         !state.closed
     }
 
-    /// Makes all listeners poll. After an error, pauses before the next connection, to spare the server.
+    /// The connection has ended: marks all channels as down, so that listeners poll. After an error, also
+    /// pauses before the next connection attempt.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());
@@ -235,7 +237,7 @@ impl<P: WakeupProtocol> Hub<P> {
 }
 
 impl<P: WakeupProtocol> HubState<P> {
-    /// As [`Hub::listen_for`], but the caller starts the thread.
+    /// As [`Hub::listen_for`], but does not start the thread.
     pub(crate) fn join(
         &mut self,
         channel: &str,
@@ -245,13 +247,13 @@ impl<P: WakeupProtocol> HubState<P> {
         if self.closed {
             return None;
         }
-        // Joined under the mutex that `sweep` and `left` take, so that a channel just joined is not ended.
+        // `sweep` and `left` take the same mutex, so they cannot end the channel before this listener counts.
         let entry = self.enter(channel, false);
         (entry.idle_since, entry.lingers) = (None, true);
         Some(Subscription::new(Arc::clone(&entry.channel), source, waker))
     }
 
-    /// The channel of this name; a new one starts `up` or not.
+    /// The channel with this name. If there is none, creates it, `up` or down.
     pub(crate) fn enter(&mut self, name: &str, up: bool) -> &mut HubChannel<P::Note> {
         let (is_served, news) = (self.is_served, &mut self.news);
         self.channels.entry(name.into()).or_insert_with(|| {
@@ -281,7 +283,7 @@ impl<P: WakeupProtocol> HubState<P> {
         Some(entry)
     }
 
-    /// Begins a new connection, which must subscribe to all channels.
+    /// A new connection begins, which must subscribe to all channels.
     pub(crate) fn begin(&mut self) {
         self.is_served = true;
         self.channels.values_mut().for_each(|entry| entry.refused = None);
@@ -292,19 +294,19 @@ impl<P: WakeupProtocol> HubState<P> {
         std::mem::take(&mut self.news)
     }
 
-    /// Called when the connection works: the next failure starts again with the shortest pause.
+    /// The connection works, so the next failure begins with the shortest pause again.
     pub(crate) fn stands(&mut self) {
         self.pause = PAUSES.0;
     }
 
-    /// Ends a channel without listeners after `linger`, or at once if it was refused or does not linger.
+    /// Ends channels without listeners after `linger`; at once if refused or not lingering.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         over.iter().for_each(|name| drop(self.end(name)));
     }
 
-    /// Marks all channels as down. Needs the mutex, so that no thread confirms a subscription in between.
+    /// Marks all channels as down. The caller has the mutex, so no thread confirms a subscription meanwhile.
     fn set_down(&self) {
         let up = self.channels.values().filter(|entry| entry.channel.is_up());
         up.for_each(|entry| entry.channel.set_up(false));
@@ -333,7 +335,7 @@ impl<P: WakeupProtocol> ChannelSource for Hub<P> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
-        // Meanwhile a listener may have joined, or a new channel may have this name.
+        // Since the listener left, another may have joined, or a new channel may have the same name.
         if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
             return;
         }
@@ -450,7 +452,7 @@ mod tests {
         let waker = Waker::default();
         drop(hub.listen("a", &waker));
         assert!(hub.is_idle(), "nobody listens any more");
-        // etcd's channels, too, are entered before their first listener joins.
+        // As in etcd's store, a channel exists before its first listener joins.
         hub.state.lock().enter("a", true);
         hub.left(&Arc::new(Channel::new("a", true)));
         assert!(!hub.is_idle());

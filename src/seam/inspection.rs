@@ -1,4 +1,4 @@
-//! The seam of questions for people: who holds a lock, and what a name contains.
+//! The trait by which people inspect a store: who holds a lock, and what a name contains.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ pub(crate) trait Inspect {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// A holder as the store writes it; empty if the store does not say.
+    /// One of the holders, as the store writes it; empty if the store does not say who holds the lock.
     pub(crate) holder: String,
-    /// The hold count of the owner that was asked about; zero if it is no holder.
+    /// The hold count of the `owner` in the request; zero if it holds nothing.
     pub(crate) count: u32,
-    /// The rest of the lease; `None`: the lease has no end.
+    /// The remaining lease; `None`: the lease has no end.
     pub(crate) remaining: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The kinds of lock, and the questions about and changes of counts: semaphores, latches, conditions.
+//! The kinds of lock, and the requests about counts: semaphores, latches, conditions.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ pub(crate) enum Kind {
     Mutex,
     /// `Mutex` with a token for each grant: Redisson's `RFencedLock`.
     Fenced,
-    /// Reentrant, granted in the order of requests, across clients: Redisson's fair `RLock`.
+    /// Reentrant, granted in the order of requests, also between clients: Redisson's fair `RLock`.
     Fair,
     /// Held by many at a time: Redisson's `RReadWriteLock.readLock()`.
     Read,
-    /// Held by one, while no other holds either half.
+    /// Held by one owner, while no other owner reads or writes.
     Write,
     /// One string key with a token; not reentrant.
     Token,
-    /// Permits without owner or end: Redisson's `RSemaphore`.
+    /// Permits without owner and lease: Redisson's `RSemaphore`.
     Semaphore,
     /// Permits with ids and leases: Redisson's `RPermitExpirableSemaphore`.
     Permits,
     /// Granted to all while a count is zero: Redisson's `RCountDownLatch`.
     Latch,
-    /// Granted to notified waiters for a condition, in order.
+    /// A condition: granted to notified waiters, in order.
     Signal,
 }
 
@@ -52,7 +52,7 @@ const LOCK: Properties = Properties {
     other_half: None,
 };
 
-/// Kinds without a holder: a number, or a notification.
+/// Kinds without a holder: semaphores, latches, conditions.
 const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
 
 impl Kind {
@@ -97,7 +97,7 @@ impl Kind {
         matches!(self.properties().family, Family::Token)
     }
 
-    /// Kinds of one family and name are one lock: a thread that holds one holds the other.
+    /// Kinds of one family are one lock if they have the same name: a thread that holds one holds the other.
     pub(crate) const fn family(self) -> Family {
         self.properties().family
     }
@@ -106,7 +106,7 @@ impl Kind {
         self.properties().is_shared
     }
 
-    /// Whether waiters may want different numbers of permits, so that each must ask for itself.
+    /// Whether the kind is a count. Its waiters may want different numbers, so each waiter asks for itself.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.properties().family, Family::Counted)
     }
@@ -115,7 +115,7 @@ impl Kind {
         self.properties().is_leased
     }
 
-    /// Whether each grant carries a fencing token, asked for or not.
+    /// Whether each grant carries a fencing token, even if the claim does not ask for one.
     pub(crate) const fn is_fenced(self) -> bool {
         self.properties().is_fenced
     }
@@ -124,7 +124,7 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether owner, hold count, end and token are all that a store keeps.
+    /// Whether a store needs only one record for this kind: owner, hold count, end, token.
     pub(crate) const fn is_one_record(self) -> bool {
         self.properties().is_one_record
     }
@@ -137,17 +137,17 @@ impl Kind {
         matches!(self, Kind::Semaphore | Kind::Permits)
     }
 
-    /// Whether an attempt leaves nothing in the store, even if granted.
+    /// Whether an attempt only reads, so that even a grant leaves nothing in the store.
     pub(crate) const fn only_asks(self) -> bool {
         self.properties().only_asks
     }
 
-    /// Whether waiters stand in a queue of the store and are granted in the order of arrival.
+    /// Whether the store queues waiters of this kind, and grants in the order of arrival.
     pub(crate) fn is_in_order(self) -> bool {
         matches!(self, Kind::Fair | Kind::Signal)
     }
 
-    /// Whether holders share one end in the store, which another holder's renewal may bring forward.
+    /// Whether all holders share one expiry in the store, which each renewal may shorten.
     pub(crate) const fn shares_its_end(self) -> bool {
         self.properties().shares_its_end
     }
@@ -176,37 +176,38 @@ impl Family {
     }
 }
 
-/// A question about a count, or a change of it. Each change has its own owner number, by which the store
-/// knows a repeated change for [`REQUEST_LASTS`](super::REQUEST_LASTS).
+/// A request about a count. Each request that changes a count has its own owner number, by which the store
+/// recognizes a repetition within [`REQUEST_LASTS`](super::REQUEST_LASTS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// The count; `None`: never set up.
     Ask,
     AskOut,
-    /// How many permits there are, out or not; `None`: never set up.
+    /// The number of permits, including those that are acquired; `None`: never set up.
     AskAll,
-    /// Sets the count if there is none; returns 1, else 0. With a lease the count expires.
+    /// Sets the count if it does not exist; returns 1, or 0 if it does. With a lease the count expires.
     SetUp {
         to: u32,
         lease: Option<Duration>,
     },
     /// Adds or subtracts; returns the new count.
     Add(i64),
-    /// Adds if the count was set up; returns 1, else 0.
+    /// Adds if the count was set up; returns 1, or 0 if it was not.
     AddIfSetUp(i64),
-    /// Sets the number of permits, including those that are out; returns how many are left.
+    /// Sets the number of permits, including those that are acquired; returns how many are available.
     SetTo(u32),
-    /// Acquires all; returns how many there were.
+    /// Acquires all available permits; returns how many.
     Drain,
-    /// Counts down; returns how many are left. No effect at zero.
+    /// Subtracts one, unless the count is zero; returns the new count.
     CountDown,
-    /// Releases a permit by its id, whoever has it; returns 1, or 0 if the permit is not out.
+    /// Releases a permit by its id, whoever has it; returns 1, or 0 if the permit is not acquired.
     GiveBack([u8; 16]),
-    /// Releases permits by their ids, whoever has them; returns how many, or 0 if not all are out.
+    /// Releases permits by their ids, whoever has them; returns how many, or 0 unless all of them are
+    /// acquired.
     GiveBackAll(Vec<[u8; 16]>),
-    /// Sets the lease of a permit from now on; returns 1, or 0 if the permit is not out.
+    /// Sets the remaining lease of a permit; returns 1, or 0 if nobody has the permit.
     Lease([u8; 16], Duration),
-    /// The rest of a permit's lease in milliseconds, -1 without end; `None`: the permit is not out.
+    /// The remaining lease of a permit in milliseconds, -1 without end; `None`: nobody has the permit.
     AskLease([u8; 16]),
     /// Deletes all data of the name; returns 1, or 0 if there is none.
     Delete,
@@ -215,7 +216,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// The change under this claim was answered, and the store may forget it. No answer is read.
+    /// The client has the answer to its change, which the store may forget. No answer is read.
     Forget,
 }
 
@@ -225,7 +226,7 @@ impl Counting {
         matches!(self, Ask | AskOut | AskAll | AskLease(_))
     }
 
-    /// Whether the store remembers this change, so that it is not made twice.
+    /// Whether the store remembers this change, to recognize a repetition.
     pub(crate) fn is_remembered(&self) -> bool {
         use Counting::{Add, AddIfSetUp, CountDown, Delete, Drain, SetTo, SetUp};
         matches!(self, SetUp { .. } | Add(_) | AddIfSetUp(_) | SetTo(_) | Drain | CountDown | Delete)

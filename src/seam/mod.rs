@@ -1,13 +1,12 @@
-//! The seam between the engine and the stores: all that the author of a store needs to know.
+//! The seam: the trait that every store implements, and its values. The author of a store needs no more.
 //!
-//! A store makes single attempts and says how each ended. The engine has the policy, the same for all stores:
-//! waiting, queueing, reentrancy, renewal, loss, guards.
+//! A store makes single attempts and reports their outcome. The engine does everything that is the same for
+//! all stores: waiting, queueing, reentrancy, renewal, loss, guards.
 //!
-//! - A [`Claim`] says who asks for a lock, or holds it, and for how long at a time.
-//! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result, or one of two failures: `Refused`
-//!   (nothing changed, and nothing will), `Unknown` (it may have been carried out, or still may be).
-//! - A request says what the state shall be, not how to change it. Within one hold, repeating it changes
-//!   nothing.
+//! - A [`Claim`] says who wants or holds which lock, and for which lease.
+//! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result or one of two failures: `Refused`
+//!   (nothing changed, and nothing will) or `Unknown` (the request may have been carried out, or may be later).
+//! - A request names the state to reach, not a change, so a repetition within one hold changes nothing.
 //! - Optional parts are in [`Capabilities`]; questions that people ask are in [`Inspect`].
 
 pub(crate) mod answer;
@@ -42,14 +41,14 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers requests that must not be carried out twice. None is repeated after that.
+/// How long a store remembers requests, so that it does not carry out a repetition. None comes later.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// A place in a store's queue expires after this without another attempt. Waiters ask at least every 1.2 s.
+/// A place in a store's queue expires after this time without an attempt. A waiter asks at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
-/// no thread for a request. After its `deadline` a request is `Unknown` or `Refused`.
+/// no thread for a request. After its `deadline` a request fails as `Unknown`, or `Refused` if unsent.
 pub(crate) trait Store: Inspect + Send + Sync {
     /// No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
@@ -59,18 +58,18 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// Asks once for the lock with hold count `count`.
     ///
-    /// `count == 1`: granted if the lock is free, or if the owner holds it (adopting what an earlier attempt
-    /// of unknown outcome left). `count > 1`: granted if the owner holds it, else `Lost`. Never shortens a
+    /// `count == 1`: granted if the lock is free, or if the owner already holds it, for example by an attempt
+    /// whose answer was lost. `count > 1`: granted if the owner holds the lock, else `Lost`. Never shortens a
     /// lease. A grant carries a new fencing token if the claim wants one.
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt>;
 
-    /// Leaves `left` levels to the owner; zero frees the lock and notifies waiters. Never changes the lease.
+    /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) with nothing left, but may return before the answer. The thread that
-    /// reads the answer passes it to `done` before the answer of any later request of this client on the same
-    /// lock, or has called [`overtaken`](Releasing::overtaken) by then. A claim that waits leaves its place,
-    /// as by [`clean_up`](Self::clean_up).
+    /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
+    /// answer passes it to `done`, before this client can get the answer of a later request about the lock;
+    /// or the store has called [`overtaken`](Releasing::overtaken) by then. A claim that waits leaves its
+    /// place in the queue, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -83,52 +82,52 @@ pub(crate) trait Store: Inspect + Send + Sync {
         self.clean_up(std::slice::from_ref(claim), deadline).pop().unwrap_or(Ok(nothing))
     }
 
-    /// Passes the lock from `from` to `to`, with count one, in one step; the request is on its way on return.
-    /// Notifies no waiters. `None`: not possible here.
+    /// Moves the lock from `from` to `to`, with count one, in one step. The request has been sent on return.
+    /// Notifies no waiter. `None`: the store cannot do this.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let _ = (from, to, deadline);
         None
     }
 
-    /// Makes each lease run for at least its full time from now on; `false`: the owner does not hold the
-    /// lock. One answer per claim, in order. A claim that fails does not fail the others.
+    /// Extends each claim's lease to at least its full length from now on; `false`: the owner does not hold
+    /// the lock. One answer per claim, in order. The failure of one claim does not affect the others.
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// Ends each owner's hold and its place in any queue: undoes attempts and repeats releases of unknown
-    /// outcome, which were sent before this call. Sent like renewals; one answer per claim, in order.
+    /// Makes each owner hold nothing, and removes it from queues. So this undoes attempts and repeats
+    /// releases of unknown outcome, if they were sent before. One answer per claim, in order.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
-    /// Makes a held lock end by itself after `rest`, sooner or later than it would; `false`: the owner does
-    /// not hold it. Notifies no waiters, now or then.
+    /// Sets the remaining lease of a held lock to `rest`, longer or shorter than before; `false`: the owner
+    /// does not hold the lock. Notifies no waiter, now or when the lease ends.
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);
         let words = "this store cannot set when a lock that is held will end";
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "unlock", words)))
     }
 
-    /// Frees a lock whoever holds it, and notifies waiters; `false`: it was free.
+    /// Frees a lock whoever holds it, and notifies waiters; `false`: the lock was free.
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 
-    /// Asks about, or changes, a count under the claim's name. `Ok(None)`: there is none.
+    /// Asks about, or changes, the count with the claim's name. `Ok(None)`: the count does not exist.
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         let _ = (claim, what, deadline);
         let words = "this store has no semaphores, latches or conditions";
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "count", words)))
     }
 
-    /// Wakes `waker` at each message for a waiter under this claim while the result lives; `None`: the store
-    /// sends none. Does not wait for the store.
+    /// Wakes `waker` at each message for a waiter with this claim, until the result is dropped. `None`: the
+    /// store sends no such messages. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// The number of such messages so far; `None` without a confirmed subscription.
+    /// The number of these messages so far; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
-    /// Reads answers of releases that no thread waits for, and forgets expired ones; returns whether more
-    /// are to come. Called at least a few times in each lease.
+    /// Reads answers of releases for which no thread waits, and drops those past their deadline. Returns
+    /// whether more are expected. Called at least a few times in each lease.
     fn poll_completions(&self) -> bool {
         false
     }
 
-    /// Ends connections and threads. Later calls are refused.
+    /// Closes all connections and ends all threads. Later requests are refused.
     fn close(&self);
 }

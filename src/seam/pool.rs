@@ -1,8 +1,8 @@
-//! A pool of connections to one server or cluster: places for requests, and one for renewals that no crowd can
-//! occupy.
+//! A pool of connections to one server or cluster: a limited number for requests, and one more that only
+//! renewals and clean-ups use, so that requests cannot delay them.
 //!
-//! If no new connection can be opened, all threads share the open ones: a request waits for one of them, and
-//! a renewal gets the next free one. Source: docs/decisions/0035.
+//! If no new connection can be opened, all threads share the open ones, and renewals come before requests.
+//! Source: docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::failure::{Answer, Failure};
@@ -14,19 +14,18 @@ pub(crate) trait Connector: Send + Sync {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether an idle connection is still open, as far as is known without asking the server.
+    /// Whether an idle connection is still open, judged without a request to the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether to replace a connection, if another can be opened.
+    /// Whether the connection should be replaced by a new one.
     fn is_old(&self, link: &Self::Link) -> bool;
 
-    /// Whether an old connection serves on after `error` refused another.
+    /// Whether to go on with an old connection, after a new one failed with `error`.
     fn serves_on(&self, _link: &mut Self::Link, _rank: Rank, _error: &Error) -> bool {
         true
     }
 }
 
-/// Who uses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rank {
     Request,
@@ -46,9 +45,9 @@ struct PoolState<L> {
     idle: Vec<L>,
     requests: u32,
     renewals: u32,
-    /// Connections in use that will return.
+    /// Connections in use that will return to the pool.
     busy: usize,
-    /// Renewals waiting for a connection; requests leave this many connections to them.
+    /// Number of renewals that wait for a connection. Requests leave them this many idle connections.
     urgent: usize,
 }
 
@@ -58,10 +57,10 @@ impl<C: Connector> Pool<C> {
         Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A place, and a connection that is alive; the caller puts the connection back unless it has ended.
+    /// A place, and a connection that is alive. The caller puts the connection back unless it has ended.
     ///
-    /// Does not ping an old connection while a new one can be opened: if a middlebox has forgotten the old
-    /// one, no answer comes.
+    /// Prefers a new connection to an old one that would need a ping: a firewall may have dropped the old one
+    /// silently, and the ping would get no answer.
     pub(crate) fn lend(&self, rank: Rank, deadline: Moment) -> Answer<(Place<'_, C>, C::Link)> {
         let (mut place, idle) = self.place(rank, deadline)?;
         let mut old = None;
@@ -121,7 +120,7 @@ impl<C: Connector> Pool<C> {
         Ok((Place { pool: self, rank, back: None, is_open: idle.is_some() }, idle))
     }
 
-    /// Adds a connection that was taken out of the pool, if there is room.
+    /// Adds a connection to the pool, if the pool is not full.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn give(&self, link: C::Link) {
         let mut state = self.state.lock();
@@ -134,7 +133,7 @@ impl<C: Connector> Pool<C> {
 
     pub(crate) fn end_idle(&self, is_meant: impl Fn(&mut C::Link) -> bool) {
         let ended: Vec<_> = self.state.lock().idle.extract_if(.., |link| is_meant(link)).collect();
-        drop(ended); // without the mutex
+        drop(ended); // after the mutex is free: closing a connection takes time
     }
 
     pub(crate) fn close(&self) {
@@ -152,7 +151,7 @@ impl<L> PoolState<L> {
         }
     }
 
-    /// The idle connection used last, of those that are not old.
+    /// The idle connection that was used last; an old one only if all are old.
     fn take_idle(&mut self, rank: Rank, connector: &impl Connector<Link = L>) -> Option<L> {
         if rank == Rank::Request && self.idle.len() <= self.urgent {
             return None;
@@ -167,9 +166,9 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// Returns to the pool with the place; taken out while in use, so that a panic ends it.
+    /// Returns to the pool when the place is dropped. `None` during a request, so that a panic ends it.
     back: Option<C::Link>,
-    /// Whether others may wait for the connection in use here.
+    /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,
 }
 
@@ -207,7 +206,7 @@ impl<C: Connector> Place<'_, C> {
         }
     }
 
-    /// Races with `borrow`, which waits only while connections are in use elsewhere.
+    /// Races with `borrow` on another thread, which waits only while `busy` is above zero.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;

@@ -1,7 +1,8 @@
-//! The seam of stores that can be nodes of a ring: requests under a mark.
+//! The trait of stores that can be nodes of a ring: requests that are carried out only under a given mark.
 //!
-//! A node keeps the mark of the newest ring that it knows. An attempt names its mark, and the node compares
-//! both within the attempt, so that no attempt by an older ring succeeds. Stores only compare marks.
+//! A node stores the mark of the newest version of the ring that it knows. An attempt names a mark, and the
+//! node compares the two in the same step, so no client with an older version acquires a lock. Stores do not
+//! interpret marks; they only compare them.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use crate::ident::derived::Part;
 use crate::seam::{Answer, Attempt, Claim, Store};
 use crate::time::Moment;
 
-/// The key of a node's mark; no lock can have this name.
+/// The key of a node's mark. No lock can have this name.
 pub(crate) const MARK_KEY: &str = Part::RingMark.text();
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Marked<T> {
     Under(T),
-    /// The node did nothing, since its mark is a different one: this text, which is empty without a mark.
+    /// The node did nothing, because its mark is this different one; empty: the node has no mark.
     Other(String),
 }
 
@@ -23,7 +24,7 @@ pub(crate) enum Marked<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
     Free {
-        /// The last token granted there; zero: none.
+        /// The last fencing token granted on that node; zero: none.
         fence: u64,
     },
     Busy {
@@ -35,10 +36,10 @@ pub(crate) enum Probe {
 pub(crate) trait RingMember: Store {
     fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>>;
 
-    /// Replaces the mark `expected` by `new`; empty: no mark.
+    /// Replaces the mark `expected` by `new`; an empty text stands for no mark.
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>>;
 
-    /// As [`Store::attempt`] with count one. The token is larger than `fence`.
+    /// As [`Store::attempt`] with count one. A new token is larger than `fence`.
     fn attempt_under(
         &self,
         mark: &str,

@@ -1,7 +1,7 @@
-//! Wake-ups by name: the waiters that listen to a channel, and its messages.
+//! Channels of messages, and the waiters that listen to them.
 //!
-//! A store that can wake keeps `Channel`s; a waiter has a `Subscription`. A message only counts and signals,
-//! so any number of messages costs a waiter at most one check.
+//! A store that sends messages has a `Channel` for each name; a waiter has a `Subscription`. A message only
+//! raises the channel's count and wakes listeners, so many messages cost a waiter one check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// The number of those messages that say that this client is next.
+    /// The number of messages that this client is next; `message_count` includes them.
     turn_count: AtomicU64,
-    /// The number of messages that this client may be next soon; not counted above.
+    /// The number of standby messages; `message_count` does not include them.
     standby_count: AtomicU64,
     up: AtomicBool,
     refused: AtomicBool,
@@ -31,13 +31,13 @@ struct Listener {
     waker: Waker,
 }
 
-/// Sent by `wait_queue.lua` to the client that is next in the queue.
+/// The message of `wait_queue.lua` to the client that is next in the queue.
 const IS_NEXT: &[u8] = b"next";
-/// Sent to the client behind the next one.
+/// The message to the client behind that one, which asks if the first does not come.
 const STANDBY: &[u8] = b"standby";
 
-/// Distance between the first counts of channels: a recreated channel must not show an old channel's count,
-/// or a waiter that compares the two would miss messages.
+/// Distance between the initial counts of channels. A channel that ended and was created again must not reach
+/// the old count: a waiter that compares counts would miss messages.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -60,7 +60,7 @@ impl Channel {
         &self.channel
     }
 
-    /// Counts a message, about a release or to this client in the queue, and wakes listeners.
+    /// Counts a message and wakes the listeners.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -82,14 +82,14 @@ impl Channel {
     }
 
     pub(crate) fn notify(&self) {
-        // Counts first and wakes second: a waiter that has read the old count is signalled later, and checks
-        // again. Races with the waiting loop, which reads the count before its attempt.
+        // The count is raised before the listeners are woken, so a waiter that has read the old count is
+        // woken afterwards. Pairs with the waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Notes that the subscription was confirmed, which ends a refusal, or that it ended. Every waiter then
-    /// polls, since a message of a release before the confirmation may have been missed.
+    /// The server confirmed the subscription, or the subscription ended. Makes every waiter poll, because a
+    /// release before the confirmation sent no message here.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -116,19 +116,19 @@ impl Channel {
     }
 }
 
-/// Notified when a listener leaves, to end subscriptions that are not needed.
+/// Called when a listener leaves, to end a channel that nobody needs.
 pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// Channels that are always up, and end with their last listener.
+/// Channels that are up from the beginning, and end with their last listener.
 #[derive(Debug, Default)]
 pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
 
 impl Channels {
     /// Listens to a channel. The `source` must call [`left`](Self::left) when a listener leaves.
     pub(crate) fn listen(&self, name: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
-        // Joined under the mutex that `left` takes, so that a channel just joined is not removed.
+        // `left` takes the same mutex, so it cannot remove the channel before this listener counts.
         let mut channels = self.0.lock();
         let channel = channels.entry(name.into()).or_insert_with(|| Arc::new(Channel::new(name, true)));
         Subscription::new(Arc::clone(channel), source, waker)
@@ -153,7 +153,7 @@ impl Channels {
     }
 }
 
-/// A waiter's registration at one or several channels, perhaps on several servers, until it is dropped.
+/// The registration of one waiter at one or several channels, which may be on several servers. Ends on drop.
 pub(crate) struct Subscription {
     places: Vec<ChannelPlace>,
     enough: usize,
@@ -166,8 +166,7 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before it returns. If the caller holds the mutex of its channels, no sweep ends
-    /// the channel in between.
+    /// Counts the listener at once, so no sweep ends the channel if the caller has the channels' mutex.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -175,13 +174,13 @@ impl Subscription {
         Subscription { places: vec![ChannelPlace { channel, source, id }], enough: 1 }
     }
 
-    /// Listens to several channels; up when all are up. `None`: there are none.
+    /// Listens to several channels; up when all of them are up. `None`: `parts` is empty.
     pub(crate) fn all(parts: Vec<Subscription>) -> Option<Subscription> {
         let enough = parts.len();
         (enough > 0).then(|| Subscription::several(parts, enough))
     }
 
-    /// Listens to one channel at each of several servers; up when `enough` of them are.
+    /// Listens to several channels, one on each server; up when `enough` of them are up.
     pub(crate) fn several(parts: Vec<Subscription>, enough: usize) -> Subscription {
         Subscription { places: parts.into_iter().flat_map(|part| part.places).collect(), enough }
     }
@@ -213,7 +212,7 @@ impl Subscription {
     }
 }
 
-/// One count for several channels; changes with a message, and when a subscription comes up or goes down.
+/// The sum of several channels' counts, which changes with each message and with each change of `is_up`.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }

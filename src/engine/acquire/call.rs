@@ -1,4 +1,4 @@
-//! One call to acquire a lock: its options, how long it waits and retries, and its result.
+//! One call that acquires a lock: its options, its time limits, and its result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) config: LockConfig,
     pub(crate) units: u32,
-    /// The owner number to wait under, if a place was already taken under it.
+    /// The owner number of the place that the caller already has in the store's queue, if any.
     pub(crate) number: Option<u64>,
     pub(crate) by_thread: bool,
 }
 
 impl<'a> AcquireCall<'a> {
-    /// A guard's call for one unit, with a renewed lease and no interrupt.
+    /// A call for a transferable guard, for one unit, with a renewed lease and no interrupt.
     pub(crate) fn new(
         action: &'static str,
         kind: Kind,
@@ -50,8 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether the hold may be cached for a time slice after its last level, and reused by this call: the
-    /// client renews the hold, and nothing tells its grants apart.
+    /// Whether this call's hold may be cached for a time slice, and this call may reuse such a hold: only if
+    /// the client renews the hold, and no token, limit or back-off distinguishes its grants.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
@@ -65,7 +65,7 @@ impl<'a> AcquireCall<'a> {
 
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
-            // The plain and the fenced lock of a name are one lock.
+            // Plain and fenced locks share holds, so the cached hold may lack the token.
             Reuse::UntilRecall => !self.wants_fence() || hold.fencing_token().is_some(),
             Reuse::ForTimeSlice => self.may_cache_slice(),
             Reuse::Never => false,
@@ -110,20 +110,20 @@ pub(crate) fn interrupted(call: &AcquireCall<'_>) -> Error {
     Error::new(ErrorKind::Interrupted, call.action, "the wait was interrupted").on(call.name.given())
 }
 
-/// The options of a lock value, for each of its holds. A claim has those that concern the store.
+/// The options of a lock value. A claim contains those that the store must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockConfig {
     pub(crate) reentrant: bool,
     pub(crate) fenced: bool,
     pub(crate) max_hold: Option<Duration>,
-    /// For a read-write lock: waiting writers come before later readers.
+    /// For a read-write lock: waiting writers go before later readers.
     pub(crate) writers_first: bool,
-    /// Whether the call reacquires a lock after a wait for a condition: no deadlock ends such a wait.
+    /// Whether the call reacquires the lock after a condition. No search for deadlocks ends such a wait.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
     pub(crate) time_slices: bool,
     pub(crate) cached: bool,
-    /// `None`: woken by messages, with a safety poll.
+    /// `None`: the waiter does not spin; messages wake it, and it polls seldom.
     pub(crate) backoff: Option<Backoff>,
 }
 
@@ -168,8 +168,8 @@ impl LockConfig {
 
 /// How long a [spin lock](crate::LockClient::get_spin_lock) sleeps between its attempts.
 ///
-/// Each sleep is random, between half of its length and all of it, so that waiters that began together do not
-/// stay together. (Redisson's exponential back-off adds a random part; its constant back-off adds none.)
+/// Each sleep is random, between half of its length and all of it, so that waiters that began together spread
+/// out. (Redisson's exponential back-off adds a random part; its constant back-off adds none.)
 ///
 /// # Examples
 ///
@@ -217,7 +217,7 @@ impl Default for Backoff {
     }
 }
 
-/// A caller's pause after a failed request is random between these two.
+/// Shortest and longest pause after a failed request; each pause is random.
 pub(crate) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
 #[derive(Default)]
@@ -227,7 +227,8 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Notes a failure. `Err`: it is final, or `retry_timeout` or the caller's time is over.
+    /// Notes a failure, and returns it as `Ok` if the caller should retry. `Err`: the error is final, or the
+    /// caller's time or `retry_timeout` is over.
     pub(crate) fn note(
         &mut self,
         retry_timeout: Duration,
@@ -240,7 +241,7 @@ impl RetryBudget {
         if is_spent || !error.is_retryable() { Err(error) } else { Ok(error) }
     }
 
-    /// The caller's time is over: busy all along is no error, but a failed last attempt is.
+    /// The result after the caller's time: the failure of the last attempt, or `None` for a busy lock.
     pub(crate) fn give_up<T>(self) -> Result<Option<T>> {
         self.last.map_or(Ok(None), Err)
     }

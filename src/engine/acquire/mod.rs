@@ -1,6 +1,6 @@
 //! Acquiring a lock: from the caller's request (`call`) to a grant.
 //!
-//! A thread that holds the lock re-enters it; all others ask and wait in one loop (`waiting`).
+//! A thread that holds the lock re-enters it. All other calls attempt and wait in one loop (`waiting`).
 
 pub(crate) mod call;
 pub(crate) mod waiting;
@@ -22,10 +22,10 @@ use crate::seam::{Attempt, Capabilities, Claim, Failure, Family, Kind};
 use crate::time::{LONGEST_LEASE, Lease, Moment, random_between};
 
 impl Engine {
-    /// Acquires the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
+    /// Acquires the lock. `None`: the lock was busy until the call's time limit.
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
-        // The call is counted before the client is checked: a later end of the client waits for this call.
+        // The call is counted before it checks for a shutdown, so `shutdown` refuses or awaits it.
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
@@ -36,7 +36,7 @@ impl Engine {
         let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let granted = match found {
-            Found::Uncontended => waiting().run_calm(place),
+            Found::Uncontended => waiting().run_uncontended(place),
             Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
@@ -52,16 +52,17 @@ impl Engine {
             }
             Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
             Found::Stale(hold, next) => {
-                self.core.give_back(Some((hold, next)), begun, Vec::new());
+                self.core.send_cached_release(Some((hold, next)), begun, Vec::new());
                 self.wait_for(call, &thread, begun, waiting)
             }
-            // After a loss the new hold has another number, out of reach of late requests: see `Hold::lose`.
+            // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
+            // number, so that late requests cannot affect it; see `Hold::lose`.
             Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
-    /// Waits for a contended lock: a thread here has or wants it, or another process did a moment ago.
+    /// Waits for a lock that a thread here has or wants, or that another process wanted lately.
     #[cold]
     fn wait_for<'a>(
         &self,
@@ -79,7 +80,7 @@ impl Engine {
         waiting().run()
     }
 
-    /// Releases what was granted while the client was shut down: `shutdown` may not have seen the grant.
+    /// Releases the lock and fails if the client was shut down: `shutdown` may have missed this hold.
     pub(crate) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
         if let Err(error) = self.open(call.action) {
             self.drop_level(&granted.hold, granted.level);
@@ -100,7 +101,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // The store knows one owner only, and would let this task read beside the other task's write.
+            // The store counts all tasks of a thread as one owner, and would let both in.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -108,7 +109,7 @@ impl Engine {
         (!call.by_thread && !call.kind.is_shared() && holds(call.kind)).then_some(HOLDS_ALREADY)
     }
 
-    /// The calling thread has the lock that it would wait for: an error, unless it would not wait anyway.
+    /// The result of a call that would wait for its own thread: an error, or `None` for a try.
     fn would_wait_for_itself(&self, call: &AcquireCall<'_>, words: &str) -> Result<Option<Granted>> {
         if call.limit.is_over(self.clock.now()) {
             return Ok(None);
@@ -126,7 +127,7 @@ impl Engine {
         hold.filter(|hold| hold.is_live(self.clock.now(), &self.reporter))
     }
 
-    /// Checks all that needs no I/O, and returns the lease to ask for.
+    /// Checks everything that needs no I/O, and returns the lease to request.
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
         let on_this = |error: Error| error.on(call.name.given());
         self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
@@ -140,15 +141,15 @@ impl Engine {
         }
         let asked = config.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
-        // A caller that already has a place is not refused here: it must leave that place first.
+        // An interrupted caller with a place in the store's queue goes on, to leave the queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call));
         }
         Ok(asked)
     }
 
-    /// Whether one request can ask for this lock with others, before its turn: this process has no hold or
-    /// waiter, and the lock was not contended a moment ago.
+    /// Whether a request for several locks may include this one: no thread of this process has or wants it,
+    /// and no other process wanted it lately.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
@@ -156,8 +157,8 @@ impl Engine {
         !touches_own && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
-    /// A thread that writes may read, as the same owner. If the thread had to give up that owner number
-    /// meanwhile, it reads as another owner, and would wait for itself.
+    /// Fails if the thread would wait for its own write lock. A thread that writes can read, because both
+    /// holds have one owner, but not if this owner number was retired meanwhile.
     fn would_wait_for_own_writing(
         &self,
         call: &AcquireCall<'_>,
@@ -177,7 +178,8 @@ impl Engine {
         }
     }
 
-    /// Makes the write hold end in the store at its own time, although both holds may share one expiry.
+    /// Makes the store end an expired write hold: the two holds of one thread may share one expiry, and the
+    /// read hold's renewals would keep the write hold alive too.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;
@@ -185,7 +187,7 @@ impl Engine {
         if !writing.is_first(|own| &mut own.is_read_beside) {
             return;
         }
-        // The core owns the hold, and with it this callback: a strong reference would be a cycle.
+        // The core owns the hold, and the hold owns this callback, so a strong reference would be a cycle.
         let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&self.core));
         let end = move |loss: &Loss| {
             if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
@@ -199,8 +201,8 @@ impl Engine {
         self.watch(&writing);
     }
 
-    /// Whether this thread has the write lock whose read lock it wants. Such a read is granted at once, and
-    /// other readers wait for this thread: queued behind them, it would deadlock.
+    /// Whether this thread wants to read under its own write lock. The store grants such a read at once. The
+    /// thread must not queue behind other readers, because these wait for its write lock.
     fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> bool {
         call.kind == Kind::Read
             && call.by_thread
@@ -208,7 +210,7 @@ impl Engine {
     }
 }
 
-/// Whether one plain request is enough for a call for an uncontended lock, which then asks at once.
+/// Whether a call for an uncontended lock can begin with one plain attempt.
 fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
@@ -228,15 +230,15 @@ const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned gua
     owner: use a guard of this thread, or release the write lock first";
 const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";
 
-/// Maximum number of re-entries: more than any program means, and the range of Redisson's counter.
+/// Maximum number of levels: the range of Redisson's counter.
 const MOST_HOLDS: u32 = i32::MAX as u32;
 
 impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated. A grant counts only if the
-    /// window, as it was before this grant, is still open when the answer has been read. Once that window has
-    /// ended, the loss may have been reported, and others may have held the lock.
+    /// The request names the new count, so it can be repeated after an unknown outcome. A grant counts only
+    /// if the window before the request is still open when the answer is read: otherwise the loss may have
+    /// been reported, and another owner may have held the lock meanwhile.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,
@@ -251,11 +253,11 @@ impl Engine {
         claim.kind = call.kind;
         claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         if call.lease != Lease::Renewed {
-            hold.end_until_recall(); // it would be kept under this level's lease
+            hold.end_until_recall(); // a cached hold must not get this level's lease
         }
         let mut retry_budget = RetryBudget::default();
         let parker = Parker::new(&self.clock);
-        // Until this moment an unanswered request of this call may keep the lock.
+        // Set after a request of unknown outcome: until then it may hold the lock.
         let mut in_doubt: Option<Moment> = None;
         loop {
             self.open(call.action)?;
@@ -263,7 +265,7 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Reported once the level's existence is certain: an observer may drop another level's guard.
+            // Reported after the level is entered: an observer may drop a guard of this hold.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,
@@ -277,7 +279,7 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            // No answer, or a grant read after the window: the store may count the level.
+            // The store may count this level after no answer, or after a grant that came too late.
             if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
@@ -288,7 +290,7 @@ impl Engine {
                 Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
                 Ok(Attempt::Granted { fence, .. }) => {
                     hold.set_fence(fence);
-                    // The outer level decides whether the hold is renewed until other locks are acquired too.
+                    // Whether the hold is renewed while a group is acquired depends on its outer level.
                     let level = hold.add_level(match call.lease {
                         Lease::Kept(lease) => Lease::Fixed(lease),
                         other => other,
@@ -302,14 +304,14 @@ impl Engine {
                 }
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     if in_doubt.is_some() {
-                        hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
+                        hold.retire_owner_on_end(); // the late request must not change the next hold's count
                     }
                     let error =
                         retry_budget.note(self.options.retry_timeout, error, now, call.limit.is_over(now))?;
                     if !stands {
                         return Err(error.during(call.action).on(call.name.given()));
                     }
-                    drop(report); // before the pause
+                    drop(report); // reports now, before the pause
                     if parker.park(now.plus(random_between(RETRY_PAUSE)), call.interrupt)
                         == Woken::Interrupted
                     {

@@ -1,5 +1,4 @@
-//! The answer to a program that asks which deadlocks there are; and the second reading of cycles that a first
-//! has shown, which begins after the first ended: see `graph`.
+//! The answer to a program that asks for deadlocks; and the second reading of found cycles (see `graph`).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,8 +19,8 @@ use crate::seam::Failure;
 use crate::seam::directory::Place;
 use crate::time::Moment;
 
-/// The time between two searches that both have to show a cycle. Longer than a client needs to remove a wait
-/// from its entry: `WRITES_APART`, a request, and what a busy machine adds.
+/// The time between the two searches that must both show a cycle: enough for a client to remove an ended wait
+/// from its entry, which takes `WRITES_APART` and a request, even on a busy machine.
 pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct Again {
@@ -32,7 +31,7 @@ pub(super) struct Again {
     pub(super) refusal: Option<Error>,
 }
 
-/// Reads all holders first, and all waits last. `stuck` gives this client's own part as it is then.
+/// Reads all holders first, then all waits. `stuck` returns this client's own waits and holds at that moment.
 pub(super) fn read_again(
     asked: &Asked<'_>,
     stuck: &dyn Fn() -> Stuck,
@@ -100,7 +99,7 @@ fn place(info: &ClientInfo, thread: String) -> Location {
 const MOST_PAGES: usize = 100;
 
 impl Engine {
-    /// All cycles that can be seen now, of threads of any client.
+    /// Searches for all deadlocks, of threads of any client.
     pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.usable("deadlocks")?;
         let own = self.stuck(self.clock.now());
@@ -139,7 +138,7 @@ impl Engine {
         if rings.is_empty() {
             return Ok(Vec::new());
         }
-        // By then each client has removed the waits that were over from its entry: see `SEEN_FOR`.
+        // After this pause each client has removed ended waits from its entry: see `SEEN_FOR`.
         Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
         let stuck = || self.stuck(self.clock.now());
         let again = read_again(&asked, &stuck, rings, &self.options.key_prefix);
@@ -190,8 +189,8 @@ mod tests {
         }
     }
 
-    /// How many cycles of those in `begin` the second reading shows. The reading asks for this client's part
-    /// twice, and `change` alters it each time. Other processes are not seen.
+    /// How many of the cycles in `begin` the second reading confirms. The reading asks twice for this
+    /// client's waits and holds; `change` alters them each time. No other process takes part.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
         let (store, clock, id) = (MemoryStore::new().open(), Clock::System, here());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));

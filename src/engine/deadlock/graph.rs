@@ -1,14 +1,13 @@
-//! From one wait to the next, until it comes back to where it began.
+//! Follows waits from thread to thread, until the path comes back to its beginning: a cycle.
 //!
-//! The search reads a [`View`]: who holds a lock, which thread has a hold, what a thread waits for. A view is
-//! read step by step while the threads go on, so a cycle in one view may never have existed. A cycle counts
-//! once a second view, begun after the first ended, shows the same waits and the same owners: see
-//! `docs/decisions/0047`.
+//! The search reads a [`View`]: who holds a lock, to which thread a hold belongs, what a thread waits for.
+//! The threads go on meanwhile, so a cycle in one view may never have existed. A cycle counts if a second
+//! view, begun after the first ended, shows the same waits and owners: see `docs/decisions/0047`.
 
 use crate::ident::ClientId;
 use crate::seam::Kind;
 
-/// Maximum number of owners through which a chain is followed.
+/// Maximum number of threads that one search visits.
 pub(crate) const MOST_OWNERS: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,9 +30,9 @@ pub(crate) struct Wait {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
     pub(crate) at_ms: u64,
-    /// The wait reacquires a lock after a condition, and is never ended.
+    /// The wait reacquires a lock after a condition, and must not be ended to break a deadlock.
     pub(crate) takes_again: bool,
-    /// Waiting writers come before this wait, if it is a reader's.
+    /// If a reader waits: waiting writers go before it.
     pub(crate) writers_first: bool,
 }
 
@@ -42,19 +41,19 @@ pub(crate) struct Wait {
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Holder,
-    /// Whether only that thread can release the lock. If others may, the cycle may be no deadlock.
+    /// Whether one thread only can release the lock. If any thread can, the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 
 pub(crate) trait View {
-    /// The owners that have to release the lock before this wait can end by a grant.
+    /// The owners that must release the lock before it can be granted to this waiter.
     fn holders(&mut self, wait: &Wait) -> Vec<Holder>;
 
-    /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
+    /// The one thread that can release the lock for this owner; `None`: unknown, or any thread can.
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
 
-    /// The threads that are likely to release a lock that any thread may release: the one that acquired it,
-    /// and one that waits in a process that works under the hold.
+    /// The threads that will probably release a lock that any thread can release: the thread that acquired
+    /// it, and a waiting thread in a process that works under the hold.
     fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
         let _ = (holder, key);
         Vec::new()
@@ -77,7 +76,7 @@ pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
     follow(view, origin, &mut met, &mut path).then_some(path)
 }
 
-/// Whether a path from here leads back to the first thread in `met`; `path` is that path then.
+/// Whether a path from `wait` leads back to the first thread in `met`. `path` then contains the path.
 fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
     for holder in view.holders(wait) {
         let (keepers, is_certain) = keepers_of(view, holder, &wait.key);
@@ -106,8 +105,8 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().all(|link| view.holders(&link.wait).contains(&link.holder))
 }
 
-/// The second half, begun when all holders have been read: whether the waits are the same, by their ids.
-/// Threads in the same waits acquired nothing since the first reading, so the holders stood then as well.
+/// The second half of a confirmation, after [`are_held`]: whether the threads are still in the same waits, by
+/// their ids. Then they acquired nothing since the first reading, so the holders have not changed either.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
@@ -115,8 +114,8 @@ pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     })
 }
 
-/// The wait of a cycle that ends if deadlocks are broken: the youngest of the waits that can end. Each client
-/// chooses the same wait, since all compare what the waits' own clients say.
+/// The wait to end if the client breaks deadlocks: the youngest that may be ended. All clients choose the
+/// same one, because they compare the same published times.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
     let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
     can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
@@ -163,7 +162,7 @@ pub(crate) mod tests {
         };
         // The youngest wait, whichever client it belongs to.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
-        // Equally young waits: by client, then by id.
+        // Of equally young waits: by client, then by id.
         assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
         // A wait that reacquires its lock after a condition is never ended.
@@ -171,7 +170,8 @@ pub(crate) mod tests {
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }
 
-    /// Two owners that hold what the other waits for; `1` also waits for `7`, which waits for nobody.
+    /// Two owners, each of which holds the lock that the other waits for. Owner `1` also waits for `7`, which
+    /// waits for nobody.
     struct Crossed(ClientId);
 
     impl View for Crossed {

@@ -1,14 +1,14 @@
-//! Deadlocks: threads that wait for each other in a cycle, across processes. The watchdog searches for
-//! cycles, reports them, and on request breaks them.
+//! Deadlocks: threads of any process that wait for each other in a cycle. The watchdog finds and reports
+//! them, and breaks them if the program asked for that.
 //!
-//! When a thread that holds something has waited for a while, the watchdog writes the wait into the client's
-//! entry in the directory, with an id. The watchdog then follows the wait: who holds the lock, what that
-//! owner's thread waits for, and so on (`graph`). Other clients' part is read from the directory and the
-//! store (`reading`), at a pace (`pace`).
+//! When a thread that holds a lock has waited for a while, the watchdog publishes the wait with an id in the
+//! client's directory entry. Then it follows the wait: who holds the lock, what that owner's thread waits
+//! for, and so on (`graph`). It reads other clients' waits and holds from the directory and the store
+//! (`reading`), at a limited rate (`pace`).
 //!
-//! A call whose wait is over does not wait for the entry: the watchdog removes the wait afterwards. So
-//! entries may be stale, and a cycle counts when it has been seen for [`SEEN_FOR`]: in this time a client
-//! that can write has removed each wait that was over before.
+//! When a wait ends, its call returns at once, and the watchdog removes the wait from the entry later.
+//! Because entries can be out of date, a cycle counts only when it was seen twice, [`SEEN_FOR`] apart: by
+//! then each client that can write has removed the waits that had ended.
 
 mod again;
 pub(crate) mod graph;
@@ -35,21 +35,21 @@ use crate::refused::Refused;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// Entries are written at least this far apart for the sake of deadlocks.
+/// Shortest time between two writes of the entry that only deadlock searches need.
 const WRITES_APART: Duration = Duration::from_millis(100);
 
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 const MOST_CLIENTS: u64 = 64;
 
-/// Maximum number of requests of one reading. Each client on the way takes two: who holds the lock, and the
-/// entry of the holder's client.
+/// Maximum number of requests for one wait. Each client on the path takes two: for the holder of a lock, and
+/// for the entry of the holder's client.
 const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 
 pub(crate) struct Finder {
     core: Arc<Core>,
     pace: Pace,
-    /// The waits that the entry names.
+    /// The ids of the waits in the entry as last written.
     written: Vec<u64>,
     next_write: Option<Moment>,
     seen: HashMap<RingKey, Moment>,
@@ -78,8 +78,8 @@ impl Finder {
         }
     }
 
-    /// Writes the client's entry and searches for deadlocks, if that is due, with all requests by `deadline`;
-    /// returns the time of the next round.
+    /// Writes the client's entry and searches for deadlocks, if due, with all requests done by `deadline`.
+    /// Returns the time of the next round.
     pub(crate) fn round(&mut self, deadline: Moment) -> Moment {
         let core = Arc::clone(&self.core);
         let now = core.clock.now();
@@ -107,11 +107,11 @@ impl Finder {
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
         if self.written != stuck.named().ids && !self.is_refused(now) && core.announcer.is_seen(now) {
-            // The last entry could not be written.
+            // The last write failed, so it is repeated.
             next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Keeps an earlier time that a wait has set meanwhile. Pairs with `PublishedWaits::note_wait`.
+        // Keeps an earlier time that a waiter has set. Pairs with `PublishedWaits::note_wait`.
         Moment::from_nanos(
             core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
         )
@@ -130,13 +130,13 @@ impl Finder {
                 self.pace.spend(1, now);
                 self.written = written;
             }
-            // The first round after the store accepts entries again writes it.
+            // Empty, so that the first round after the refusal writes the entry again.
             Posting::Never => self.written.clear(),
             Posting::Failed => self.next_write = Some(core.clock.now().plus(WRITE_AGAIN)),
         }
     }
 
-    /// Reports the end of cycles that a wait of this client has left.
+    /// Forgets cycles that lack one of their waits here by now, and reports the end of reported ones.
     fn end_rings(&mut self, stuck: &Stuck, now: Moment) {
         let ids: HashSet<u64> = stuck.ids().into_iter().collect();
         let own = self.core.id.as_u128();
@@ -146,7 +146,8 @@ impl Finder {
         over.iter().for_each(|key| self.report_over(key, now));
     }
 
-    /// Whether a cycle has been seen for long enough. If not, its waits here are searched again later.
+    /// Whether a cycle was first seen [`SEEN_FOR`] ago. If not, plans another search of its waits for that
+    /// time.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {
@@ -181,8 +182,8 @@ impl Finder {
         }
     }
 
-    /// Follows these waits in one reading. A second one, begun after the first ended, checks the cycles that
-    /// are ripe. Pairs with `PublishedWaits::note_end`: the entries of one search may name ended waits.
+    /// Follows the waits `due` in one reading. A second reading, begun after the first ended, checks cycles
+    /// that were seen long enough ago. Pairs with `PublishedWaits::note_end`.
     fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
@@ -196,7 +197,7 @@ impl Finder {
         let (mut searched, mut leaves) = (Vec::new(), false);
         for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.wait.id == *id)) {
             if sees_others && first.requests >= room {
-                break; // the wait's turn comes when there is room for more
+                break; // a later round searches the rest
             }
             let before = first.has_gaps;
             first.limit(MOST_REQUESTS);
@@ -223,7 +224,7 @@ impl Finder {
             |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains(id));
         self.seen.retain(|key, _| has_gaps || !was_searched(key) || met.contains(key));
         rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
-        // The cycles that the second reading shows too.
+        // The cycles that the second reading confirmed.
         let mut found: HashSet<RingKey> = HashSet::new();
         if !rings.is_empty() {
             let stuck = || core.stuck(core.clock.now());
@@ -256,7 +257,7 @@ impl Finder {
         let (core, deadlock) = (&self.core, Arc::new(deadlock));
         if let Entry::Vacant(place) = self.reported.entry(key_of(ring)) {
             place.insert(Reported { ring: Arc::clone(&deadlock), since: now });
-            // A cycle that an outside thread may end is no alarm.
+            // Uncertain ones are not counted: a thread outside of the cycle may end them.
             core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(&deadlock);
             core.reporter
@@ -286,7 +287,7 @@ mod tests {
         assert!(!finder.is_ripe(&key, begun));
         assert!(!finder.is_ripe(&key, begun.plus(almost)));
         assert!(finder.is_ripe(&key, begun.plus(SEEN_FOR)));
-        // Nothing of a cycle that is over is remembered.
+        // A cycle that has ended is forgotten.
         let own: RingKey = vec![(finder.core.id.as_u128(), 1), (8, 2)];
         assert!(!finder.is_ripe(&own, begun));
         finder.end_rings(&Stuck::default(), begun);

@@ -1,13 +1,13 @@
-//! All that can happen to three threads of three clients and three locks while one of them searches for a
-//! deadlock: each reported cycle existed, and a cycle that exists all the time is reported.
+//! A model of three threads of three clients, and three locks, while one thread searches for a deadlock: each
+//! reported cycle existed, and a cycle that exists all the time is reported.
 //!
-//! An entry that has no room for a worker's wait names neither the wait nor the worker's holds, until a later
-//! entry does. A wait that is over stays in its client's entry for a while. Between the two readings each
-//! live client has time to remove such waits.
+//! If an entry has no room for a worker's wait, it names neither the wait nor the worker's holds, until a
+//! later entry does. A wait that has ended stays in its client's entry for a while. Between the two readings
+//! each live client has time to remove such waits.
 //!
-//! Before each read of a search, any one step of the world may come: a grant, a time-out, a release, a crash,
-//! the end of a lease, an entry written. The model explores all orders, up to a number of steps. The search
-//! is the engine's own (`graph`).
+//! Before each read of a search, any one step may come: a grant, a time-out, a release, a crash, the end of a
+//! lease, a new entry. The model explores all orders, up to a number of steps. The search is the engine's own
+//! (`graph`).
 
 #![allow(
     clippy::indexing_slicing,
@@ -51,7 +51,7 @@ struct Worker {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     workers: [Worker; THREADS],
-    /// Worker and number, as the store has them.
+    /// The owner of each lock in the store: worker and number.
     locks: [Option<(usize, u64)>; LOCKS],
     entries: [Option<Entry>; THREADS],
     last: u64,
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Time passes: each live client removes ended waits from its entry.
+    /// Time passes, in which each live client removes ended waits from its entry.
     fn pause(&mut self) {
         for worker in 0..THREADS {
             let published = self.entries[worker].as_ref().and_then(|entry| entry.wait);
@@ -158,7 +158,8 @@ impl World {
         }
     }
 
-    /// The same world with other numbers. Numbers are only compared, so worlds of the same form behave alike.
+    /// The same world, with its numbers replaced by their order of appearance. Worlds that differ only in
+    /// their numbers behave alike and need one exploration.
     fn form(mut self) -> World {
         let mut given = HashMap::new();
         let mut rename = |number: &mut u64| {
@@ -195,8 +196,8 @@ impl World {
         steps
     }
 
-    /// Whether the cycle exists. A worker that died still waits, and counts as its entry says: its hold
-    /// exists until its lease ends.
+    /// Whether the cycle exists. A dead worker still waits as its entry says, because its hold exists until
+    /// its lease ends.
     fn has(&self, ring: &[Link]) -> bool {
         let waits = |worker: usize, wait: (u64, usize)| {
             let published = || self.entries[worker].as_ref().and_then(|entry| entry.wait);
@@ -216,7 +217,7 @@ impl World {
     }
 }
 
-/// The choice among the several ways that a run can go: each run takes another way, until none is left.
+/// Chooses between the ways that a run can go. Each run takes another way, until none is left.
 #[derive(Default)]
 struct Ways {
     chosen: Vec<(usize, usize)>,
@@ -329,7 +330,7 @@ impl View for Reading<'_> {
     }
 }
 
-/// A search as in the engine. Returns the cycle that it reports.
+/// Searches as the engine does, and returns the reported cycle.
 fn search(
     begin: &World,
     clients: &[ClientId; THREADS],
@@ -357,8 +358,8 @@ fn search(
     (is_there.then_some(ring), past)
 }
 
-/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for the lock of
-/// the next thread; entries name all of it. A cycle, if all of them wait.
+/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for the next
+/// thread's lock, as entries say. If all of them wait, there is a cycle.
 fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     let mut world = World::new(fault);
     (0..members).for_each(|at| world.go(Step::Acquire(at, at)));
@@ -367,7 +368,7 @@ fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     world
 }
 
-/// All worlds that at most `steps` steps lead to, each once.
+/// All worlds that at most `steps` steps can reach, each once.
 fn after(world: World, steps: usize) -> Vec<World> {
     let first = world.form();
     let (mut met, mut all, mut last) = (HashSet::from([first.clone()]), vec![first], 0);
@@ -388,11 +389,11 @@ fn after(world: World, steps: usize) -> Vec<World> {
     all
 }
 
-/// A cycle that was reported, and the worlds since the search began, in none of which it existed.
+/// A reported cycle that never existed, and the worlds since the search began.
 type FalseRing = (Vec<Link>, Vec<World>);
 
 /// Searches all these worlds in all ways. Returns the number of searches, the number of reported cycles, and
-/// a false one.
+/// a false report if there was one.
 fn search_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
     let (mut searches, mut reports) = (0, 0);
@@ -434,9 +435,9 @@ fn exactly_the_real_cycles_are_reported() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// A published wait for the lock of the thread that will search. The lock is granted, released and acquired
-/// again, and then the searcher waits for what the other thread still holds: five steps lead there.
-fn told_and_granted(fault: Fault) -> Vec<World> {
+/// A world five steps after a published wait for the searching thread's lock: the lock was granted, released
+/// and acquired again, and then the searcher waits for the other thread's lock.
+fn published_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let published =
         [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];
@@ -446,11 +447,11 @@ fn told_and_granted(fault: Fault) -> Vec<World> {
 
 #[test]
 fn a_granted_wait_is_not_part_of_a_cycle() {
-    let worlds = told_and_granted(Fault::None);
+    let worlds = published_and_granted(Fault::None);
     let (searches, reports, wrong) = search_all(&worlds, 1);
     assert!(wrong.is_none(), "{wrong:?}");
     assert!(searches > 10_000 && reports > 100, "{searches} looks, {reports} reports");
-    let at_once = search_all(&told_and_granted(Fault::NoPause), 0);
+    let at_once = search_all(&published_and_granted(Fault::NoPause), 0);
     assert!(at_once.2.is_some(), "{} looks", at_once.0);
 }
 

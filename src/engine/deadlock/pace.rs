@@ -1,4 +1,4 @@
-//! How often waits are searched, and how many requests that may take.
+//! How often each wait is searched, and how many requests all searches may send.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::engine::pace::Budget;
 use crate::time::Moment;
 
-/// The pause after the first search for a wait; it doubles up to `LONGEST_PAUSE`. Entries of waits that begin
-/// within milliseconds of each other may come in another order: only the second search sees the cycle.
+/// The pause after the first search for a wait. Later pauses double up to `LONGEST_PAUSE`. The second search
+/// is soon, because the first may miss the newest entries of other clients.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The share of one request in a client's time budget: all searches send at most 33 requests a second.
+/// The time that one request takes from the client's budget: at most 33 requests a second.
 const EACH: Duration = Duration::from_millis(30);
-/// How far a client may overdraw its budget: 32 requests at once after a time without requests.
+/// How much of the budget a client may use in advance: 32 requests at once after a time without requests.
 const AHEAD: Duration = Duration::from_millis(960);
 
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ struct Due {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// A search has shown something that the next search is to confirm.
+    /// A search has shown a cycle that the next search is to confirm.
     Urgent,
     New,
     Again,
@@ -38,7 +38,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Forgets the waits that are over. A new wait is due at once.
+    /// Forgets ended waits. A new wait is due at once.
     pub(super) fn keep(&mut self, ids: &[u64], now: Moment) {
         self.next.retain(|id, _| ids.binary_search(id).is_ok());
         for id in ids {
@@ -46,8 +46,8 @@ impl Pace {
         }
     }
 
-    /// The waits that are due: first waits with something to confirm; then new waits, the newest first, since
-    /// the last wait closes a cycle; then the waits that have been due for longest.
+    /// The waits that are due: first those with a cycle to confirm; then new waits, the newest first, because
+    /// the last wait of a cycle closes it; then the others, the longest due first.
     pub(super) fn due(&self, now: Moment) -> Vec<u64> {
         let order = |due: &Due| {
             if due.rank == Rank::New { now.since(due.at) } else { due.at.since(Moment::from_nanos(0)) }
@@ -58,8 +58,8 @@ impl Pace {
         due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Sets the next search after one that began at this wait. `is_seen`: this client's entry names the
-    /// wait, so other clients can search too, and the pauses grow; otherwise they stay short.
+    /// Plans the next search for this wait, after a search. `is_seen`: this client's entry names the wait, so
+    /// other clients can search for it too, and the pauses double. Otherwise the pauses stay short.
     pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
             let (at, rank) = (now.plus(due.pause), Rank::Again);
@@ -84,7 +84,7 @@ impl Pace {
 
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
         let first = self.next.values().map(|due| due.at).min()?;
-        // Without room the next search waits until there is room for a few requests.
+        // If the budget is used up, the next search waits until half of the advance is available again.
         let has_room = now.plus((AHEAD / 2).saturating_sub(self.budget.left(AHEAD, now)));
         Some(first.max(if self.room(now) > 0 { now } else { has_room }))
     }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(pace.due(at(5)), [5, 4, 1, 2, 3]);
         pace.confirm_by(2, at(6));
         assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3]);
-        // A wait that others do not see is searched each second, and not less and less often.
+        // A wait that the entry does not name is searched each second: its pause does not grow.
         pace.keep(&[3], at(6));
         (6..9).for_each(|second| pace.searched(3, false, at(second)));
         assert_eq!(pace.next(at(8)), Some(at(9)));

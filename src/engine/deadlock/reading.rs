@@ -1,4 +1,4 @@
-//! One reading of this client's registry, the holders in the store, and other clients' directory entries.
+//! One reading for a search: this client's registry, the holders in the store, and other clients' entries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub(super) struct Asked<'a> {
 pub(super) struct Reading<'a> {
     asked: &'a Asked<'a>,
     own: &'a Stuck,
-    /// By key, and whether it is half of a read-write lock.
+    /// By key, and whether the key is a read-write lock's.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
-    /// For an owner: the longest waiting thread in another client's process under that hold.
+    /// By owner: the longest waiting thread of another client that works under this hold.
     under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
     most: u64,
-    /// Something could not be read, so what was not found may be there.
+    /// Something could not be read, so cycles may have been missed.
     pub(super) has_gaps: bool,
     pub(super) refusal: Option<Error>,
-    /// A chain was not followed to its end: there were too many owners, or requests.
+    /// A path was not followed to its end: it had too many threads, or needed too many requests.
     pub(super) is_beyond: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Reading<'a> {
         self.most = self.requests.saturating_add(more);
     }
 
-    /// The deadline of one more request, if it may be sent.
+    /// The deadline for one more request. `None`: no more may be sent.
     fn one_more(&mut self) -> Option<Moment> {
         let now = self.asked.clock.now();
         let may = self.asked.sees_others
@@ -133,8 +133,8 @@ impl<'a> Reading<'a> {
         self.client(holder.client)?.uses.iter().find(is_it)
     }
 
-    /// The lock in the store. Half of a read-write lock is described with all its holders. A question about
-    /// the one holder of another lock needs the rights of its own kind only.
+    /// The lock as the store describes it. A read-write lock needs the general request, which lists all
+    /// holders; for other kinds a request that needs fewer rights is enough.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         let place = (key.to_owned(), kind.other_half().is_some());
         if !self.locks.contains_key(&place)
@@ -167,8 +167,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Whether a waiting writer comes before this reader: writers go first for it, or one has waited for long, or
-/// the store has one queue for all, in which the reader is not first.
+/// Whether this reader must wait for a waiting writer: it lets writers go first, or the writer has waited
+/// long, or the store has one queue, in which the reader is not first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;
@@ -178,7 +178,7 @@ fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     at.is_some_and(|at| at > 0)
 }
 
-/// Whether a hold of this mode keeps a wait of this kind from being granted.
+/// Whether a hold of this mode prevents the grant to a waiter of this kind.
 fn is_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
     match kind.family() {
         Family::Lock | Family::Token => mode.is_none(),
@@ -193,13 +193,13 @@ pub(super) fn holder_of(owner: &str) -> Option<Holder> {
     Some(Holder { client: ClientId::read(client)?, number: number.parse().ok()? })
 }
 
-/// The kind that an entry names by its label, among the kinds that have holders.
+/// The kind with this label, which an entry names. Only kinds with holders.
 pub(super) fn kind_of(label: &str) -> Option<Kind> {
     let kinds = [Kind::Mutex, Kind::Fenced, Kind::Fair, Kind::Read, Kind::Write, Kind::Token];
     kinds.into_iter().find(|kind| kind.label() == label)
 }
 
-/// A wait that another client's entry names; `None`: this use of a lock is no such wait.
+/// A published wait of another client's entry; `None`: a hold, or a wait that is not published.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
     let published = one.published.as_ref().filter(|_| one.is_waiting)?;
     Some(Wait {
@@ -217,7 +217,7 @@ pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
 impl View for Reading<'_> {
     fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
         let mut holders = self.held_here(wait);
-        // An exclusive lock that this process holds has no other holder.
+        // Except for writers, a hold of this process excludes all others.
         if !holders.is_empty() && wait.kind.family() != Family::Write {
             return holders;
         }
@@ -228,11 +228,11 @@ impl View for Reading<'_> {
             shown.filter_map(|one| holder_of(&one.owner)).collect()
         };
         let mut others = shown(&|mode| is_in_the_way(wait.kind, mode));
-        // A reader that waits behind a writer waits for the holders that the writer waits for.
+        // A reader behind a waiting writer must wait for the readers that the writer waits for.
         if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
         }
-        // A hold that this client is about to release blocks nobody.
+        // A hold of this client that is not in its registry is being released, and blocks nobody.
         let stands = |one: &Holder| {
             let is_it = |hold: &OwnHold| hold.shown.owner == one.number && hold.shown.name == wait.key;
             self.own.holds.iter().any(is_it)

@@ -1,5 +1,4 @@
-//! One lock in this process, which all its values and holds share: its state under its mutex, and what
-//! values, holds and waiters do with it.
+//! One lock in this process. All lock values and holds of the same lock share it.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -22,7 +21,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
-/// The key of a lock: kinds that are one lock in the store have one key.
+/// The key of a lock. Kinds of one family are one lock in the store, so they have the same key.
 #[derive(Debug, Clone)]
 pub(crate) struct LockKey {
     pub(crate) family: Family,
@@ -71,18 +70,18 @@ pub(crate) type LocalMachine = Machine<Arc<Hold>, LocalWaiter>;
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
     machine: LocalMachine,
-    /// The channel of recalls, while holds may stay until one, or hear of others.
+    /// The subscription to recalls, while a hold may be cached until a recall, or hears of waiters.
     pub(crate) recalls: Option<Subscription>,
-    /// Holds may stay until a recall, so the channel outlasts them.
+    /// The lock caches holds until a recall, so the subscription stays between two holds.
     keeps_recalls: bool,
-    /// Since when the head has had only failures, and the last one. The waiters behind the head share them.
+    /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
     failure: Option<(Moment, Error)>,
     /// The registry keeps the local lock until this moment, even if no value refers to it.
     remembered_until: Option<Moment>,
-    look_at: Option<Moment>,
+    check_at: Option<Moment>,
 }
 
-/// A lock is remembered at least for this time after it was contended or cached.
+/// A lock is remembered for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = RULES.contended;
 
 impl Deref for LockState {
@@ -109,37 +108,37 @@ impl LocalLock {
         self.state.lock()
     }
 
-    /// Makes this event happen to the lock's machine at `now`.
+    /// Applies an event to the lock's machine.
     pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LocalMachine, At<'static>) -> R) -> R {
         let mut state = self.state();
         let at = state.at(now);
         event(&mut state.machine, at)
     }
 
-    pub(crate) fn look_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
-        if state.look_at.is_none_or(|at| moment < at) {
-            self.locks.timer_table.lock().put(self, &mut state.look_at, Some(moment));
+    pub(crate) fn check_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
+        if state.check_at.is_none_or(|at| moment < at) {
+            self.locks.timer_table.lock().put(self, &mut state.check_at, Some(moment));
         }
     }
 
-    /// Enters a hold, and returns when to check it. `place`: the waiter's place in the queue, which the grant
-    /// leaves. `None`: the grant does not count, see [`Machine::counts`].
+    /// Enters a hold, gives up the waiter's `place` in the queue, and returns when the timer checks the hold.
+    /// `None`: the grant does not count, see [`Machine::counts`].
     pub(crate) fn enter(
         self: &Arc<LocalLock>,
         mut own: State,
         place: &mut Option<QueuePlace>,
         clock: &Clock,
     ) -> Option<Moment> {
-        let look = own.hold.next_look(&own, own.hold.since());
-        own.look_at = look;
+        let look = own.hold.next_check(&own, own.hold.since());
+        own.check_at = look;
         let mut state = self.state();
         if !state.counts(&own, clock.now()) {
             return None;
         }
         self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lost = state.enter(own);
-        self.look_by(&mut state, look);
-        // The next head has to wait for the hold, which is in `state` already.
+        self.check_by(&mut state, look);
+        // The hold is in `state` already, so the next head finds it and waits.
         if let Some(mut place) = place.take() {
             drop(state.queue.leave(place.ticket));
             place.has_left = true;
@@ -149,11 +148,11 @@ impl LocalLock {
         Some(look)
     }
 
-    /// Makes the timer check the lock when the first of its holds is due.
-    pub(crate) fn look_in_time(self: &Arc<LocalLock>) {
+    /// Plans the timer's next check, for the hold that is due first.
+    pub(crate) fn plan_check(self: &Arc<LocalLock>) {
         let mut state = self.state();
-        let next = state.holds.iter().map(|own| own.look_at).min();
-        self.locks.timer_table.lock().put(self, &mut state.look_at, next);
+        let next = state.holds.iter().map(|own| own.check_at).min();
+        self.locks.timer_table.lock().put(self, &mut state.check_at, next);
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
@@ -164,7 +163,7 @@ impl LocalLock {
         self.state().machine.of_thread(thread).cloned()
     }
 
-    /// See [`Machine::find`]. Also returns the place of a caller that waits for an uncontended lock.
+    /// See [`Machine::find`]. Also returns a queue place to a caller that waits for an uncontended lock.
     pub(crate) fn find(
         self: &Arc<LocalLock>,
         thread: Option<u64>,
@@ -184,7 +183,7 @@ impl LocalLock {
         (found, place)
     }
 
-    /// As [`Machine::end`], for the hold of this thread and task; `None`: there is no such hold.
+    /// See [`Machine::end`]. `None`: this thread and task have no hold.
     pub(crate) fn end_of_thread(
         &self,
         thread: u64,
@@ -208,7 +207,7 @@ impl LocalLock {
         self.on(now, |lock, at| lock.end(hold.serial, level, may_stay, at))
     }
 
-    /// The recalls so far, if all are heard; without a subscription `listen` begins one.
+    /// The number of recalls so far; `None`: recalls may have been missed. Subscribes if necessary.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let mut state = self.state();
         state.keeps_recalls = true;
@@ -224,7 +223,7 @@ impl LocalLock {
         if self.state().recalls.is_some() {
             return;
         }
-        let recalls = listen(); // without the mutex: a store has locks of its own
+        let recalls = listen(); // without the mutex, since the store takes mutexes of its own
         let mut state = self.state();
         let not_needed = match &state.recalls {
             None => std::mem::replace(&mut state.recalls, recalls),
@@ -253,7 +252,7 @@ impl LocalLock {
         watched
     }
 
-    /// Keeps the local lock until `until` even without any value; returns whether it was not kept yet.
+    /// Keeps the local lock until `until`, even without a lock value. `true`: it was not remembered before.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
         let before = state.remembered_until;
@@ -261,7 +260,7 @@ impl LocalLock {
         before.is_none()
     }
 
-    /// `None`: the registry may forget the lock.
+    /// Until when the lock is remembered; `None`: the registry may forget it.
     pub(crate) fn remembered_until(&self, now: Moment) -> Option<Moment> {
         let mut state = self.state();
         if !state.is_contended(state.at(now)) {
@@ -271,7 +270,7 @@ impl LocalLock {
         state.remembered_until
     }
 
-    /// Notes the hand-off that was sent for this hold. `Some`: its waiter panicked and is gone.
+    /// Passes the hand-off of this hold to its waiter. `Some`: the waiter panicked and is gone.
     pub(crate) fn sent(&self, hold: &Hold, handoff: PendingHandoff) -> Option<PendingHandoff> {
         match self.state().machine.sent(hold.serial) {
             Some(waiter) => {
@@ -299,8 +298,7 @@ impl LocalLock {
         self.state().queue.len()
     }
 
-    /// Notes the time since which the head of the queue has had only failures, and the last of them;
-    /// `None`: the store answers.
+    /// Notes since when the head has had only failures, and the last one; `None`: the store answered.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.is_empty() {
@@ -308,7 +306,7 @@ impl LocalLock {
         }
     }
 
-    /// The last failure, if the head has had only failures for as long as `retry_timeout`.
+    /// The last failure, if the failures have lasted for `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, retry_timeout: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
         let (since, error) = state.failure.as_ref()?;
@@ -320,7 +318,7 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read before the count: each change of `is_up` changes the count, see `Channel::set_up`.
+        // `is_up` is read first: its changes also change the count, see `Channel::set_up`.
         let recalls =
             self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
@@ -337,19 +335,19 @@ impl LockState {
 impl Drop for LocalLock {
     fn drop(&mut self) {
         if is_forked() {
-            return; // another thread of the parent may have had the mutex
+            return; // a thread of the parent may have locked the mutex
         }
-        let look_at = self.state().look_at;
-        self.locks.timer_table.lock().remove(self, look_at);
+        let check_at = self.state().check_at;
+        self.locks.timer_table.lock().remove(self, check_at);
         let mut locks = self.locks.by_key.lock();
-        // Another local lock may have been made for the lock meanwhile.
+        // Another local lock with the same key may exist by now.
         if locks.get(&self.key).is_some_and(|local| local.strong_count() == 0) {
             locks.remove(&self.key);
         }
     }
 }
 
-/// A thread's place in a lock's queue. Dropping it leaves the queue.
+/// A thread's place in the local queue, which the thread leaves on drop.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
     pub(crate) local: Arc<LocalLock>,
@@ -367,21 +365,20 @@ impl Drop for QueuePlace {
         let left = state.machine.leave(self.ticket);
         state.forget_if_unused();
         drop(state);
-        drop(left); // a hand-off that was not received settles its releaser, without the mutex
+        drop(left); // without the mutex: a pending hand-off notifies its releaser
     }
 }
 
-/// When the timer checks each lock next, in the order of time, so that a check costs by the locks that are
-/// due, not by all. A lock has at most one entry, for the first of its holds. The entry stays when that hold
-/// ends, and only moves to an earlier moment, so locks that come and go do not touch the table: the check
-/// finds out.
+/// The timer's next check of each lock, ordered by time, so that the timer reads only the locks that are due.
+/// A lock has at most one entry, for the hold that is due first. The entry stays when that hold ends, so that
+/// short holds do not change the table all the time; the check then plans the next one.
 ///
-/// Keyed by moment, and by the lock's address, which tells locks of the same moment apart.
+/// The key is the moment, and the lock's address for locks with the same moment.
 #[derive(Debug, Default)]
 pub(crate) struct TimerTable(BTreeMap<(Moment, usize), Weak<LocalLock>>);
 
 impl TimerTable {
-    /// Moves the entry of a lock from `at`. The caller has locked the lock.
+    /// Moves the lock's entry from `at` to `next`. The caller has the lock's mutex.
     pub(crate) fn put(&mut self, local: &Arc<LocalLock>, at: &mut Option<Moment>, next: Option<Moment>) {
         self.remove(&**local, *at);
         if let Some(next) = next {
@@ -394,7 +391,7 @@ impl TimerTable {
         at.into_iter().for_each(|at| drop(self.0.remove(&(at, local.addr()))));
     }
 
-    /// Takes out up to `most` locks that are due at `by`. `LocalLock::look_in_time` puts each back.
+    /// Takes out up to `most` locks that are due at `by`. `LocalLock::plan_check` puts them back.
     pub(crate) fn take_due(&mut self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
         let mut due = Vec::new();
         while due.len() < most
@@ -439,7 +436,7 @@ mod tests {
         hold
     }
 
-    /// The end of the hold's last level, in a time slice in which its thread comes back at once.
+    /// Ends the hold's last level in a time slice, as if the thread always reacquired at once.
     fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then {
         let mut state = local.state();
         let at = state.at(at(0));
@@ -460,7 +457,7 @@ mod tests {
         assert!(matches!(end(&local, &hold), Then::Cached(_)));
         local.state().take_out(hold.serial);
         assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
-        assert!(local.on(at(0), |lock, at| lock.give_back(None, at)).is_none());
+        assert!(local.on(at(0), |lock, at| lock.release_cached(None, at)).is_none());
     }
 
     #[test]
@@ -505,22 +502,22 @@ mod tests {
         let locks = Arc::clone(&local.locks);
         let first = || locks.timer_table.lock().first().map(|(at, _)| at);
         for (look, by) in [(9, 9), (5, 5), (7, 5)] {
-            local.look_by(&mut local.state(), at(look));
+            local.check_by(&mut local.state(), at(look));
             assert_eq!(first(), Some(at(by)));
         }
         assert!(local.locks.timer_table.lock().take_due(at(4), 1).is_empty());
         assert_eq!(local.locks.timer_table.lock().take_due(at(5), 1).len(), 1);
         let holds = [entered(&local), entered(&local)];
         for (hold, look) in holds.iter().zip([8, 6]) {
-            hold.with(|own| own.look_at = at(look));
+            hold.with(|own| own.check_at = at(look));
         }
-        local.look_in_time();
+        local.plan_check();
         assert_eq!(first(), Some(at(6)));
         holds.iter().for_each(|hold| drop(local.state().take_out(hold.serial)));
         assert_eq!(first(), Some(at(6)), "a hold that ends touches nothing");
-        local.look_in_time();
+        local.plan_check();
         assert_eq!(first(), None);
-        local.look_by(&mut local.state(), at(1));
+        local.check_by(&mut local.state(), at(1));
         drop((holds, local));
         assert!(locks.timer_table.lock().first().is_none(), "it has left with its last value");
     }

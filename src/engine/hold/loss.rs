@@ -1,4 +1,4 @@
-//! A hold's notifications: to listeners of its loss, and callbacks when others want its lock.
+//! What a hold tells its listeners: its loss, and that others want its lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,8 @@ use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
 
 impl Hold {
-    /// Records the loss, retires the owner number, and notifies all listeners, once; returns whether this
-    /// call did. A request under the number may be on its way, and the old guard may still try to release. A
-    /// write hold whose owner reads is ended in the store from here on, again and again.
+    /// Records the loss and notifies all listeners; `false`: the hold was lost before. Retires the owner
+    /// number, because a request under it may be on its way, and the guard may still try to release.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if self.phase.loss().is_some() {
             return false;
@@ -27,16 +26,16 @@ impl Hold {
         if state.state_of(self.serial).is_none() && reason != LossReason::ShutDown {
             self.retire_owner_in(&mut state);
         }
-        // A hold that is being released, or was removed, is lost only for its listeners.
+        // The loss of a hold that is being released or was removed concerns only listeners.
         if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
             return false;
         }
         drop(state);
         if self.is_cached() {
-            return true; // nobody held it
+            return true; // no thread had it, so nobody is notified
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        // The phase says already that the hold is lost: later listeners check it.
+        // The phase is set by now, so a listener that is added later finds it.
         self.listeners.take(false).into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
         let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
         reporter.counters.note_loss(reason);
@@ -49,10 +48,10 @@ impl Hold {
         true
     }
 
-    /// Adds a listener. If the hold has ended, the listener learns that at once.
+    /// Adds a listener, or ends it at once if the hold has ended.
     pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
-        // The flag is set before the phase is read; `lose` and `forget_listeners` do the reverse.
+        // The flag is set, then the phase is read; `lose` and `forget_listeners` do the reverse.
         self.listeners.are_there.store(true, Ordering::SeqCst);
         let reason = self.phase.loss();
         if reason.is_none() && !self.listeners.released.load(Ordering::SeqCst) {
@@ -67,7 +66,8 @@ impl Hold {
         listener.end(reason.map(loss).as_ref(), reporter);
     }
 
-    /// Runs each callback by itself, so that a panic stops no other. While one runs, none is run again.
+    /// Runs the callbacks one by one, so that a panic stops no other. Does nothing while an earlier run
+    /// lasts.
     pub(crate) fn call_back(self: &Arc<Hold>, reporter: &Reporter, clock: &Clock) {
         let contended = |listener: &Listener| match listener {
             Listener::OnContended(callback) => Some(Arc::clone(callback)),
@@ -89,17 +89,16 @@ impl Hold {
         reporter.run_later(move || hold.listeners.is_calling.store(false, Ordering::SeqCst));
     }
 
-    /// `are_kept`: from now on a release leaves the listeners here, for the hold that follows.
+    /// `are_kept`: a release keeps the listeners, so that the next hold of the guard can take them over.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
         self.listeners.list.lock().are_kept = are_kept;
     }
 
-    /// Takes the listeners of this hold, which ended by release, for the next hold.
     pub(crate) fn take_listeners(&self) -> VecDeque<Listener> {
         self.listeners.take(false)
     }
 
-    /// The hold ended by release.
+    /// The hold was released: drops the listeners, unless they are kept.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
         self.listeners.released.store(true, Ordering::SeqCst);
         self.listeners.take(true).into_iter().for_each(|listener| listener.end(None, reporter));

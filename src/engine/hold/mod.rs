@@ -1,7 +1,7 @@
-//! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
+//! One grant of a lock, until its last level ends: its window, its levels, its loss.
 //!
-//! `local_lock` is the lock in this process: the state machine of `engine/lock`, under one mutex. `phase` is
-//! the part of a hold's state that checks read without the mutex, with the listeners of its loss (`loss`).
+//! `local_lock` is the lock in this process, with the state machine of `engine/lock` under its mutex. `phase`
+//! is the part of a hold's state that threads read without the mutex.
 
 pub(crate) mod local_lock;
 mod loss;
@@ -64,41 +64,40 @@ impl Releasing for Hold {
     }
 }
 
-/// A check of a hold reads atomics. All else that changes is its [`State`], under the mutex of its lock;
-/// methods that take that mutex find nothing once the registry has taken the hold out.
+/// The part of a hold that threads read without the mutex. The rest is its [`State`], under the lock's mutex;
+/// methods that need the state do nothing once the hold was removed from the registry.
 pub(crate) struct Hold {
-    /// For renewals and releases, except the lease.
+    /// The claim for renewals and releases; its lease is replaced by `renewed_lease`.
     claim: Claim,
-    /// The lock in this process, which has this hold until the registry takes it out.
     local: Arc<LocalLock>,
     pub(crate) serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
-    /// Whether the holder leads, for people who inspect the lock.
+    /// Whether the holder is the leader of an election, for people who inspect the lock.
     pub(crate) leads: bool,
     pub(crate) ceiling: Option<Moment>,
     pub(crate) bound: Option<Arc<dyn Bound>>,
     /// As [`AcquireCall::may_cache_slice`](crate::engine::acquire::call::AcquireCall::may_cache_slice) says.
     pub(crate) may_be_cached: bool,
     phase: Phase,
-    /// The end of the hold's own window, as `Moment::nanos`. Only raised.
+    /// The end of the window, as `Moment::nanos`. It never moves back.
     until: AtomicU64,
-    /// When the lock was asked for, or the cached hold was used again.
+    /// When the grant was requested, or the cached hold last reused.
     since: AtomicU64,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
     fence: OnceLock<FencingToken>,
-    /// Something other than its guard has ended a guard's level.
+    /// Whether `unlock` has ended a level that has a guard.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
-    /// Whether waiters send recalls for the hold, so the store may have more of it than its owner.
+    /// Whether the hold hears of waiters. The store then has more data for this hold than its owner.
     pub(crate) hears: AtomicBool,
 }
 
 static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 impl Hold {
-    /// The hold of a grant that was asked for at `sent`, when its window opens.
+    /// The hold of a grant that was requested at `sent`, when its window begins.
     pub(crate) fn new(
         claim: &Claim,
         holder: Holder,
@@ -127,7 +126,7 @@ impl Hold {
         }
     }
 
-    /// Returns the hold with its state, to be entered in its lock, and the id of its first level.
+    /// Returns the hold, its state for the lock's machine, and the id of its first level.
     pub(crate) fn begin(self, lease: Lease) -> (Arc<Hold>, State, u64) {
         let (sent, until, number) = (self.since(), self.window_end(), self.claim.owner.number());
         let thread = match self.holder {
@@ -140,7 +139,7 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// `None`: the lock does not have the hold any more.
+    /// Changes the hold's state; `None`: the hold was removed.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
         self.local.state().state_of(self.serial).map(act)
     }
@@ -173,7 +172,7 @@ impl Hold {
         self.fence.get().copied()
     }
 
-    /// The first token stays: a re-entry must not outdate what the outer level writes with.
+    /// The first token stays: the outer level may have written with it, and a newer one would outdate that.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);
@@ -200,13 +199,13 @@ impl Hold {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
 
-    /// Notes the thread that still acquires the other locks of a group; zero: the caller has the guard.
+    /// Notes which thread still acquires the other locks of a group; zero: none, the caller has the guard.
     pub(crate) fn note_acquiring(&self, thread: u64) {
         self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }
 
-    /// The only thread that can release the hold: its holder, or the thread that still acquires other locks
-    /// of a group. `None`: any thread that has the guard.
+    /// The one thread that can release the hold: its holder, or the thread that is still acquiring the other
+    /// locks of a group. `None`: any thread with the guard.
     pub(crate) fn kept_by(&self, state: &State) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),
@@ -218,12 +217,11 @@ impl Hold {
         self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
     }
 
-    /// Retires the owner number. A loss does so by itself: see [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         self.retire_owner_in(&mut self.local.state());
     }
 
-    /// Works even if the lock does not have the hold any more.
+    /// Also works after the hold was removed.
     fn retire_owner_in(&self, state: &mut LockState) {
         if let Some(mark) = self.holder.thread() {
             state.retired.add(self.claim.owner.number());
@@ -244,8 +242,8 @@ impl Hold {
         self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
-    /// Whether the hold can be cached, and used again as if it were granted anew. `Some(true)`: for a time
-    /// slice too. `unlock` promises that the lock is free unless the call asked for caching.
+    /// Whether the hold can be cached and reused like a new grant; `Some(true)`: for a time slice too.
+    /// `is_dropped`: a guard ended it. `unlock` frees the lock, unless the call asked for caching.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
@@ -268,7 +266,7 @@ impl Hold {
         self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
-    /// Whether no thread has the hold, or none had it when its release or loss began.
+    /// Whether the hold is cached, or was when its release or loss began.
     pub(crate) fn is_cached(&self) -> bool {
         self.phase.unused() != 0
     }
@@ -277,7 +275,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// A level that was renewed while other locks were acquired ends by itself; renewals use the new lease.
+    /// The other locks of a group are acquired: renewals of this level end, and its lease with them.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {
@@ -286,7 +284,8 @@ impl Hold {
         });
     }
 
-    /// The leases of the levels, outermost first, and which one is `own`; `None` if a guard has another.
+    /// The leases of all levels, outermost first; the flag marks the level `own`. `None`: another level has a
+    /// guard.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.with(|state| {
             let open = &state.levels.open;
@@ -303,7 +302,7 @@ impl Hold {
         })?
     }
 
-    /// Whether this level of a guard has ended. Takes the mutex only if `unlock` has ended a guard's level.
+    /// Whether the level of a guard was ended by `unlock`. Usually known without the mutex.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let has_ended = |state: &mut State| state.levels.get_mut(level).is_none();
         self.has_spent_guard.load(Ordering::Acquire) && self.with(has_ended).unwrap_or(true)
@@ -314,7 +313,8 @@ impl Hold {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Whether a renewal is wanted, and can still move the end of the window.
+    /// Whether the client renews the hold: a level asks for renewals, or the hold may be cached until a
+    /// recall, and `max_hold` leaves time.
     pub(crate) fn is_renewed(&self) -> bool {
         self.with(|state| self.is_renewed_in(state)).unwrap_or_default()
     }
@@ -338,13 +338,13 @@ impl Hold {
         }
     }
 
-    /// Whether the window ends at the ceiling, less the drift of a lease that the ceiling cut short.
+    /// Whether the window reaches `max_hold`, up to the 1 % by which it is shorter than its lease.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
     }
 
-    /// When the hold ends unless confirmed: at the end of its window, or of what it is bound to.
+    /// When the hold ends without a further renewal: with its window, or with its session.
     pub(crate) fn until(&self) -> Moment {
         let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         self.window_end().min(bound)
@@ -354,14 +354,14 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request of `sent` that set `lease` was confirmed. Never shortens the window. `false`: the window had
-    /// ended before, perhaps seen by a thread: the hold is lost, although the store has prolonged it.
+    /// A request sent at `sent` was confirmed, which set `lease`. The window never gets shorter. `false`: the
+    /// window had ended, perhaps seen by a thread, so the hold is lost although the store prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));
         let mut state = self.local.state();
         let before = self.until.fetch_max(until.nanos(), Ordering::AcqRel);
-        // The end is raised before the time is read: a thread that reads a later time sees the new end.
+        // The end is moved first, so a thread that reads a later time also reads the new end.
         let now = clock.now();
         let Some(own) = state.state_of(self.serial) else { return now.nanos() < before };
         if lease >= self.renewed_lease() {
@@ -370,12 +370,12 @@ impl Hold {
         own.confirm(until, now)
     }
 
-    /// Whether any level, open or not, was to be renewed: then the hold was not meant to end by itself.
+    /// Whether any level, ended or not, asked for renewals. If none did, the hold was meant to expire.
     pub(crate) fn was_renewed(&self) -> bool {
         self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
-    /// Changes nothing; a hold that stands costs two atomic reads.
+    /// Why the hold is lost at `now`, if it is. Records nothing, and mostly reads two atomics.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
             return Some(reason);
@@ -401,7 +401,7 @@ impl Hold {
         if is_at_risk.unwrap_or_default() { Standing::AtRisk(until) } else { Standing::Held }
     }
 
-    /// Whether the hold stands at `now`; otherwise records its loss.
+    /// Whether the hold stands at `now`. If its window has ended, records the loss.
     pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
         match self.loss_at(now) {
             None => true,
@@ -439,10 +439,10 @@ impl fmt::Debug for Hold {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {
-    /// A thread and its task; the mark is gone when the thread has ended.
+    /// A thread, and the task that it ran. `mark` cannot be upgraded after the thread has ended.
     Thread { id: u64, mark: Weak<ThreadMarker>, task: TaskMarker },
-    /// A transferable guard. `taker`: the thread that acquired it, and probably releases it; `None` if that
-    /// thread ran a task, since a thread goes on to the next task.
+    /// A transferable guard. `taker`: the thread that acquired it and will probably release it; `None` if the
+    /// thread ran a task, because the thread may run other tasks meanwhile.
     Guard { taker: Option<Weak<ThreadMarker>> },
 }
 
@@ -461,7 +461,7 @@ impl Holder {
         }
     }
 
-    /// Whether the calling thread runs the task that acquired the lock, if any; for a guard always.
+    /// Whether the calling thread runs the same task as at the grant. Always true for guards.
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
             Holder::Thread { task, .. } => *task == TaskMarker::current(),

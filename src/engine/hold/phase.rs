@@ -1,5 +1,4 @@
-//! The phase of a hold: held, being released, or lost; and the listeners of its loss, and of others who want
-//! the lock.
+//! The phase of a hold: held, being released, or lost; and the listeners that are notified.
 //!
 //! | `phase`     | meaning                                             | who may set it, from what               |
 //! |-------------|-----------------------------------------------------|-----------------------------------------|
@@ -10,7 +9,7 @@
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
 //! | `TOO_LONG`  | `until` passed, and no renewal may move it any more | as `EXPIRED`                            |
 //!
-//! The last four are final.
+//! The last four phases are final.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::time::Moment;
 
 const LIVE: u8 = 0;
 const RELEASING: u8 = 1;
-/// The first of the phases of a loss: `EXPIRED`, `GONE`, `SHUT_DOWN`, `TOO_LONG`.
+/// The first of the four lost phases.
 const LOST: u8 = 2;
 const LOSSES: [LossReason; 4] =
     [LossReason::Expired, LossReason::Gone, LossReason::ShutDown, LossReason::HeldTooLong];
@@ -34,12 +33,12 @@ const LOSSES: [LossReason; 4] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held,
-    /// Held until this moment, but a renewal is overdue.
+    /// Held until this moment, but a renewal is late.
     AtRisk(Moment),
     Lost(LossReason),
 }
 
-/// No thread has the hold: it is cached, or was when its release or loss began.
+/// A flag beside the phase: the hold is cached, or was when its release or loss began.
 const UNUSED: u8 = 0x10;
 
 #[derive(Debug)]
@@ -63,7 +62,7 @@ impl Phase {
         LOSSES.get(usize::from(place)).copied()
     }
 
-    /// Sets the phase that threads read without the mutex. Called under the lock's mutex, as all changes.
+    /// Sets the phase for a stage. Like each change of the phase, under the lock's mutex.
     pub(super) fn publish(&self, stage: Stage) {
         let phase = match stage {
             Stage::Held => LIVE,
@@ -74,7 +73,7 @@ impl Phase {
         self.0.store(phase, Ordering::SeqCst);
     }
 
-    /// Changes the phase from live to lost, or from releasing to gone (by the store). `false`: no change.
+    /// Changes the phase from `LIVE` to a loss, or from `RELEASING` to `GONE`. `false`: no change.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
         let is_possible = match self.stage() {
             LIVE => true,
@@ -97,39 +96,39 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// Whether there may be listeners; otherwise no thread takes the mutex.
+    /// Whether there may be listeners. If not, no thread takes the mutex of `list`.
     pub(super) are_there: AtomicBool,
-    /// The hold ended by release: there will be no loss.
+    /// The hold was released, so it cannot be lost any more.
     pub(super) released: AtomicBool,
     pub(super) list: Mutex<List>,
-    /// A callback for contention is yet to run, or runs.
+    /// Callbacks of contention are queued or running.
     pub(super) is_calling: AtomicBool,
 }
 
 #[derive(Default)]
 pub(super) struct List {
-    /// Whether the listeners are for the hold that follows this one.
+    /// Whether a release keeps the listeners for the next hold of the guard.
     pub(super) are_kept: bool,
-    /// Channels come before callbacks, which may hang.
+    /// Channels come first, because callbacks may hang.
     pub(super) listeners: VecDeque<Listener>,
 }
 
 pub(crate) enum Listener {
-    /// A channel that gets the loss, if there is one, and is dropped when the hold ends.
+    /// Receives the loss, if there is one, and is dropped when the hold ends.
     Channel(Sender<Loss>),
     /// Runs when the hold is lost.
     OnLost(OnLost),
-    /// Runs whenever others want the lock, as long as the hold stands.
+    /// Runs while others want the lock and the hold stands.
     OnContended(OnContended),
 }
 
 impl Listener {
-    /// The hold has ended, by this loss or by a release. Callbacks may own the client, so they are dropped
-    /// where they would have run.
+    /// The hold has ended, by `loss` or by a release. Callbacks may own the client, and are dropped on the
+    /// callback thread, because dropping a client waits.
     pub(super) fn end(self, loss: Option<&Loss>, reporter: &Reporter) {
         match (self, loss.cloned()) {
             (Listener::Channel(_), None) => {}
-            // There is room for one; nobody may be listening any more.
+            // The channel has room for one message; its receiver may be gone.
             (Listener::Channel(sender), Some(loss)) => drop(sender.try_send(loss)),
             (Listener::OnLost(callback), Some(loss)) => reporter.run_later(move || callback(&loss)),
             (Listener::OnLost(callback), None) => reporter.drop_later(callback),
@@ -143,7 +142,7 @@ impl Listeners {
         self.are_there.load(Ordering::SeqCst)
     }
 
-    /// Takes the listeners out, unless they are to `stay` for the hold that follows.
+    /// Takes the listeners out. With `stay`, listeners that are kept for the next hold are left in place.
     pub(super) fn take(&self, stay: bool) -> VecDeque<Listener> {
         if !self.is_any() {
             return VecDeque::new();

@@ -1,4 +1,4 @@
-//! The renewals of a hold: whether, when, and for how long.
+//! Whether, when, and for which lease a hold is renewed.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. Returns
-    /// `None` if the hold is not renewed.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows. `None`: none
+    /// is due or wanted.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         self.with(|state| {
             let claim = self.renewal_in(state, now);
@@ -26,13 +26,12 @@ impl Hold {
         self.with(|state| self.renewal_in(state, now))?
     }
 
-    /// Returns `None` if the hold is not renewed, and ends by itself.
     fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
         let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
             let lease = self.within_ceiling(self.renewed_lease(), now);
-            // Never less than the present window, as for `needs_keepalive`: a level may have a longer lease.
+            // Readers share one expiry, so a short renewal would cut a longer lease of another level.
             if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
@@ -40,8 +39,8 @@ impl Hold {
         Some(Claim { lease, ..self.claim.clone() })
     }
 
-    /// When a third of a renewed window has passed. Counted from the window's end, which the confirmation of
-    /// a level with a short lease of its own does not move.
+    /// When a third of a renewed lease is over. Computed from the window's end, which the confirmation of a
+    /// level with a shorter lease does not move.
     pub(crate) fn due(&self) -> Moment {
         self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
     }
@@ -56,8 +55,8 @@ impl Hold {
         if self.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
-    /// Whether renewals must keep the hold alive although none of its levels is renewed. A read hold shares
-    /// its key's time with Redisson's readers, whose renewals cut that time to their own.
+    /// Whether the client must renew a hold that asks for no renewals. Readers share one expiry in the store,
+    /// which renewals by Redisson's readers may shorten.
     fn needs_keepalive(&self, state: &State) -> bool {
         self.kind().shares_its_end() && state.levels.renewed == 0
     }
@@ -71,20 +70,20 @@ impl Hold {
     }
 
     pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
-        // The store does not know a hold without a lease, and would answer that it is not held.
+        // The store keeps no record of a hold without a lease, and would answer that it is gone.
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
-    pub(super) fn next_look(&self, state: &State, now: Moment) -> Moment {
+    pub(super) fn next_check(&self, state: &State, now: Moment) -> Moment {
         let (soon, lease) = (now.plus(Duration::from_millis(1)), self.renewed_lease());
         if state.has_lapsed {
-            return now.plus(lease); // its thread may end without asking for it
+            return now.plus(lease); // checks whether the thread has ended
         }
         if self.is_releasing() {
             return now.plus(renewal_period(lease));
         }
         let until = self.until();
-        // A renewal that the watchdog has already queued needs no check.
+        // A hold that is queued for renewal needs no check for that.
         let (due, is_renewed) = (self.due_in(state), self.is_renewable_in(state) && !state.is_queued);
         if is_renewed && due < until && !self.is_orphaned() {
             return due.max(soon);
@@ -92,18 +91,18 @@ impl Hold {
         if !self.is_of_any_thread() {
             return until.max(soon);
         }
-        // Checks now and then whether the thread lives: the more time the hold has left, the less often.
+        // Checks now and then whether the thread still exists; less often for long holds.
         let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
         until.min(check).max(soon)
     }
 
-    /// Plans the timer's next check of the hold; returns when.
-    pub(crate) fn look_in_time(&self, now: Moment) -> Moment {
+    /// Plans the timer's next check of this hold, and returns its time.
+    pub(crate) fn plan_check(&self, now: Moment) -> Moment {
         let mut state = self.local.state();
         let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };
-        let look = self.next_look(own, now);
-        own.look_at = look;
-        self.local.look_by(&mut state, look);
+        let look = self.next_check(own, now);
+        own.check_at = look;
+        self.local.check_by(&mut state, look);
         look
     }
 }

@@ -9,7 +9,7 @@ use crate::time::ManualClock;
 const LEASE: Duration = Duration::from_secs(30);
 
 impl Hold {
-    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
+    /// A channel that receives the loss, if there is one, and is disconnected when the hold ends.
     pub(crate) fn loss_channel(&self) -> crossbeam_channel::Receiver<crate::observe::Loss> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.listen(Listener::Channel(sender), &Reporter::new(None));
@@ -21,7 +21,7 @@ fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
     enter(grant(Kind::Mutex, sent), lease, false)
 }
 
-/// A hold, and when its grant was requested.
+/// The time of a request, and the hold that it was granted.
 fn held(lease: Lease) -> (Moment, Arc<Hold>) {
     let start = ManualClock::new().now();
     (start, hold(lease, start))
@@ -60,7 +60,7 @@ fn cached() -> Hold {
     Hold { holder, may_be_cached: true, ..grant(Kind::Mutex, ManualClock::new().now()) }
 }
 
-/// Ends the last level so that the hold is cached.
+/// Ends the last level, in a time slice, so that the hold is cached.
 fn cache(hold: &Arc<Hold>) {
     let mut state = hold.local.state();
     let at = state.at(hold.since());
@@ -144,7 +144,7 @@ fn a_number_to_retire_is_used_until_the_release() {
     assert_eq!(mark.number(), number);
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
-    // As above, with the release before the retirement.
+    // The same order as above, but the release comes before the retirement.
     let number = mark.number();
     let other = of_thread(&mark);
     assert!(other.begin_release());
@@ -170,7 +170,7 @@ fn a_release_during_a_renewal_retires_the_owner_number() {
     assert_eq!(mark.number(), number);
 }
 
-/// A loss retires the number in each case, also if a check of the clock found it.
+/// Each kind of loss retires the number, also an expiry that a check of the clock found.
 #[test]
 fn a_lost_hold_retires_its_number() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -187,7 +187,7 @@ fn a_lost_hold_retires_its_number() {
     assert_ne!(mark.number(), number);
 }
 
-/// The thread may hold locks of other clients under the number, and read what it writes.
+/// The thread may hold locks of other clients under its number, so a shutdown must not retire it.
 #[test]
 fn a_client_shutdown_retires_only_numbers_in_doubt() {
     let (mark, reporter) = (ThreadMarker::current(), Reporter::new(None));
@@ -281,7 +281,7 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
     assert_eq!(third.plus(asked), hold.until());
     confirm(&hold, third, asked);
     assert_eq!(hold.due(), third.plus(LEASE / 3));
-    // A short explicit level postpones the renewal no more than for other kinds.
+    // The confirmation of a short explicit level does not postpone the renewal.
     confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
     assert_eq!(hold.due(), third.plus(LEASE / 3));
 }
@@ -337,7 +337,7 @@ impl Bound for Session {
     }
 }
 
-/// A hold with a listener, say, or a request in doubt is not cached: its next use would inherit them.
+/// A hold with, for example, a listener or a request in doubt is not cached: its next use would inherit it.
 #[test]
 fn a_hold_is_cached_after_its_whole_use() {
     let hold = || hold_by(cached());
@@ -400,7 +400,7 @@ fn a_hold_keeps_its_first_fence() {
     assert_eq!(hold.fencing_token(), Some(FencingToken::new(7)));
 }
 
-/// How often a callback of the hold has run, once the calls under way have ended.
+/// Waits until queued callbacks have run; returns how often the hold's callback did.
 #[cfg(not(leasehold_shuttle))]
 fn called(calls: &AtomicU64, reporter: &Reporter) -> u64 {
     let (sender, done) = crossbeam_channel::bounded(1);

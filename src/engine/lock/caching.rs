@@ -1,10 +1,10 @@
-//! Whether a hold stays in the store after its last level, and how long: for a time slice, or until a recall.
+//! Caching: whether, and how long, a hold stays in the store after its last level.
 //!
-//! Other clients see the lock as held meanwhile, by an owner whose lease runs. A time slice begins when the
-//! store grants the lock from the wait queue; in the slice, a thread that returns at once reacquires without
-//! a request. A slice needs neither keys nor messages, like eventual fairness in parking_lot and the cohort
-//! locks of Dice, Marathe and Shavit (2012). `lock_builder(name).cached()` leaves the hold in the store until
-//! another client recalls it, like the delegations of NFSv4 (RFC 7530, 10.4).
+//! Meanwhile other clients see the lock as held. A time slice begins when the store grants the lock from the
+//! wait queue; within it, a thread that comes back at once reacquires without a request. Slices need no keys
+//! or messages; they resemble eventual fairness in parking_lot and the cohort locks of Dice, Marathe and
+//! Shavit (2012). `lock_builder(name).cached()` leaves the hold in the store until another client recalls it,
+//! like the delegations of NFSv4 (RFC 7530, 10.4).
 
 use std::time::Duration;
 
@@ -13,40 +13,40 @@ use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
-/// A hold that is cached for a time slice is released after this without a user.
+/// A hold that is cached for a time slice is released when no thread has used it for this long.
 pub(crate) const IDLE: Duration = Duration::from_micros(300);
 
-/// A hold that is cached until a recall is released after this without a user.
+/// A hold that is cached until a recall is released when no thread has used it for this long.
 pub(crate) const UNUSED: Duration = Duration::from_millis(500);
 
 pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Maximum number and time of local hand-offs before other processes get the lock. Higher values make the
-    /// others wait longer; lower values cost more releases in the store.
+    /// Maximum number and total time of local hand-offs before other processes get the lock. Higher values
+    /// make other processes wait longer; lower values need more requests.
     pub(crate) local_handoffs: u32,
     pub(crate) local_handoff_time: Duration,
-    /// A lock counts as contended for this time after its last release here.
+    /// A lock counts as contended for this time after a release that notified other clients.
     pub(crate) contended: Duration,
-    /// Total of the time slices of all clients in the queue, and the longest single slice. A client waits for
-    /// one slice and one hand-over of each client before it.
+    /// Total of the time slices of all clients in the wait queue, and the longest slice of one. Each client
+    /// waits for one slice and one hand-over of each client before it.
     pub(crate) slices: Duration,
     pub(crate) longest_slice: Duration,
-    /// A longer hold is not cached: the hand-over costs little beside it.
+    /// Holds that lasted longer are not cached, because a request costs little beside them.
     pub(crate) short: Duration,
-    /// A thread that asks again within this reacquires at once.
+    /// A thread that asks again within this time comes back "at once".
     pub(crate) at_once: Duration,
     pub(crate) idle: Duration,
     pub(crate) least_score: i8,
-    /// A longer pause in a time slice means that the thread was descheduled.
+    /// A longer pause within a time slice means that the operating system did not run the thread.
     pub(crate) stall: Duration,
     pub(crate) unused: Duration,
-    /// The first check of a hold, for waiters that send no recalls, comes this long after its grant; each gap
-    /// is twice the last one, up to the longest.
+    /// The first check of a hold, for waiters that send no recalls, comes this long after the grant. The gap
+    /// between two checks doubles, up to the longest.
     pub(crate) first_check: Duration,
     pub(crate) longest_check_gap: Duration,
-    /// Two recalls within `soon` switch caching off for `pause`: clients that alternate gain nothing by it.
+    /// Two recalls within `soon` stop caching for `pause`, because clients that alternate gain nothing by it.
     pub(crate) soon: Duration,
     pub(crate) pause: Duration,
 }
@@ -69,35 +69,36 @@ pub(crate) const RULES: Rules = Rules {
     pause: Duration::from_secs(1),
 };
 
-/// The score of a lock rises by one when a thread reacquires at once, and falls by `LATE` when not. From the
-/// beginning, zero, one return is enough for caching: in a crowd of hundreds a client has few grants a second.
+/// The score of a lock rises by one, up to `MOST`, when a thread comes back at once, and falls by `LATE`,
+/// down to `LEAST`, when not. Holds are cached from score one on. The score starts at zero, so one return is
+/// enough: with hundreds of clients each has few grants a second.
 pub(super) const LEAST: i8 = -2;
 pub(super) const MOST: i8 = 6;
 pub(super) const LATE: i8 = 4;
 
-/// The facts behind decisions about a cached hold. Its [`Stage`] says which hold is cached, and why.
+/// What a lock remembers to decide about caching. The hold's [`Stage`] says whether it is cached, and why.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     pub(super) ends: Option<Moment>,
     pub(super) began: Moment,
-    /// When the hold was last taken or released in the slice.
+    /// When a thread last acquired or released the hold in this slice.
     pub(super) last: Moment,
-    /// The last release that may be cached: when, and by which thread, which has not asked since.
+    /// When, and by which thread, the lock was last released; `None` once this thread has asked again.
     pub(super) dropped: Option<(Moment, u64)>,
     pub(super) score: i8,
-    /// How long this process did not run in the last slice; the next slice lasts longer by that.
+    /// How much of the last slice this process did not run; the next slice is longer by this.
     missed: Duration,
     pub(super) recalled: Option<Moment>,
     pub(super) paused_until: Option<Moment>,
-    /// Whether this client has, or had, a time slice or a hold that may stay until a recall.
+    /// Whether this client ever had a time slice, or a hold that could be cached until a recall.
     pub(crate) may_cache: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
-    /// No thread uses the cached hold, or others want it: release it.
+    /// The cached hold is to be released: no thread uses it, or others want it.
     Idle,
-    /// Watch again at `next`. Ask the store whether others want `checks`; call the callbacks of `calls`.
+    /// Ask the store about `checks`, run the callbacks of `calls`, and watch again at `next`.
     Until {
         next: Moment,
         checks: Vec<H>,
@@ -108,15 +109,15 @@ pub(crate) enum Watched<H> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// The hold was cached until a recall, and none came.
+    /// The hold was cached until a recall, and no recall came.
     UntilRecall,
     ForTimeSlice,
-    /// Others want the hold, or this call would not cache it: release it.
+    /// The hold must be released: others want it, or this call does not cache.
     Never,
 }
 
 impl Caching {
-    /// The store granted the lock to this client, from a queue of `clients`.
+    /// A time slice begins: the store granted the lock from a wait queue of `clients`.
     pub(crate) fn begin(&mut self, clients: u32, at: At<'_>) {
         let length = at.rules.longest_slice.min(at.rules.slices / clients.max(1));
         let more = std::mem::take(&mut self.missed).min(length);
@@ -138,7 +139,7 @@ impl Caching {
         self.score = LEAST.max(self.score - LATE);
     }
 
-    /// The hold was not cached, so `thread` waited for the release, and can come back only from now on.
+    /// `thread` waited for the release, so its time to come back counts from now on.
     pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
         if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
             *dropped = now;
@@ -155,17 +156,17 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
-    /// Whether other clients come before waiters here, since a slice in which threads came back is over.
+    /// Whether other clients come before waiters here, because a time slice that threads used has ended.
     pub(super) fn is_over(&self, at: At<'_>) -> bool {
         self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
     }
 
-    /// Ends the slice: the lock was released or lost. A cached hold stays, since it may be another one.
+    /// Ends the time slice, because the lock was released or lost.
     pub(super) fn end(&mut self) {
         self.ends = None;
     }
 
-    /// The recalls so far. `None`: cache nothing, since no recall would be heard now, or too many came.
+    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or too many came.
     pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
         let is_paused = self.paused_until.is_some_and(|until| at.now < until);
         at.recalls.filter(|_| !is_paused)
@@ -178,7 +179,7 @@ impl Caching {
             Some(cached) if Some(cached.heard) == at.recalls => false,
             Some(cached) => {
                 cached.is_wanted = true;
-                // Without a subscription nothing is known about other clients.
+                // Without a subscription the hold counts as wanted, but no recall came.
                 if at.recalls.is_some() {
                     self.note_recall(at);
                 }
@@ -196,16 +197,16 @@ impl Caching {
 }
 
 impl<H: Handle, W: Waits> Machine<H, W> {
-    /// Caches a hold whose last level has ended. `by_time_slice`: the hold may stay for a time slice.
+    /// Caches a hold whose last level has ended, if the rules allow it; `by_time_slice`: for a slice too.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.len();
-        // At most one hold at a time is cached, handed off or being released.
+        // At most one hold of a lock is cached, handed off or being released at a time.
         if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
             return None;
         }
         let Machine { holds, caching, .. } = self;
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
-        // Pairs with `Waiting::note_join`.
+        // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::note_join`.
         if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));
@@ -217,7 +218,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         caching.dropped = Some((at.now, own.thread.unwrap_or_default()));
         let ends = caching.ends?;
         let held = at.now.since(std::mem::replace(&mut caching.last, at.now));
-        // The rest of the slice is shared equally among the waiters here.
+        // The slice is shared equally by this thread and the waiters here.
         let share = ends.since(caching.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         let is_part_over = at.now >= caching.began.plus(share);
         if caching.score < at.rules.least_score || held >= at.rules.short || is_part_over {
@@ -227,8 +228,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(CachedFor::TimeSlice)
     }
 
-    /// Uses a cached hold again, in its time slice even if others want it. `caches`: the call would cache the
-    /// hold until a recall. Returns the level; `None`: the hold is to be released.
+    /// Reuses a cached hold; within a time slice even if others want it. `caches`: the call may cache the
+    /// hold until a recall. Returns the new level; `None`: the hold must be released.
     pub(super) fn reuse(
         &mut self,
         serial: u64,
@@ -260,15 +261,16 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(own.levels.add(Lease::Renewed))
     }
 
-    /// Begins the release of a cached hold, as [`begin_release`](Machine::begin_release).
-    pub(crate) fn give_back(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
+    /// Begins the release of a hold that is cached for `thread`, or for any thread. See
+    /// [`begin_release`](Machine::begin_release).
+    pub(crate) fn release_cached(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
         Some((hold, next))
     }
 
-    /// Whether a hold of `thread`, or of any thread, is cached.
+    /// Whether a hold is cached for `thread`, or for any thread.
     pub(crate) fn caches(&self, thread: Option<u64>) -> bool {
         self.holds.iter().any(|own| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread)))
     }
@@ -281,7 +283,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
     }
 
-    /// The store's answer to a check. If others want a hold that no thread uses, its release begins.
+    /// Handles the answer to a check. If others want a hold that no thread uses, begins its release.
     pub(crate) fn note_checked(
         &mut self,
         serial: u64,
@@ -301,11 +303,12 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_news {
             self.caching.note_recall(at);
         }
-        if is_idle { self.give_back(None, at) } else { None }
+        if is_idle { self.release_cached(None, at) } else { None }
     }
 
-    /// Decides what to do about this lock's holds now, and when to watch next. `is_deaf`: no recall will be
-    /// heard; `is_waited_for`: a thread of this client waits for a lock whose holds hear of others.
+    /// Decides what the cache thread does about this lock's holds. `is_deaf`: recalls are refused;
+    /// `is_waited_for`: a thread of this client waits, which counts for holds that learn of waiters
+    /// (`hears`).
     pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);
@@ -321,7 +324,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             }
             in_slice |= own.stage == Stage::Cached(CachedFor::TimeSlice);
         }
-        // A hold that others have recalled can be cached for a time slice only.
+        // From here on, cached holds are cached for a time slice.
         let until = caching.last.plus(at.rules.idle);
         match (in_slice, caching.ends) {
             _ if is_idle => {}
@@ -335,12 +338,12 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             (_, Some(ends)) if now < ends => next = now.plus(at.rules.idle),
             _ => {}
         }
-        // After all early returns: what is noted here as checked or called back must really be.
+        // This part follows all early returns, because the caller must carry out the checks noted here.
         let (mut checks, mut calls) = (Vec::new(), Vec::new());
         for own in holds.iter_mut().filter(|own| own.is_live()) {
             if let Some(recallable) = &mut own.recallable {
-                // A check may come up to a quarter of its gap early, so that many holds share one:
-                // otherwise ten thousand holds would be scanned at each one's time.
+                // A check may come a quarter of its gap early, so that many holds share one round: otherwise
+                // each of ten thousand holds would cause a round of its own.
                 if now.plus(recallable.gap / 4) >= recallable.next_check {
                     recallable.gap = (recallable.gap * 2).min(at.rules.longest_check_gap);
                     recallable.next_check = now.plus(recallable.gap);

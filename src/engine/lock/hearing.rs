@@ -1,4 +1,4 @@
-//! A hold that hears of others who want its lock: when it is checked, and when its callbacks are called.
+//! A hold that hears, which means that it learns of waiters: when it is checked, and when its callbacks run.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use crate::engine::lock::At;
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Moment;
 
-/// Time between two checks of a hold, and between two calls of its callbacks.
+/// Time between two checks of a hold, and shortest time between two runs of its callbacks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A message brings the check forward to this long after the last one. ZooKeeper also sends a message for
-/// each reader that joins other readers.
+/// A message lets the next check come this soon after the last. Not sooner, because ZooKeeper also sends a
+/// message for each reader that joins other readers.
 const APART: Duration = Duration::from_millis(50);
 
-/// Other clients count as waiting for this long after their last sign: a waiter's pause between two requests
-/// plus the time until the next check.
+/// Other clients count as waiting for this long after their last sign, which covers the pause between two of
+/// their requests plus the time until the next check.
 const COUNTS_FOR: Duration = Duration::from_millis(2_500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Hears {
     since: Moment,
-    /// The recalls that had come before the last check.
+    /// The number of recalls before the last check.
     heard: Option<u64>,
     last_check: Option<Moment>,
-    /// The store was asked to make waiters send recalls.
+    /// Whether a check has set the mark that makes waiters send recalls.
     is_marked: bool,
-    /// Other clients gave a sign since the last call.
+    /// Whether other clients gave a sign since the callbacks last ran.
     is_wanted: bool,
-    /// Until then other clients count as waiting.
+    /// Until when other clients count as waiting.
     wanted_until: Moment,
     called: Option<Moment>,
 }
@@ -39,12 +39,12 @@ impl Hears {
         Hears { since, heard, last_check, is_marked: false, is_wanted: false, wanted_until, called }
     }
 
-    /// Whether to check the hold now, whether to call its callbacks, and when to watch next. `is_deaf`: no
-    /// recall will be heard; `is_waited_for`: a thread of this client waits.
+    /// Returns whether to check the hold now, whether to run its callbacks, and when to watch next.
+    /// `is_deaf`: recalls are refused; `is_waited_for`: a thread of this client waits.
     pub(super) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> (bool, bool, Moment) {
         let is_due = self.due(at, is_deaf) <= at.now;
         if is_due {
-            // Recalls are counted before the store is asked, so that a later message causes another check.
+            // Recalls are counted before the check is sent, so that a later recall causes another check.
             (self.heard, self.last_check) = (at.recalls, Some(at.now));
         }
         let is_wanted = self.is_wanted || is_waited_for;
@@ -56,8 +56,9 @@ impl Hears {
         (is_due, is_called, if is_wanted { due.min(self.next_call()) } else { due })
     }
 
-    /// The first check waits up to `EVERY` until recalls can be heard, so that none is missed. A message
-    /// brings no check forward beyond the next call: a crowd sends many messages.
+    /// When the next check is due. The first check sets the mark, so it waits, `EVERY` at most, until recalls
+    /// can be received. Later a message brings a check forward, but not before the callbacks may run again,
+    /// because many waiters send many messages.
     fn due(&self, at: At<'_>, is_deaf: bool) -> Moment {
         let Some(last) = self.last_check else {
             let is_ready = is_deaf || at.recalls.is_some();
@@ -72,7 +73,7 @@ impl Hears {
     }
 
     pub(super) fn note(&mut self, answer: CachedCheck, now: Moment) {
-        // The first check sets the mark. If a later check finds it gone, a recall removed it.
+        // The first check sets the mark. If the mark is missing later, a waiter sent a recall and removed it.
         if answer == CachedCheck::Wanted || answer == CachedCheck::Unmarked && self.is_marked {
             self.wanted_until = now.plus(COUNTS_FOR);
             self.is_wanted = true;
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
     use crate::engine::lock::caching::RULES;
 
-    /// A hold that hears since zero, and what its client has heard.
+    /// A hold that hears from the beginning, and the recalls that its client received.
     struct World {
         hears: Hears,
         recalls: Option<u64>,

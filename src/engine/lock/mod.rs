@@ -1,22 +1,21 @@
-//! One lock in this process as a state machine: each method is an event, and returns what is to be done.
+//! One lock in this process, as a state machine: each method is an event, and returns what to do.
 //!
-//! [`Machine`] decides and does nothing else. The machine has no I/O, no threads, no mutex and no clock. Its
-//! caller holds the lock's mutex during an event, releases it, and carries out what the event returned.
+//! [`Machine`] only decides: it has no I/O, no threads, no mutex and no clock. Its caller holds the lock's
+//! mutex during an event, unlocks it, and then does what the event returned.
 //!
 //! | stage        | meaning                                                        | ended by                           |
 //! |--------------|----------------------------------------------------------------|------------------------------------|
 //! | `Held`       | a thread has levels of the hold                                | `end`, `lose`                      |
-//! | `Cached`     | the store still has the hold; no thread here has a level       | `find`, `give_back`, `lose`        |
+//! | `Cached`     | the store still has the hold; no thread here has a level       | `find`, `release_cached`, `lose`   |
 //! | `HandingOff` | a request moves the lock to a waiter's number                  | `received`, `not_sent`             |
 //! | `Returning`  | a release that goes before all later requests of this process  | `remove`                           |
 //! | `Lost`       | the store has the hold no more, and its levels are to be ended | `remove`, a grant of the same thread |
 //!
-//! A lock whose holds are all gone or lost is free here. Locks with one holder have one hold that is not
-//! lost; read locks and counted kinds have several, each with a stage of its own.
+//! A lock without holds, or with lost ones only, is free here. Exclusive locks have at most one hold that is
+//! not lost; read locks and counted kinds have several, each with its own stage.
 //!
-//! `tests/table.txt` lists what each event does in each stage, and the events that an exploration never saw
-//! there. The tests compare that table with the code, and explore all states of small worlds of several
-//! machines and a store.
+//! `tests/table.txt` lists what each event does in each stage, and which events never came there. The tests
+//! compare that table with the code, and explore all states of small worlds with several machines.
 
 pub(crate) mod caching;
 mod hearing;
@@ -33,21 +32,21 @@ use crate::observe::LossReason;
 use crate::seam::Others;
 use crate::time::Moment;
 
-/// The part of a hold that its threads share: the machine publishes there what they read without the mutex.
+/// The shared part of a hold: the machine writes there what threads read without the mutex.
 pub(crate) trait Handle: Clone + Debug {
     fn serial(&self) -> u64;
 
-    /// Makes the thread use another owner number for its next hold. `false`: no thread would use this number.
+    /// Makes the thread use another owner number from now on. `false`: no thread would use this one again.
     fn retire(&mut self) -> bool;
 
     fn publish(&mut self, stage: Stage);
 
     fn lost(&mut self, reason: LossReason);
 
-    /// Something other than its guard has ended a guard's level.
+    /// `unlock` has ended a level that has a guard.
     fn note_spent_guard(&mut self) {}
 
-    /// The end of the hold by its session.
+    /// When the hold's session ends; `Moment::NEVER` without one.
     fn session_ends(&self) -> Moment;
 }
 
@@ -58,26 +57,26 @@ pub(crate) trait Waits {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<'a> {
     pub(crate) now: Moment,
-    /// The recalls received so far; `None` while none would be received.
+    /// The number of recalls so far; `None` while recalls may be missed.
     pub(crate) recalls: Option<u64>,
     pub(crate) rules: &'a Rules,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Machine<H, W> {
-    /// In the order of serial numbers.
+    /// Sorted by serial number.
     pub(crate) holds: Vec<HoldState<H>>,
     pub(crate) queue: Queue<W>,
     pub(crate) caching: Caching,
     pub(super) local_handoffs: LocalHandoffs,
-    /// This client may be in the store's queue.
+    /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
-    /// When this process last released the lock while others waited for it, and who was notified.
+    /// When this process last released the lock, and the notified other clients. `None`: there were none.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
 }
 
-/// Hand-offs since the last true release, and when the first of them was.
+/// The number of local hand-offs since the lock was last free in the store, and when their series began.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LocalHandoffs {
     pub(super) handed: u32,
@@ -87,7 +86,7 @@ pub(crate) struct LocalHandoffs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Nobody,
-    /// A thread waits here, but other processes come first.
+    /// Threads wait here, but other processes go first.
     Others,
     Local(TicketId),
 }
@@ -104,7 +103,7 @@ pub(crate) enum Then {
     StillHeld,
     Cached(CachedFor),
     Leaves(Next),
-    /// The hold is lost, or its time is over.
+    /// The hold is lost, or its window has ended.
     Over,
 }
 
@@ -112,14 +111,13 @@ pub(crate) enum Then {
 pub(crate) enum Found<H> {
     Own(H),
     Cached(H, u64),
-    /// A cached hold whose release has begun, since this call cannot use it. `None`: the hold is lost.
+    /// A cached hold that this call cannot use; its release has begun. `None`: the hold is lost.
     Stale(H, Option<Next>),
-    /// Another thread is releasing this thread's hold. A request under the same number could arrive before
-    /// the release, which would then free the new grant; or the owner could hand the lock to itself. So the
-    /// thread asks under another number.
+    /// Another thread is releasing this thread's hold, so this thread must ask under another number: under
+    /// the same number its request could arrive before the release, which would then free the new grant.
     Leaving,
-    /// Nobody here has the lock or wants it, and no other process wanted it a moment ago: the thread asks, at
-    /// the head of the queue if it would wait.
+    /// No thread here has or wants the lock, and no other process wanted it lately: the thread attempts at
+    /// once. If it would wait, it joins the queue, as the head.
     Uncontended,
     Used,
 }
@@ -136,7 +134,7 @@ pub(crate) enum Look {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawn {
     Free,
-    /// A releaser has promised the lock and is sending the request: look again when woken.
+    /// A releaser is sending the hand-off to this waiter, and wakes it afterwards.
     Promised,
     Given,
 }
@@ -167,9 +165,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.iter().find(is_own).map(|own| &own.hold)
     }
 
-    /// The state that a thread finds before it asks; `thread` is `None` where a guard is to be the owner.
-    /// `caches`: the call would cache the hold until a recall; `asks`: it asks at once for an uncontended
-    /// lock; `may_use`: it can use a cached hold again.
+    /// What a call finds before it sends anything; `thread` is `None` for a guard. `caches`: the call may
+    /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: it can reuse this cached
+    /// hold.
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
@@ -211,7 +209,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
     }
 
-    /// The waiter that the lock is handed to, and whether the request was sent.
+    /// The waiter to which the lock is being handed off, and whether the request was sent.
     fn handing(&self) -> Option<(TicketId, bool)> {
         self.holds.iter().find_map(|own| match own.stage {
             Stage::HandingOff { to, sent } => Some((to, sent)),
@@ -220,7 +218,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
-        // A lock on its way to a waiter here is held: meanwhile no request may use the releaser's number.
+        // During a hand-off the lock counts as held, so that no request uses the releaser's number.
         if self.handing().is_some() {
             return Some(Moment::NEVER);
         }
@@ -228,8 +226,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         stands.map(|own| own.until.min(own.hold.session_ends())).max()
     }
 
-    /// The next step of a waiter. `all_ask`: each waiter asks the store; `asks_for_itself`: this one asks
-    /// despite a hold of this process.
+    /// Decides the next step of a waiter. `all_ask`: each waiter attempts, not only the head.
+    /// `asks_for_itself`: this waiter attempts although this process has a hold.
     pub(crate) fn look(&mut self, id: TicketId, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let handing = self.handing();
         if handing == Some((id, true)) {
@@ -246,8 +244,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.held_here(now).map_or(Look::Free, Look::HeldHere)
     }
 
-    /// The waiter is about to sleep. `is_open`: it can be handed the lock from now on; `for_head`: it sleeps
-    /// until it is the head. `false`: something has changed since it looked.
+    /// The waiter is about to sleep. `is_open`: the lock may be handed to it. `for_head`: it sleeps until it
+    /// is the head. `false`: it must not sleep, because something has changed since it last checked.
     pub(crate) fn sleep(&mut self, id: TicketId, is_open: bool, for_head: bool) -> bool {
         let Some(ticket) = self.queue.get_mut(id) else { return false };
         if std::mem::take(&mut ticket.word) || for_head && ticket.is_head {
@@ -257,7 +255,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         true
     }
 
-    /// The waiter accepts no hand-off any more, to ask or to leave. Each later change leaves it a word.
+    /// The waiter accepts no hand-off from now on. Clears its word, so that `sleep` notices later changes.
     pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawn {
         match self.handing() {
             Some((to, true)) if to == id => return Withdrawn::Given,
@@ -270,19 +268,18 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Withdrawn::Free
     }
 
-    /// Whether this waiter must give up the client's place in the store's queue: no other thread here waits.
-    /// The waiter leaves the local queue after it sent that request, so that other requests follow it.
+    /// Whether this waiter must give up the client's place in the store's queue, because no other thread here
+    /// waits. It sends that request before it leaves the local queue, so that later requests follow.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.len() == 1 && std::mem::take(&mut self.queued)
     }
 
-    /// Whether a grant under this number counts: its window is open, and no earlier request may still arrive.
+    /// Whether a grant counts: its window is open, and no earlier request under its number may still arrive.
     pub(crate) fn counts(&self, own: &HoldState<H>, now: Moment) -> bool {
         !own.is_over(now) && !self.retired.has_lately(own.number)
     }
 
-    /// Enters a grant that [counts](Self::counts), and returns the lost holds of the same thread, which it
-    /// replaces. Their guards still know them.
+    /// Enters a grant that [counts](Self::counts). Removes and returns the lost holds of the same thread.
     pub(crate) fn enter(&mut self, own: HoldState<H>) -> Vec<HoldState<H>> {
         let thread = own.thread;
         let makes_room = |other: &mut HoldState<H>| {
@@ -297,8 +294,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         lost
     }
 
-    /// The waiter has acted on the answer to the hand-off. Returns the hold that the hand-off ended.
-    /// `is_refused`: nothing has changed, and the releaser releases.
+    /// The waiter has handled the answer to the hand-off. Returns the hold that ended by it. `is_refused`:
+    /// the hand-off changed nothing, and the releaser will release.
     pub(crate) fn received(&mut self, id: TicketId, is_refused: bool) -> Option<HoldState<H>> {
         let is_own = |own: &HoldState<H>| matches!(own.stage, Stage::HandingOff { to, .. } if to == id);
         let at = self.holds.iter().position(is_own);
@@ -314,7 +311,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         over
     }
 
-    /// Also returns the hold of a hand-off that the waiter has not received.
+    /// Removes the waiter. Also returns the hold of a hand-off that the waiter did not receive.
     pub(crate) fn leave(&mut self, id: TicketId) -> (Option<Ticket<W>>, Option<HoldState<H>>) {
         let over = if self.handing() == Some((id, true)) { self.received(id, false) } else { None };
         let left = self.queue.leave(id);
@@ -322,8 +319,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         (left, over)
     }
 
-    /// Ends `level`; by default the innermost without a guard, or else the innermost; `None`: there is none.
-    /// The last level's hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or released.
+    /// Ends `level`; without one, the innermost that has no guard, or else the innermost. After the last
+    /// level, the hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or its release
+    /// begins. `None`: there is no such level.
     pub(crate) fn end(
         &mut self,
         serial: u64,
@@ -361,8 +359,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Some(next)
     }
 
-    /// As [`begin_release`](Self::begin_release), but no waiter here gets the lock. `false`: the hold is
-    /// lost, or being released. A number in doubt is retired: a late renewal would prolong the next hold.
+    /// As [`begin_release`](Self::begin_release), but hands the lock to no waiter. `false`: the hold is lost,
+    /// or being released. If a renewal may arrive late, retires the number, to protect the next hold.
     pub(crate) fn begin_return(&mut self, serial: u64) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.is_live()) else { return false };
         own.set(Stage::Returning);
@@ -373,7 +371,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         true
     }
 
-    /// Promises the lock to the head of the queue, if it sleeps and other processes do not come first.
+    /// Promises the lock to the head of the queue, if the head sleeps, unless other processes go first.
     pub(crate) fn promise(&mut self, at: At<'_>) -> Next {
         let is_handing = self.handing().is_some();
         let Machine { queue, local_handoffs, caching, .. } = self;
@@ -393,7 +391,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         Next::Local(head.id)
     }
 
-    /// The hand-off was sent: its waiter reads the answer. `None`: the waiter panicked and is gone.
+    /// The hand-off was sent, and the waiter will read the answer. `None`: the waiter panicked and is gone.
     pub(crate) fn sent(&mut self, serial: u64) -> Option<&mut W> {
         let Machine { holds, queue, .. } = self;
         let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
@@ -411,15 +409,15 @@ impl<H: Handle, W: Waits> Machine<H, W> {
             own.set(Stage::Returning);
             if let Some(ticket) = self.queue.get_mut(to) {
                 ticket.is_asleep = true;
-                ticket.tell(); // it may be waiting to leave
+                ticket.tell(); // the waiter may want to leave
             }
             self.queue.tell_followers();
         }
     }
 
-    /// Removes a hold that is over here, and wakes the queue's head. `released`: whom it notified, and when.
+    /// Removes an ended hold, and wakes the queue's heads. `released`: whom the store notified, and when.
     pub(crate) fn remove(&mut self, serial: u64, released: Option<(Others, Moment)>) -> Option<HoldState<H>> {
-        // The release is noted before the removal wakes the next waiter: other processes come first.
+        // The release is noted before the next waiter wakes, which may have to let other processes go first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
         self.caching.end();
@@ -445,8 +443,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
     }
 
-    /// The client ends: takes out all holds, and retires the numbers of those in doubt for all clients of the
-    /// thread. A lock on its way to a waiter here stays until the waiter has received and released it.
+    /// The client ends: removes all holds, and retires the numbers under which requests may still arrive. A
+    /// hold that is being handed off stays until its waiter has received and released it.
     pub(crate) fn clear(&mut self) -> Vec<HoldState<H>> {
         let doubtful = self.holds.iter().filter(|own| own.is_in_doubt()).map(|own| own.hold.serial());
         doubtful.collect::<Vec<_>>().into_iter().for_each(|serial| self.retire(serial));
@@ -455,10 +453,10 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         self.holds.extract_if(.., is_over).collect()
     }
 
-    /// Records a loss. `false`: the loss is known, or the hold is being released, and only the store can say
-    /// whether it is gone. Retires the number, since a request under it may be on its way, and the old guard
-    /// may still try to release. At the end of the client, which releases the hold, the number is retired
-    /// only if it is in doubt: a thread has the same number in all clients.
+    /// Records a loss. `false`: the hold was lost before, or is being released, so that only the store knows.
+    /// Retires the number, because a request under it may be on its way, and the guard may still try to
+    /// release. If the client ends, it releases the hold itself, so only a number in doubt is retired: the
+    /// thread uses its number in other clients too.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
         let Some(own) = self.state_of(serial) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());
@@ -476,8 +474,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         is_live
     }
 
-    /// A request about this hold alone may still arrive: the thread's next hold needs another number. While
-    /// this hold lives the thread keeps the number, so that a writer can still acquire the read lock.
+    /// Retires the number when the hold ends, because a request about this hold may still arrive. While the
+    /// hold lives its thread keeps the number, so that a writer can also acquire the read lock.
     pub(crate) fn spend(&mut self, serial: u64) {
         if let Some(own) = self.state_of(serial) {
             own.is_spent = true;

@@ -1,9 +1,7 @@
-//! The parts of a lock's state: each hold with its stage, its levels and the requests about it; the local
-//! queue; and the retired owner numbers.
+//! The parts of a lock's state: the holds, the local queue, and the retired owner numbers.
 //!
-//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own, which sleeps by its
-//! back-off: waiters that messages wake must not wait for it. A hand-off goes to the first waiter of either
-//! sort.
+//! Waiters that [spin](crate::LockClient::get_spin_lock) have a head of their own, so that other waiters do
+//! not wait for a head that sleeps for its back-off. A hand-off goes to the first waiter of either kind.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,20 +10,19 @@ use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
-/// The stage of a hold in the machine. A hold that was taken out is free in the store, or left to a clean-up.
+/// The stage of a hold in the machine. A hold that was removed is free in the store, or left to a clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Held,
-    /// No thread has a level; the hold's own thread may use the hold again.
+    /// No thread has a level, but the hold's own thread may reuse the hold.
     Cached(CachedFor),
-    /// A request moves the lock to the number of a waiter. The waiter reads the answer once the request is
-    /// `sent`, and may not leave before.
+    /// A request makes a waiter the owner. The waiter reads the answer once the request is `sent`.
     HandingOff {
         to: TicketId,
         sent: bool,
     },
-    /// The release must go before this process's next request: the hold stays until the release was sent, or
-    /// answered if the releaser waits for that.
+    /// The hold is being released. It stays until the release was sent, or answered if the releaser waits, so
+    /// that later requests of this process follow the release.
     Returning,
     Lost,
 }
@@ -33,7 +30,7 @@ pub(crate) enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum CachedFor {
     TimeSlice,
-    /// Since when no thread here has used the hold.
+    /// The moment is when the last level ended.
     UntilRecall(Moment),
 }
 
@@ -45,7 +42,7 @@ pub(crate) struct Recallable {
     pub(crate) gap: Duration,
 }
 
-/// The changing state of a hold, except for what its threads read without the mutex.
+/// The changing state of a hold, under the lock's mutex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct HoldState<H> {
     pub(crate) hold: H,
@@ -54,24 +51,24 @@ pub(crate) struct HoldState<H> {
     pub(crate) stage: Stage,
     pub(crate) until: Moment,
     pub(crate) levels: Levels,
-    /// When the store was last asked to keep the hold; see `needs_keepalive`.
+    /// When the hold was last renewed, although it asks for no renewals; see `needs_keepalive`.
     pub(crate) kept_alive_at: Moment,
     pub(crate) renewal_has_failed: bool,
     pub(crate) is_under_way: bool,
     pub(crate) is_queued: bool,
-    /// A request under the hold's number may still arrive; see `spend`.
+    /// Whether a request under the hold's number may still arrive; see `spend`.
     pub(crate) is_spent: bool,
-    /// The owner reads as well; see `Engine::end_writing_in_time`.
+    /// Whether the owner of this write hold also reads; see `Engine::end_writing_in_time`.
     pub(crate) is_read_beside: bool,
     pub(crate) is_abandoned: bool,
-    /// The steps after a loss have been done; see `timer.rs`.
+    /// Whether the timer has handled the loss; see `timer.rs`.
     pub(crate) has_lapsed: bool,
     pub(crate) asks_to_cache: bool,
-    /// Cached until a recall, and renewed meanwhile without a level.
+    /// `Some`: the hold may be cached until a recall, so it is renewed even without a level.
     pub(crate) recallable: Option<Recallable>,
     pub(crate) hears: Option<Hears>,
     pub(crate) acquires_more: Option<u64>,
-    pub(crate) look_at: Moment,
+    pub(crate) check_at: Moment,
 }
 
 impl<H: Handle> HoldState<H> {
@@ -95,7 +92,7 @@ impl<H: Handle> HoldState<H> {
             recallable: None,
             hears: None,
             acquires_more: None,
-            look_at: Moment::NEVER,
+            check_at: Moment::NEVER,
         }
     }
 
@@ -129,8 +126,8 @@ impl<H: Handle> HoldState<H> {
     }
 
     /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, if it
-    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for it. Cached until a
-    /// recall, the hold keeps its token, as with re-entries, so a renewal under way concerns it alone.
+    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for caching. A renewal
+    /// under way prevents a slice only: until a recall, the hold stays the same for its next use.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -139,8 +136,8 @@ impl<H: Handle> HoldState<H> {
         ((until_recall || by_time_slice) && is_sound).then_some(by_time_slice)
     }
 
-    /// A request about the hold was confirmed at `now`: the hold lasts until `until`. Never shortens the
-    /// window. `false`: the window had ended, and a thread may have seen that.
+    /// A request was confirmed at `now`: moves the end of the window to `until`, unless it is later already.
+    /// `false`: the window had ended before, which a thread may have seen.
     pub(crate) fn confirm(&mut self, until: Moment, now: Moment) -> bool {
         let is_in_time = now < self.until;
         self.until = self.until.max(until);
@@ -148,15 +145,14 @@ impl<H: Handle> HoldState<H> {
         is_in_time
     }
 
-    /// Marks a renewal as about to be sent; `false`: the hold is not to be renewed. A thread that ends the
-    /// hold from here on sees the mark.
+    /// Marks that a renewal is about to be sent, for a thread that ends the hold. `false`: do not send it.
     pub(crate) fn begin_renewal(&mut self, is_wanted: bool) -> bool {
         self.is_under_way = is_wanted && self.is_live();
         self.is_under_way
     }
 
-    /// `heard`: the recalls before the lock was asked for; `is_wanted`: others waited for it at the grant;
-    /// `gap`: the time until the first check.
+    /// Lets the hold be cached until a recall. `heard`: the number of recalls before the attempt;
+    /// `is_wanted`: others waited at the grant; `gap`: the time until the first check.
     pub(crate) fn until_recall(&mut self, heard: u64, is_wanted: bool, now: Moment, gap: Duration) {
         self.recallable = Some(Recallable { heard, is_wanted, next_check: now.plus(gap), gap });
     }
@@ -165,11 +161,11 @@ impl<H: Handle> HoldState<H> {
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Levels {
     next_id: u64,
-    /// By rising ids: dropping a guard costs the same from either end, however many there are.
+    /// Sorted by id, so that a guard's level is found quickly among many.
     pub(crate) open: VecDeque<Level>,
-    /// How many open levels asked for renewal.
+    /// Number of open levels that ask for renewals.
     pub(crate) renewed: usize,
-    /// Whether a level, open or not, has asked for renewals.
+    /// Whether any level, ended or not, asked for renewals.
     pub(crate) was_renewed: bool,
 }
 
@@ -177,7 +173,7 @@ pub(crate) struct Levels {
 pub(crate) struct Level {
     pub(crate) id: u64,
     pub(crate) lease: Lease,
-    /// A guard ends this level; `unlock()` ends it only if every open level has a guard.
+    /// Whether a guard ends this level. `unlock` ends such a level only if all levels have guards.
     pub(crate) guarded: bool,
 }
 
@@ -208,7 +204,7 @@ impl Levels {
         Some(level)
     }
 
-    /// A level that was renewed while other locks were acquired ends by itself from now on.
+    /// Renewals of this level end, now that the other locks of its group are acquired.
     pub(crate) fn settle(&mut self, id: u64) -> bool {
         let Some(level) = self.get_mut(id) else { return false };
         let Lease::Kept(lease) = level.lease else { return false };
@@ -230,13 +226,13 @@ pub(crate) struct Ticket<W> {
     pub(crate) id: TicketId,
     pub(crate) waiter: W,
     spins: bool,
-    /// The first of the waiters that spin, or of those that do not.
+    /// Whether this is the first waiter that spins, or the first that does not.
     pub(crate) is_head: bool,
-    /// The waiter sleeps, and the lock may be handed to it.
+    /// Whether the waiter sleeps, and may be handed the lock.
     pub(crate) is_asleep: bool,
-    /// The waiter looks again when the hand-off to another waiter is settled.
+    /// Whether to wake this waiter when the hand-off to another waiter is settled.
     pub(crate) follows: bool,
-    /// Something has changed since the waiter looked; read before each sleep, cleared before each attempt.
+    /// Whether something has changed since the waiter last checked. Cleared before each attempt.
     pub(crate) word: bool,
 }
 
@@ -261,8 +257,8 @@ impl<W: Waits> Queue<W> {
         self.tickets.push_back(Ticket { id, waiter, spins, is_head, is_asleep, follows, word });
     }
 
-    /// Returns the leaver. If it was a head, the next of its kind becomes head and is woken. A new head
-    /// attempts first, so a wake-up that the leaver did not use is not lost.
+    /// Removes and returns a waiter. If it was a head, the next of its kind becomes the head and is woken. A
+    /// new head attempts first, so no wake-up of the last head is lost.
     pub(crate) fn leave(&mut self, id: TicketId) -> Option<Ticket<W>> {
         let at = self.tickets.iter().position(|ticket| ticket.id == id)?;
         let left = self.tickets.remove(at)?;
@@ -273,7 +269,7 @@ impl<W: Waits> Queue<W> {
             next.is_head = true;
             next.tell();
         }
-        // The head of the other kind may sleep until the hand-off to the leaver is settled.
+        // The head of the other kind may wait for a hand-off to the waiter that left.
         if at == 0
             && let Some(first) = self.tickets.front_mut()
             && first.spins != left.spins
@@ -283,7 +279,7 @@ impl<W: Waits> Queue<W> {
         Some(left)
     }
 
-    /// The waiter that a hand-off goes to.
+    /// The waiter that gets a hand-off.
     pub(crate) fn head(&mut self) -> Option<&mut Ticket<W>> {
         self.tickets.front_mut()
     }
@@ -296,7 +292,7 @@ impl<W: Waits> Queue<W> {
         self.tickets.iter_mut().find(|ticket| ticket.id == id)
     }
 
-    /// Wakes the head of each sort: the lock may be free.
+    /// Wakes both heads, because the lock may be free.
     pub(crate) fn nudge(&mut self) {
         let Some(first) = self.tickets.front_mut() else { return };
         first.tell();
@@ -308,7 +304,7 @@ impl<W: Waits> Queue<W> {
         }
     }
 
-    /// Wakes waiters of both sorts: the client's place in the store's queue is gone.
+    /// Wakes both kinds of waiters, because the client has lost its place in the store's queue.
     pub(crate) fn nudge_apart(&mut self) {
         if self.spinning > 0 {
             let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;
@@ -340,11 +336,11 @@ impl<W: Waits> Queue<W> {
     }
 }
 
-/// The last retired owner numbers, under which a request may still come. Later numbers are greater.
+/// Retired owner numbers, under which a request may still arrive. Later numbers are greater.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Retired {
     pub(super) last: VecDeque<u64>,
-    /// All numbers up to this one count as retired: the list has room for [`MOST_RETIRED`] only.
+    /// All numbers up to this one count as retired, because `last` has room for [`MOST_RETIRED`] only.
     until: u64,
 }
 
@@ -366,7 +362,7 @@ impl Retired {
         self.last.contains(&number)
     }
 
-    /// Whether a grant under that number may meet a late request.
+    /// Whether a late request may still arrive under this number.
     pub(crate) fn has(&self, number: u64) -> bool {
         number <= self.until || self.last.contains(&number)
     }

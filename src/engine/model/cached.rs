@@ -4,8 +4,8 @@ use super::*;
 use crate::engine::acquire::call::LockConfig;
 use crate::engine::hold::LocalLock;
 
-/// Threads drop guards and reuse the hold within time slices, beside calls that ask for something else,
-/// questions, and passing time: one thread has the lock at a time, and a release leaves no thread behind.
+/// Threads drop guards and reuse the hold within time slices, while other calls interfere and time passes.
+/// One thread at a time has the lock, and each thread gets it.
 #[test]
 fn caching_for_a_slice_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 1)] {
@@ -17,16 +17,17 @@ fn turns(threads_each: usize, trouble: usize) {
     let crowd =
         Crowd::start(threads_each, trouble, Exchange { has_queue: true, ..Exchange::default() }, |client| {
             (0..2).for_each(|_| client.turn());
-            // Releases the cached hold: if time stands still by now, nothing else would release it.
+            // Releases the cached hold, because time may stand still by now, and nothing else would release
+            // it.
             drop(client.lock().is_locked());
         });
-    // Six steps end a time slice; without faults none of them causes a time-out.
+    // Six steps end a time slice. Without faults, the steps are too short for a time-out.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
     crowd.pass_time(step, 60);
     assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread had it as often as it asked");
 }
 
-/// The threads of two clients at one lock, whose requests go to one server.
+/// One or two clients on one server, and their threads, which all use one lock.
 struct Crowd {
     world: Arc<World>,
     ended: Arc<AtomicUsize>,
@@ -48,7 +49,7 @@ impl Crowd {
         let (mut clients, mut threads) = (Vec::new(), Vec::new());
         for store in &stores {
             let client = world.client_on(Arc::<Far>::clone(store));
-            // A user's lock value keeps the local lock alive between holds, as this does.
+            // Keeps the local lock alive between two holds, as a user's lock value would.
             let local = client.engine.registry.local(Kind::Mutex, &name());
             local.state().caching.count_on_return();
             for _ in 0..each {
@@ -69,8 +70,8 @@ impl Crowd {
         pass_time(&self.world.clock, step, steps, is_over);
     }
 
-    /// Waits for the threads, and ends the clients. No request gets lost any more, because no time passes in
-    /// which the client could repeat it. Returns the number of grants.
+    /// Waits for the threads, and ends the clients; returns the number of grants. From here on no request
+    /// gets lost, because no time passes in which the client could repeat it.
     fn end(self, had_trouble: bool) -> usize {
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
@@ -100,8 +101,9 @@ impl Client {
     }
 }
 
-/// A client caches the hold after each use until the other asks for the lock: one has it at a time, and a
-/// recall alone gets it, while time stands still. With lost requests, answers and recalls time passes.
+/// Each client caches the hold after each use, until the other client asks for the lock. One thread at a time
+/// has the lock. Time stands still, so a recall alone must free the cached hold; time passes only if
+/// requests, answers and recalls may get lost.
 #[test]
 fn caching_until_a_recall_strands_nobody() {
     for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
@@ -111,7 +113,7 @@ fn caching_until_a_recall_strands_nobody() {
 
 fn until_recall(threads_each: usize, trouble: usize) {
     let exchange = Exchange { loses_recalls: trouble > 0, ..Exchange::default() };
-    let work = if threads_each == 1 { kept_cycles::<3> } else { kept_cycles::<2> };
+    let work = if threads_each == 1 { cached_cycles::<3> } else { cached_cycles::<2> };
     let crowd = Crowd::start(threads_each, trouble, exchange, work);
     if trouble > 0 {
         crowd.pass_time(Duration::from_millis(700), 60);
@@ -120,23 +122,24 @@ fn until_recall(threads_each: usize, trouble: usize) {
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
 }
 
-/// No message recalls a hold that is cached for a thread of the same client: a waiting thread releases it.
+/// A client sends itself no recall. So a thread that waits must itself release a hold that is cached for
+/// another thread of the client.
 #[test]
 fn no_thread_waits_for_its_clients_cached_hold() {
     check(|| {
-        let crowd = Crowd::of(1, 2, 0, Exchange::default(), kept_cycles::<3>);
+        let crowd = Crowd::of(1, 2, 0, Exchange::default(), cached_cycles::<3>);
         assert_eq!(crowd.end(false), 6);
     });
 }
 
-/// As above, with others in the wait queue, so that the hold is cached for time slices too, also by `unlock`.
+/// As above, but other clients are in the wait queue, so that holds are also cached for time slices.
 #[test]
 fn both_kinds_of_caching_strand_nobody() {
     for threads_each in [1, 2] {
         check(move || {
             let exchange = Exchange { has_queue: true, ..Exchange::default() };
             let crowd = Crowd::start(threads_each, 0, exchange, |client| {
-                (0..2).for_each(|_| client.kept_cycle());
+                (0..2).for_each(|_| client.cached_cycle());
                 drop(client.lock().is_locked());
             });
             crowd.pass_time(Duration::from_micros(350), 200);
@@ -145,13 +148,13 @@ fn both_kinds_of_caching_strand_nobody() {
     }
 }
 
-fn kept_cycles<const COUNT: usize>(client: &Client) {
-    (0..COUNT).for_each(|_| client.kept_cycle());
+fn cached_cycles<const COUNT: usize>(client: &Client) {
+    (0..COUNT).for_each(|_| client.cached_cycle());
 }
 
 impl Client {
-    /// Acquires the lock, mostly to cache it, and ends its use in one of several ways.
-    fn kept_cycle(&self) {
+    /// Acquires the lock, in most cases with caching, and ends its use in one of several ways.
+    fn cached_cycle(&self) {
         let keep = toss() || toss();
         let lock = self.lock().with_config(LockConfig { cached: keep, ..LockConfig::default() });
         let guard = lock.acquire().unwrap();

@@ -1,7 +1,7 @@
-//! A hold cached after its last level, and the cache thread, which releases holds that no thread uses.
+//! Cached holds, and the cache thread, which releases those that no thread uses.
 //!
-//! `lock/caching.rs` has the rules. A cached hold stays among the lock's holds, so that the lock counts as
-//! held here, but no thread has the hold until its own thread uses it again.
+//! `lock/caching.rs` has the rules. A cached hold stays in the machine, so the lock counts as held in this
+//! process. Only the hold's own thread can reuse it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,22 +23,22 @@ use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// Releases take at most this long before the other locks are checked.
+/// Maximum time for releases in one round of the cache thread, before it checks the other locks.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Whether this client may cache a hold whose last level ends now, by a dropped guard or by `unlock`.
+    /// Whether the client may cache a hold whose last level ends. `is_dropped`: a guard ended it.
     /// `Some(true)`: for a time slice too.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
-        let can_give_back = !self.calls.is_closed()
+        let can_release = !self.calls.is_closed()
             && self.cache_thread().is_some()
             && exit::note_cached(ThreadMarker::current().id());
-        can_give_back.then_some(by_time_slice)
+        can_release.then_some(by_time_slice)
     }
 
     pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
-        // A hold cached until a recall has been watched since its grant.
+        // The cache thread has watched holds that are cached until a recall since their grant.
         if cached == CachedFor::TimeSlice {
             self.watch_cached_hold(hold, now.plus(IDLE));
         }
@@ -60,7 +60,7 @@ impl Engine {
             return service.as_ref();
         }
         // Only one thread starts the service. The others wait for this mutex, because the model checker
-        // would not see that they wait in `get_or_init`.
+        // cannot see a thread that waits in `get_or_init`.
         let _alone = cache_thread.locks.lock();
         cache_thread.service.get_or_init(start).as_ref()
     }
@@ -83,7 +83,6 @@ impl Engine {
         local.heard(now, || hold_caching.hear(claim, waker))
     }
 
-    /// Makes the cache thread check the hold's lock by `moment`.
     pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, moment: Moment) {
         if let Some((cache_thread, _)) = self.cache_thread() {
             self.core.cache_thread.watch(cache_thread, hold.local(), moment);
@@ -97,24 +96,27 @@ impl Engine {
         begun: Moment,
     ) -> Result<Granted> {
         if !granted.hold.is_until_recall() {
-            self.watch(&granted.hold); // without a level the hold was not renewed
+            self.watch(&granted.hold); // the hold was not renewed while it was cached
         }
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         self.report_granted(call, &granted.hold, (begun, 0, None), &span);
         self.unless_shut_down(call, granted)
     }
 
-    /// Releases the cached hold: to the program the lock is free. This thread's next request follows.
+    /// Releases a cached hold before a request of a caller to which the lock must be free.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
         let now = self.clock.now();
-        self.core.give_back(local.on(now, |lock, at| lock.give_back(None, at)), now, Vec::new());
+        self.core.send_cached_release(
+            local.on(now, |lock, at| lock.release_cached(None, at)),
+            now,
+            Vec::new(),
+        );
     }
 }
 
 impl Core {
-    /// Sends the release of a cached hold, which has begun if there is a `Next`; otherwise the hold is lost.
-    /// The calls in `waiting` end with that.
-    pub(crate) fn give_back(
+    /// Sends the release of a cached hold, and then ends the calls in `waiting`. `None`: the hold is lost.
+    pub(crate) fn send_cached_release(
         self: &Arc<Core>,
         given: Option<(Arc<Hold>, Option<Next>)>,
         now: Moment,
@@ -131,7 +133,7 @@ impl Core {
         drop(until_out);
     }
 
-    /// Runs on the cache thread: releases unused and wanted holds, and returns when to check next.
+    /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
         let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
@@ -158,9 +160,9 @@ impl Core {
                 }
             }
         }
-        // Releases stop after a `SLICE`: on a store where each release waits for its answer, many of them
-        // would delay the checks of holds in use. A hold that was not reached stays cached and is found
-        // again; its thread may use it meanwhile. Releases that ending threads wait for come first.
+        // Releases stop after a `SLICE`. In a store where each release waits for its answer, many of them
+        // would delay the checks of other holds. The holds left are released in the next round, unless their
+        // thread reuses them. Releases for which ending threads wait come first.
         let mut is_over = false;
         for (local, thread, calls) in awaited.into_iter().chain(idle) {
             let now = self.clock.now();
@@ -169,25 +171,25 @@ impl Core {
                 next = now;
                 continue;
             }
-            // Races with `find`, which may reuse the cached hold: the mutex decides.
-            self.give_back(local.on(now, |lock, at| lock.give_back(thread, at)), now, calls);
+            // Races with `find`, which may reuse the hold. The mutex decides which comes first.
+            self.send_cached_release(local.on(now, |lock, at| lock.release_cached(thread, at)), now, calls);
             next = next.min(now.plus(IDLE));
             watched.push(local);
             is_over = now.since(begun) >= SLICE;
         }
         self.cache_thread.locks.lock().append(&mut watched);
         if is_over {
-            self.cache_thread.ended.lock().append(&mut ended); // some of their holds may not be reached yet
+            self.cache_thread.ended.lock().append(&mut ended); // the next round goes on
         }
-        drop(ended); // their threads do not wait for the checks
+        drop(ended); // wakes ending threads before the checks
         for checks in checks.chunks(CHUNK) {
             self.check_holds(checks);
-            next = self.clock.now(); // a hold that hears may have to be called back
+            next = self.clock.now(); // callbacks may be due now
         }
         next
     }
 
-    /// Asks the store whether others want these holds. An answer about a hold that is released meanwhile
+    /// Asks the store whether other clients want these holds. If a hold is released meanwhile, the answer
     /// changes nothing: see `is_releasing` and `note_checked`.
     fn check_holds(self: &Arc<Core>, holds: &[Arc<Hold>]) {
         let Some(hold_caching) = self.store.capabilities().hold_caching else { return };
@@ -203,9 +205,9 @@ impl Core {
                     None
                 }
                 Ok(answer) => local.on(now, |lock, at| lock.note_checked(hold.serial, answer, at)),
-                Err(_) => None, // the next check asks again; an unused hold is released in any case
+                Err(_) => None, // the next check asks again
             };
-            self.give_back(idle, now, Vec::new());
+            self.send_cached_release(idle, now, Vec::new());
         }
     }
 }

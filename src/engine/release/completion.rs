@@ -1,4 +1,4 @@
-//! The end of a release, on whichever thread learns of it: a hand-off to a local thread, or a free lock.
+//! The end of a release, on the thread that reads the answer: a hand-off to a local thread, or a free lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::seam::{Answer, Claim, Failure, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// The next owner of the lock. `None`: the hold does not stand at `now`. After its last level it is taken
-    /// out, and nothing is sent: the watchdog frees the rest of a lease that we count as ended 1 % early.
+    /// Who gets the lock next. `None`: the hold is lost. After the last level of a lost hold, removes it and
+    /// sends no release: the watchdog frees what may remain of its lease.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then, now: Moment) -> Option<Next> {
         match then {
             Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
@@ -28,7 +28,7 @@ impl Core {
 
     pub(crate) fn leaves(&self, hold: &Arc<Hold>, next: Option<Next>, now: Moment) -> Option<Next> {
         if next.is_none() {
-            hold.is_live(now, &self.reporter); // records the loss
+            hold.is_live(now, &self.reporter); // also records a loss
             self.forget_lost(hold, now);
         }
         next
@@ -41,8 +41,7 @@ impl Core {
         }
     }
 
-    /// Sends the release of a hold whose releaser has gone on; the thread that reads the outcome settles it.
-    /// `calls` last until then.
+    /// Sends a release for which no thread waits. The thread that reads the answer then drops `calls`.
     pub(crate) fn release_later(
         self: &Arc<Core>,
         hold: &Arc<Hold>,
@@ -64,8 +63,8 @@ impl Core {
         self.watchdog.run_by(begun.plus(POLL_COMPLETIONS_EVERY));
     }
 
-    /// Settles the outcome for a releaser that has gone on. May run on a thread that reads replies for
-    /// others, so the observer is called on the callback thread.
+    /// Handles the outcome of a release whose releaser does not wait. May run on a thread that reads answers
+    /// for others, so observers are called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: Answer<Ending>) {
         match outcome {
             Ok(Ending::Freed(others)) => self.registry.note_released(hold, others, self.clock.now()),
@@ -83,7 +82,7 @@ impl Core {
         }
         let held = self.note_ended(hold);
         if hold.is_cached() {
-            return; // reported when its guard was dropped
+            return; // its end was reported when its guard was dropped
         }
         let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
         let span = hold.span.end("released");
@@ -108,7 +107,7 @@ impl Core {
         self.lose_at(hold, reason, self.clock.now());
     }
 
-    /// Loses the hold, as noticed at `now`, and removes it if it has no levels. `false`: it was lost before.
+    /// Records a loss noticed at `now`, and removes a cached hold. `false`: the hold was lost before.
     pub(crate) fn lose_at(&self, hold: &Arc<Hold>, reason: LossReason, now: Moment) -> bool {
         let is_first = hold.lose(reason, now, &self.reporter);
         if is_first && hold.is_cached() {
@@ -117,13 +116,12 @@ impl Core {
         is_first
     }
 
-    /// A release did not get through: the watchdog repeats it from `from` on, until it is answered or the lease
-    /// is over.
+    /// Leaves a failed release to the watchdog, which repeats it from `from` on.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>, from: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
-        // A renewal on its way may extend the lock by one more lease, or by its own longer one.
+        // A late renewal may extend the lease once more.
         let until = if hold.kind().is_leased() {
             from.plus(self.options.lease).max(hold.until())
         } else {
@@ -132,7 +130,6 @@ impl Core {
         self.clean_up(hold.claim(), until, from);
     }
 
-    /// Returns how long the hold lasted.
     fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
         hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
@@ -140,19 +137,18 @@ impl Core {
 }
 
 impl Engine {
-    /// `None`: nobody is next, or the hand-off could not be sent.
+    /// Hands the lock to a local waiter. `None`: there is none, or the store cannot hand off.
     pub(crate) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<HandoffResult> {
         let Next::Local(_) = next else { return None };
         let result = HandoffResult::default();
         self.start_handoff(hold, next, begun, || result.releaser()).is_none().then_some(result)
     }
 
-    /// Waits for what came of a hand-off that began at `begun`.
+    /// Waits for the outcome of a hand-off that began at `begun`.
     ///
-    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it names
-    /// the old owner's number alone. If the old owner holds nothing any more, the hand-off was carried out.
-    /// If it did hold the lock, a hand-off that comes later finds nothing to pass on, since the number is not
-    /// used again. The next owner has given its own number up too.
+    /// An unanswered hand-off is followed by a plain release, which names only the old owner and so cannot
+    /// affect a later one. If the old owner holds nothing, the hand-off was carried out. If it still held the
+    /// lock, a hand-off that arrives later does nothing. The old and the new owner's numbers are not reused.
     pub(crate) fn handed_off(
         &self,
         action: &'static str,
@@ -160,7 +156,7 @@ impl Engine {
         result: &HandoffResult,
         begun: Moment,
     ) -> Result<()> {
-        // The thread that reads the answer gives up after one time-out; after two it must be descheduled.
+        // The thread that reads the answer gives up after one time-out. After two, the system has not run it.
         let first = match result.wait(self.options.command_timeout * 2) {
             Some(Ok(Ending::Freed(_) | Ending::HandedOff)) => {
                 self.report_end(hold);
@@ -181,7 +177,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off if `next` is a waiter here, whose window opens at `sent`. `Some`: nothing was sent.
+    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`. `Some`: not sent.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
@@ -191,7 +187,7 @@ impl Core {
     ) -> Option<Next> {
         let Next::Local(waiter) = next else { return Some(next) };
         let from = hold.claim();
-        // The lock stays on the node where it was granted, even if the name has another home by now.
+        // The lock stays on the node that granted it, even if the name has another home node by now.
         let offer = hold.local().state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
         let to = offer.map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
@@ -211,13 +207,13 @@ impl Core {
         }
     }
 
-    /// For a releaser that goes on: the thread that reads the outcome settles it, before that thread calls
+    /// For a releaser that does not wait: the waiter that reads the outcome handles it, before it calls
     /// [`received`](crate::engine::lock::Machine::received).
     pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, calls: impl Send + 'static) -> Releaser {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         Releaser::new(false, move |outcome| match outcome {
-            // A refused hand-off is repeated as a plain release, as in `handed_off`. Later requests of the
-            // releaser's thread are sent after this release.
+            // After a refused hand-off the lock is released, as in `handed_off`. The releaser's thread sends
+            // its later requests after this release.
             Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
             outcome => core.settle(&ended, outcome),
         })

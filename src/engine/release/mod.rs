@@ -1,7 +1,6 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level's lock goes to the next local thread or is released in the store (`completion` handles the
-//! answer, on whichever thread reads it), or the hold is cached (`cache`).
+//! After the last level a local waiter gets the lock, the store frees it, or the hold is cached.
 
 pub(crate) mod cache;
 pub(crate) mod completion;
@@ -38,8 +37,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level of a hold, or with the last one the hold, and waits for the answer. Repeats a request
-    /// without an answer: the count is absolute. An outcome that stays unknown goes to the watchdog.
+    /// Ends one level of a hold, and waits for the answer. Repeats an unanswered request, which is safe
+    /// because it names the count. If the outcome stays unknown, the watchdog goes on.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
@@ -49,7 +48,7 @@ impl Engine {
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// The error for a level that has ended already, or whose hold was removed when it was lost.
+    /// The error for a level that has ended already, or whose hold is lost.
     pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
         let now = self.clock.now();
         if hold.loss_at(now).is_some() {
@@ -59,7 +58,7 @@ impl Engine {
         self.not_holding(action, hold.kind(), hold.name())
     }
 
-    /// Ends all levels and frees the lock without caching it: the caller is about to wait for others.
+    /// Ends all levels, without caching, because the caller is about to wait for other threads.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         let begun = self.clock.now();
@@ -102,8 +101,8 @@ impl Engine {
         }
     }
 
-    /// Ends a hold that has one level, but keeps the lock until `at_least` has passed since it was asked for.
-    /// Requests repeat as by [`end_level`](Self::end_level); on failure the watchdog frees the lock then.
+    /// Ends a hold that has one level, but makes the store hold the lock until `at_least` has passed since
+    /// the grant was requested. Repeats failed requests like [`end_level`](Self::end_level).
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -131,7 +130,7 @@ impl Engine {
         self.released(action, hold, 0, outcome, Some(ends)).map_err(Error::after_work)
     }
 
-    /// Makes the store end a hold at `ends`, or now if that has passed meanwhile. `false`: not held.
+    /// Makes the store end a hold at `ends`, or now if that has passed. `false`: the store had no hold.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let ask = || {
@@ -147,7 +146,7 @@ impl Engine {
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
-    /// Acts on the answer. `ends`: the lock was to end then, and without an answer the watchdog frees it then.
+    /// Handles the answer to a release. `ends`: when the watchdog frees the lock if there was no answer.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -181,8 +180,7 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a dropped guard. Sends the last level's release without waiting; reports its
-    /// outcome, and leaves a failure to the watchdog.
+    /// Ends one level for a dropped guard. Does not wait for the answer to the last level's release.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -204,11 +202,11 @@ impl Engine {
             None => {}
             Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call);
-                // The hold is removed after the release was sent, so that later requests follow the release.
+                // Removed after the release was sent, so this process's next request follows it.
                 self.registry.remove(hold);
             }
-            // This thread waits for the answer: the count of an inner level must be right before the next
-            // request, and only if other processes come first and listen do waiters here stand back.
+            // This thread waits for the answer in two cases. After an inner level, the count must be right
+            // before the next request. If other processes go first, the answer says whether any listens.
             Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) =
@@ -220,12 +218,12 @@ impl Engine {
             }
         }
         if may_cache {
-            self.note_return(hold); // on some stores the release has waited for its answer
+            self.note_return(hold); // some stores wait for the answer
         }
     }
 
-    /// Asks the store to leave `left` levels. Returns which other clients were notified; `None`: not held.
-    /// `first`: the answer of a first request.
+    /// Sets the hold count to `left`. Returns which other clients were notified; `None`: the owner did not
+    /// hold the lock. `first`: the answer to a request that was sent already.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
@@ -240,7 +238,7 @@ impl Engine {
         Ok(match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An earlier request of this call released it, if the lease cannot have ended meanwhile.
+            // An unanswered request of this call freed it, unless the lease may have ended.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
@@ -248,7 +246,7 @@ impl Engine {
         })
     }
 
-    /// Repeats a request that ends levels of a hold, until `give_up` or the end of the window.
+    /// Repeats a request that ends levels, until `give_up` or the end of the window.
     fn repeat_release<T>(
         &self,
         hold: &Arc<Hold>,
@@ -257,17 +255,17 @@ impl Engine {
     ) -> Result<(T, bool)> {
         self.repeat(give_up.min(hold.until()), ask, |in_doubt| {
             if in_doubt {
-                // The request may still arrive: the thread's next hold must have another number.
+                // The request may still arrive, so the thread's next hold needs another number.
                 hold.retire_owner_on_end();
             }
-            // The store recognizes a repeated change without a lease for some minutes only. The watchdog
-            // repeats it within that time.
+            // Without a lease the store recognizes a repetition for some minutes only. The watchdog, which
+            // knows that limit, then repeats the request.
             !in_doubt || hold.kind().is_leased()
         })
     }
 
-    /// Repeats a request while it fails, until `give_up` and as long as it `may_go_on`, which is asked after
-    /// each failure. Returns the answer, and whether an earlier request went without one.
+    /// Repeats a request until it is answered, `give_up` has passed, or `may_go_on` says no after a failure.
+    /// Returns the answer, and whether an earlier request had an unknown outcome.
     pub(crate) fn repeat<T>(
         &self,
         give_up: Moment,
@@ -290,17 +288,17 @@ impl Engine {
         }
     }
 
-    /// The error for a caller that holds nothing: asks the store who does.
+    /// The error for a caller that does not hold the lock. Asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
-            // Another program's token is its secret: whoever has it can release the lock.
+            // Whoever knows another program's token can release the lock, so it is hidden.
             Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
                 let holder = "the token of another program".to_owned();
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            // The caller may have held the lock and worked under it, so a retry must not repeat that work.
+            // The caller may have worked under the lock, which a retry must not repeat.
             Err(error) => error.after_work(),
         }
     }

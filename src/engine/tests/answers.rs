@@ -1,4 +1,4 @@
-//! Answers that are late, lost or missing, time slices, and clients that stood still.
+//! Answers that are late, lost or missing.
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
@@ -20,7 +20,7 @@ fn an_expired_lock_is_not_reported_as_released() {
         // Moving the clock ends the pause between two requests.
         let step = || clock.advance(Duration::from_millis(20));
         let released = while_called(|| release(&engine, &mine), step);
-        // Within the lease only the first request can have freed the lock; later its expiry can have.
+        // Within the lease only the first request can have freed the lock. Later, the lease may have ended.
         assert_eq!(released.is_ok(), takes.is_zero(), "{released:?}");
     }
 }
@@ -37,7 +37,7 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
     assert!(cleanups > 0);
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     assert!(!place.has_word());
-    // The lost request arrives now, after a clean-up that found nothing.
+    // The unanswered request arrives now, after a clean-up that found nothing.
     store.give(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert!(store.is_free());
@@ -65,8 +65,8 @@ fn a_grant_read_too_late_is_no_hold() {
     assert_ne!(ThreadMarker::current().number(), number);
 }
 
-/// The grant took long, because its thread waited for a connection, say. The watchdog would find next to
-/// nothing left of the window.
+/// The answer took so long, perhaps because the thread waited for a connection, that the watchdog could not
+/// renew in time.
 #[test]
 fn a_grant_near_its_end_is_no_hold() {
     let lease = Duration::from_secs(8);
@@ -77,7 +77,7 @@ fn a_grant_near_its_end_is_no_hold() {
         let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
         let (holder, later) = (Arc::clone(&store), clock.clone());
         store.attempts.say(move || {
-            // The time passes before the grant, when the watchdog has no hold to renew.
+            // The time passes before the grant, while the watchdog has no hold to renew.
             later.advance(Duration::from_secs(took));
             holder.give(owner);
             granted()
@@ -97,8 +97,8 @@ fn a_grant_near_its_end_is_no_hold() {
     }
 }
 
-/// The error does not depend on the caller's time limit. When the grant is released, the store frees the lock
-/// at once, and sends a message.
+/// A grant that comes too late is released. The store then sends a message, which must not wake the caller
+/// for another attempt.
 #[test]
 fn a_lease_below_the_answer_time_is_an_error() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
@@ -124,12 +124,12 @@ fn a_lease_below_the_answer_time_is_an_error() {
         assert!(error.to_string().contains("a lease of 2ms, but the answer took "), "{error}");
         assert!(took >= ms(150), "{took:?}");
         let attempts = store.attempts.count() - before;
-        // One attempt at first, and one after each pause, which is 20 ms at least.
+        // One attempt at first, and one after each pause of at least 20 ms.
         let most = 2 + (took.as_millis() / 20) as usize;
         assert!(attempts <= most, "{attempts} attempts in {took:?}");
         store.attempts.forget_scripts();
     }
-    // The short lease alone was refused: with a longer one the same thread is granted the lock.
+    // With a longer lease the same thread is granted the lock.
     let granted = acquire(&engine, &name, FOREVER, Lease::Fixed(Duration::from_secs(60))).unwrap().unwrap();
     release(&engine, &granted).unwrap();
 }
@@ -174,7 +174,7 @@ fn a_waiter_polls_behind_a_silently_lost_hold() {
             thread::yield_now();
         }
         let has_polled = is_done();
-        // The thread must end, whether the test fails or not.
+        // Lets the waiter end, even if the test fails.
         drop(release(&engine, &mine));
         assert!(has_polled, "it sleeps until the lease of a hold that is gone");
     });
@@ -243,7 +243,7 @@ fn a_client_that_just_released_lets_others_go_first() {
     let (told, is_told) = bounded(1);
     thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // The stand-back ends only when the clock is moved.
+        // The waiter stands back until the clock moves.
         assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
         assert_eq!(store.attempts.count(), attempts);
         clock.advance(Duration::from_millis(10));
@@ -268,7 +268,8 @@ fn local_hand_offs_are_limited() {
         assert!(times < 1_000, "others never have a turn");
     }
     assert!(times > 1, "{times}");
-    // A release that others hear starts their turn; the registry remembers for a while that others listen.
+    // After a release that notified others, local hand-offs count anew, and the registry remembers the others
+    // for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
     assert!(mine.hold.local().state().contended.is_some());
@@ -336,7 +337,7 @@ fn the_store_learns_of_holds_ended_during_renewals() {
     store.renewals.before(move || assert!(hold.begin_release()));
     clock.advance(engine.options.lease / 2);
     assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
-    // `prolong` on the caller's thread does as the watchdog.
+    // `prolong` on the caller's thread reports ended holds as the watchdog does.
     prolong(std::iter::once((&*engine, &mine.hold)), engine.options.lease);
     assert_eq!(store.ended_meanwhile.lock().len(), 2);
 }
@@ -422,7 +423,7 @@ fn a_groups_lease_counts_from_the_request() {
     assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
 }
 
-/// A waiter that lets others go first, since it has just released the lock, and whose time is over by then.
+/// The waiter stands back after its own release, and its time is over before it goes on.
 #[test]
 fn an_overdue_wait_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());
@@ -439,7 +440,7 @@ fn an_overdue_wait_still_makes_one_attempt() {
     assert!(granted.is_some());
 }
 
-/// The retry time is for one outage, and not for two that are an hour apart.
+/// The retry time limits each outage. Two outages an hour apart are not one.
 #[test]
 fn each_outage_gets_the_full_retry_time() {
     let (store, clock, engine, name) = standing(scripted());
@@ -460,7 +461,7 @@ fn each_outage_gets_the_full_retry_time() {
     waited.unwrap();
 }
 
-/// A try has not waited, so its failure says nothing about the retry time of waiters.
+/// A try has not waited, so its failure does not begin the retry time of waiters.
 #[test]
 fn a_failed_try_does_not_start_waiters_retry_time() {
     let (store, clock, engine, name) = standing(scripted());
@@ -475,7 +476,7 @@ fn a_failed_try_does_not_start_waiters_retry_time() {
     drop(place);
 }
 
-/// The second request may reach the store when the thread has the next hold.
+/// The repeated request may reach the store when the thread has its next hold.
 #[test]
 fn a_repeated_request_retires_the_holds_owner_number() {
     let (store, engine, name) = running(scripted());
@@ -556,7 +557,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
     comes_about("the second renewal", || mine.hold.standing(clock.now()) == hold::Standing::Held);
 }
 
-/// A message may be lost, and no other client knows of the loss.
+/// The client must wake its own waiters after a loss: no other client knows of it, and a message may be lost.
 #[test]
 fn a_renewals_loss_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(scripted());
@@ -582,7 +583,7 @@ fn clean_ups_of_an_unanswered_request_back_off() {
     assert!((25..60).contains(&checks), "{checks} looks in a minute");
 }
 
-/// A late request concerns the lock that was lost, and no other.
+/// A late request can affect only the lock that was lost, so a grant of another lock counts.
 #[test]
 fn a_try_survives_the_loss_of_an_older_hold() {
     let (store, engine, name) = running(scripted());
@@ -598,7 +599,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
             held.lose(LossReason::Gone, Moment::from_nanos(1), &reporter);
             granted()
         });
-        // The lost lock is asked for under the number that it had: its loss is not known yet.
+        // Makes the next attempt use the number of the lost hold, as if the loss were not noticed yet.
         if asked.key() == "a" {
             engine.registry.local(kind, asked).state().holds.clear();
         }
@@ -610,7 +611,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
     }
 }
 
-/// So many numbers are retired later that the lock knows the first one only by them.
+/// So many numbers are retired afterwards that the list of the lock has no room for the first one.
 #[test]
 fn a_retired_number_stays_retired_after_many_others() {
     let (store, engine, name) = running(scripted());
@@ -626,7 +627,7 @@ fn a_retired_number_stays_retired_after_many_others() {
     assert!(store.is_free());
 }
 
-/// The first thread is answered after the second has asked.
+/// The first thread gets its answer only after the second has asked.
 #[test]
 fn threads_ask_for_permits_side_by_side() {
     let (store, engine, name) = running(scripted());

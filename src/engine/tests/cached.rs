@@ -16,20 +16,20 @@ const LONG: Duration = Duration::from_secs(20);
 const CHECKED: Duration = Duration::from_millis(200);
 
 /// A client that caches holds, with a clock that stands still.
-struct Keeps {
+struct CachingClient {
     store: Arc<Scripted>,
     clock: ManualClock,
     engine: Running,
-    /// How many failed renewals were reported.
+    /// The number of reported renewal failures.
     told: Arc<AtomicUsize>,
 }
 
-impl Keeps {
-    fn begin() -> Keeps {
-        Keeps::with_lease(Options::default().lease)
+impl CachingClient {
+    fn begin() -> CachingClient {
+        CachingClient::with_lease(Options::default().lease)
     }
 
-    fn with_lease(lease: Duration) -> Keeps {
+    fn with_lease(lease: Duration) -> CachingClient {
         let (store, clock) = (Arc::new(Scripted { caches: true, ..notifying() }), ManualClock::new());
         let told = Arc::new(AtomicUsize::new(0));
         let tells = Arc::clone(&told);
@@ -39,7 +39,7 @@ impl Keeps {
         let (options, time) = (Options { lease, ..Options::default() }, Clock::Manual(clock.clone()));
         let open: Arc<dyn Store> = Arc::clone(&store) as _;
         let engine = Running::observed(options, time, open, Some(Arc::new(observer)));
-        Keeps { store, clock, engine, told }
+        CachingClient { store, clock, engine, told }
     }
 
     fn lock(&self, name: &Arc<LockName>) -> Granted {
@@ -50,7 +50,7 @@ impl Keeps {
         release(&self.engine, granted).unwrap();
     }
 
-    /// Held by the calling thread, and cached after its last level.
+    /// A lock that the calling thread holds, and that will be cached after its last level.
     fn used(&self, name: &Arc<LockName>) -> Granted {
         let first = self.lock(name);
         self.unlock(&first); // from now on the client listens for recalls
@@ -59,12 +59,12 @@ impl Keeps {
         second
     }
 
-    /// As many locks that are cached and not in use. The caller keeps the local locks, as values would.
-    fn keep_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
+    /// Makes this many unused cached holds. The caller keeps the local locks, as lock values would.
+    fn cache_many(&self, many: usize) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = (0..many).map(|at| named(&format!("many {at}"))).collect();
         let entries = names.iter().map(|name| self.engine.registry.local(Kind::Mutex, name)).collect();
-        // The client listens for all recalls before it caches the first hold: a release in this store is a
-        // message for each.
+        // Each lock is used twice: the client subscribes to recalls in the first use. It subscribes to all
+        // before it caches any, because in this store each release is a message to all.
         for _ in 0..2 {
             names.iter().for_each(|name| self.unlock(&self.lock(name)));
         }
@@ -75,7 +75,7 @@ impl Keeps {
 
 #[test]
 fn an_unanswered_check_changes_nothing() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     let (used, number) = (client.used(&named("a")), ThreadMarker::current().number());
     client.store.checks.say(in_doubt);
     client.clock.advance(CHECKED);
@@ -89,7 +89,7 @@ fn an_unanswered_check_changes_nothing() {
 
 #[test]
 fn an_idle_hold_is_released_without_check_answers() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.store.checks.always(in_doubt);
     client.clock.advance(UNUSED - MS * 10);
@@ -98,10 +98,10 @@ fn an_idle_hold_is_released_without_check_answers() {
     comes_about("the release", || client.store.is_free());
 }
 
-/// Each renewal asks for the client's lease, during a use and between two.
+/// Each renewal asks for the client's lease, also between two uses.
 #[test]
 fn a_reused_lock_has_the_whole_lease() {
-    let client = Keeps::with_lease(MS * 300);
+    let client = CachingClient::with_lease(MS * 300);
     let mut last = client.used(&named("a"));
     for _ in 0..4 {
         client.unlock(&last);
@@ -114,7 +114,7 @@ fn a_reused_lock_has_the_whole_lease() {
 
 #[test]
 fn failed_renewals_of_unused_holds_are_not_reported() {
-    let client = Keeps::with_lease(MS * 600);
+    let client = CachingClient::with_lease(MS * 600);
     let failures = |used: &Granted, is_used: bool| {
         if !is_used {
             client.unlock(used);
@@ -156,7 +156,7 @@ fn an_unused_lock_is_remembered_for_a_second() {
 
 #[test]
 fn a_check_may_end_or_release_the_hold() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     let used = client.used(&named("a"));
     client.store.forget();
     client.store.checks.say(|| Ok(CachedCheck::Lost));
@@ -165,7 +165,7 @@ fn a_check_may_end_or_release_the_hold() {
     assert_eq!(standing, hold::Standing::Lost(LossReason::Gone));
     let error = release(&client.engine, &used).unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::Expired));
-    // A check releases the hold if it finds that others want the lock, and not otherwise.
+    // A check releases the hold only if others want it.
     for wanted in [false, true] {
         let used = client.used(&named("a"));
         client.unlock(&used);
@@ -181,12 +181,12 @@ fn a_check_may_end_or_release_the_hold() {
     }
 }
 
-/// Each release uses up the cache thread's whole time for releases.
+/// Each release takes the whole time that a round of the cache thread has for releases.
 #[test]
 fn many_slow_releases_leave_no_hold() {
     const HOLDS: usize = 4;
-    let client = Keeps::begin();
-    let _values = client.keep_many(HOLDS);
+    let client = CachingClient::begin();
+    let _values = client.cache_many(HOLDS);
     for _ in 0..HOLDS {
         let clock = client.engine.clock.clone();
         client.store.releases.say(move || {
@@ -201,8 +201,8 @@ fn many_slow_releases_leave_no_hold() {
 
 #[test]
 fn each_round_checks_all_holds() {
-    let client = Keeps::begin();
-    let _values = client.keep_many(CHUNK + 1);
+    let client = CachingClient::begin();
+    let _values = client.cache_many(CHUNK + 1);
     client.clock.advance(MS * 60);
     assert_eq!(client.store.checks.count(), CHUNK + 1);
     assert_eq!(client.engine.registry.holds().len(), CHUNK + 1);
@@ -210,7 +210,7 @@ fn each_round_checks_all_holds() {
 
 #[test]
 fn a_check_that_finds_no_lock_is_not_a_recall() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     for is_used in [false, true, true] {
         let used = client.used(&named("a"));
         if !is_used {
@@ -226,7 +226,7 @@ fn a_check_that_finds_no_lock_is_not_a_recall() {
 
 #[test]
 fn another_threads_wait_ends_an_idle_cached_hold() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     let (gets, got) = bounded(1);
     thread::scope(|scope| {
@@ -240,7 +240,7 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
 
 #[test]
 fn a_lock_without_audible_recalls_is_not_cached() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.clock.advance(UNUSED);
     comes_about("the release", || client.store.is_free());
@@ -252,7 +252,7 @@ fn a_lock_without_audible_recalls_is_not_cached() {
 
 #[test]
 fn an_ending_thread_releases_its_own_cached_holds() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     let mine = client.used(&named("a"));
     client.unlock(&mine);
     let other = named("b");
@@ -276,7 +276,7 @@ fn an_ending_thread_releases_its_own_cached_holds() {
 
 #[test]
 fn ending_threads_each_release_their_cached_holds() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     let releases: Arc<Calls> = Arc::default();
     for thread in [0, ThreadMarker::current().id()] {
@@ -290,14 +290,14 @@ fn ending_threads_each_release_their_cached_holds() {
 
 #[test]
 fn a_thread_that_ends_after_its_client_waits_for_nothing() {
-    let client = Keeps::begin();
+    let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.engine.shutdown().unwrap();
     let releases = client.engine.core.end_cached(None).unwrap();
     assert!(releases.wait(Clock::System.after(LONG), || false));
 }
 
-/// One round of the cache thread, for a thread that has ended and a hold that is to be checked.
+/// One round of the cache thread, with an ending thread and a hold to be checked.
 #[test]
 fn an_ending_thread_waits_for_no_check() {
     let (store, clock) = (Arc::new(Scripted { caches: true, ..scripted() }), ManualClock::new());
@@ -325,7 +325,7 @@ fn an_ending_thread_waits_for_no_check() {
 
 #[test]
 fn a_hold_is_registered_for_recalls_before_the_client_subscribes() {
-    let (keeps, name) = (Keeps::begin(), named("a"));
+    let (keeps, name) = (CachingClient::begin(), named("a"));
     let held = lock(&keeps.engine, &name);
     let (told, is_told) = bounded(1);
     let local = Arc::clone(held.hold.local());

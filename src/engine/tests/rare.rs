@@ -16,7 +16,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    // A request about another lock got no answer.
+    // Retires the number, as an unanswered request about another lock would.
     ThreadMarker::current().retire(writing.hold.owner().number());
     let until = WaitLimit::Deadline(engine.clock.after(second));
     let attempts = store.attempts.count();
@@ -28,7 +28,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let error = acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
     assert_eq!(store.attempts.count(), attempts);
-    // A try never waits, so it is busy instead of a deadlock.
+    // A try never waits, so it returns `None` instead of an error.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     release(&engine, &writing).unwrap();
     assert!(acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap().is_some());
@@ -52,7 +52,7 @@ fn a_client_lets_others_go_first_only_once() {
     let (told, is_told) = bounded(1);
     let again = thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // If the thread wrongly stands back, moving the clock ends the thread.
+        // If the thread wrongly stands back, moving the clock ends its pause.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again
@@ -60,7 +60,7 @@ fn a_client_lets_others_go_first_only_once() {
     again.expect("it stands back for a client that had its turn").unwrap();
 }
 
-/// The timer, which would notice the end first, stands still.
+/// The timer stands still, because it would notice the end first.
 #[test]
 fn a_late_renewal_revives_nothing_and_is_undone() {
     let (store, clock, engine, name) = standing(scripted());
@@ -75,8 +75,8 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // The store still has the lock under the old number, which a clean-up is about to free: a request under
-    // that number must not be granted.
+    // The store still has the lock under the old number, which a clean-up will free soon. A grant under this
+    // number would be freed too.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -91,7 +91,7 @@ fn a_panicking_next_owner_frees_the_lock() {
     store.handoffs.say(|| std::panic::resume_unwind(Box::new("as a test has it")));
     let waited = while_another_waits(&engine, &name, || drop_guard(&engine, &mine));
     assert!(waited.is_err(), "it panics");
-    // The thread that dropped its level has gone on.
+    // The releaser does not wait, so the release may come a little later.
     comes_about("the release", || store.is_free());
 }
 
@@ -118,7 +118,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
-    // Each release is requested once, and the first one again when the retry time is over.
+    // Each release is sent once. The first one is repeated when the retry time is over.
     let later = clock.clone();
     store.releases.say(in_doubt);
     store.releases.say(in_doubt);
@@ -127,7 +127,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         in_doubt()
     });
     store.releases.say(in_doubt);
-    // The watchdog stands still, so that the clean-up comes later.
+    // The watchdog stands still, so that it cleans up later.
     engine.stand_still(true);
     engine.ends_badly();
     // Moving the clock ends the pauses between requests.
@@ -151,7 +151,7 @@ fn an_overdue_shutdown_does_not_ask_again() {
     assert_eq!(store.cleanups.count(), 1);
 }
 
-/// The store may carry out the attempt after a clean-up that finds nothing, or that is refused.
+/// The store may carry out the attempt after a clean-up that found nothing, or that was refused.
 #[test]
 fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
     for refuses in [false, true] {
@@ -204,7 +204,7 @@ impl Observer for Unmoved {
     fn event(&self, _event: &Event<'_>) {}
 }
 
-/// An observer that is called on the thread of a call may do this.
+/// Observers are called on the threads of calls, and may call `shutdown` there.
 #[test]
 fn a_shutdown_inside_a_call_is_refused() {
     let store = Arc::new(scripted());
@@ -219,7 +219,7 @@ fn a_shutdown_inside_a_call_is_refused() {
     release(&engine, &granted).unwrap();
 }
 
-/// A place in the local queue of a lock, in which this thread seems to sleep.
+/// Joins the local queue of a lock as if this thread slept there.
 fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     let place = engine.registry.local(Kind::Mutex, name).join(false);
     let (thread, since) = (ThreadMarker::current(), engine.clock.now());
@@ -228,8 +228,8 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     place
 }
 
-/// The release of a dropped guard may take longer than the next wait of its thread: no thread waits for that
-/// thread. And a hold is entered before its waiter leaves the queue.
+/// No thread waits for a thread whose guard was dropped, even if the release takes longer than the thread's
+/// next wait; nor for a waiter whose hold is entered, but which has not left the queue.
 #[test]
 fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     let (_store, engine, name) = running(scripted());
@@ -252,7 +252,7 @@ fn observed(store: &Arc<Scripted>, observer: impl Observer) -> Running {
     Running::observed(Options::default(), Clock::System, store, Some(Arc::new(observer)))
 }
 
-/// Otherwise the new head would sleep for an hour: the store sends no messages, and the lock is free.
+/// Without an attempt the new head would sleep for an hour, because this store sends no messages.
 #[test]
 fn a_new_head_asks_before_it_sleeps() {
     let (store, name) = (Arc::new(scripted()), named("a"));
@@ -284,8 +284,8 @@ fn a_new_head_asks_before_it_sleeps() {
     });
 }
 
-/// An observer takes time. Until a grant is entered as a hold, its number may be retired, and then a clean-up
-/// would end the grant.
+/// While an observer runs, the number of a grant without a hold could be retired, and a clean-up would end
+/// the grant.
 #[test]
 fn observers_see_a_grant_after_its_hold_exists() {
     let (store, core) = (Arc::new(scripted()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
@@ -301,7 +301,7 @@ fn observers_see_a_grant_after_its_hold_exists() {
     release(&engine, &granted).unwrap();
 }
 
-/// A reader that lets writers go first has no place in the store, so it has nothing to leave there.
+/// A reader that lets writers go first has no place in the store's queue, so it has none to leave.
 #[test]
 fn only_turn_taking_readers_leave_a_queue_place() {
     for writers_first in [false, true] {
@@ -323,7 +323,7 @@ fn only_turn_taking_readers_leave_a_queue_place() {
     }
 }
 
-/// The clock stands still: neither the timer's next check nor a poll comes.
+/// The clock stands still, so only the session's message can make the timer check the hold.
 #[test]
 fn an_ended_session_ends_its_holds_at_once() {
     let session = Arc::new(SessionEnd(AtomicU64::new(u64::MAX)));
@@ -337,7 +337,7 @@ fn an_ended_session_ends_its_holds_at_once() {
     comes_about("the loss", || engine.stats().lost_expired == 1);
 }
 
-/// No thread could ask the client to release such a hold.
+/// No thread can release the hold of a leaked guard.
 #[test]
 fn an_expired_leaked_guard_leaves_no_hold() {
     let (_store, clock, engine, name) = standing(scripted());
@@ -350,7 +350,7 @@ fn an_expired_leaked_guard_leaves_no_hold() {
     assert_eq!((stats.lost_expired, stats.holds_lost), (1, 0));
 }
 
-/// The other grant took the client out of the wait queue.
+/// The grant to the other thread took the client out of the wait queue, so the waiter must ask again.
 #[test]
 fn a_large_request_is_repeated_after_anothers_grant() {
     let channel = Arc::new(Channel::new("a", true));
@@ -386,7 +386,7 @@ fn a_large_request_is_repeated_after_anothers_grant() {
     });
 }
 
-/// This store hands no lock to a waiter: the lock is released, and that request takes its time.
+/// This store cannot hand off. The release takes long, and meanwhile the waiter may leave.
 #[test]
 fn a_waiter_that_is_not_handed_the_lock_may_leave() {
     let (store, engine, name) = running(scripted());
@@ -406,7 +406,7 @@ fn a_waiter_that_is_not_handed_the_lock_may_leave() {
     });
 }
 
-/// The watchdog must write the client's entry without the wait.
+/// The watchdog must remove the wait from the client's entry.
 #[test]
 fn the_end_of_a_published_wait_is_noted() {
     let (store, engine, name) = running(scripted());
@@ -441,8 +441,8 @@ fn expired_holds_are_not_sampled_for_renewal() {
     assert!(engine.registry.renewed(held.hold.until()).is_empty());
 }
 
-/// Each clean-up takes long, and they are always due. The watchdog's other work follows the search for
-/// deadlocks and the directory's entry, so it shows these too.
+/// Slow clean-ups are always due. The watchdog must still search for deadlocks and write the entry, and so
+/// reach all work that comes after these.
 #[test]
 fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
     let lease = Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! The hold of a dropped guard in its client's time slice: cached, used again, and released.
+//! The hold of a dropped guard in a time slice: cached, reused, and released.
 
 use super::*;
 use crate::engine::hold::LocalLock;
@@ -6,13 +6,13 @@ use crate::engine::lock::caching::IDLE;
 
 const US: Duration = Duration::from_micros(1);
 
-/// A client in its time slice, with a clock that stands still; its thread came back at once for this guard.
+/// A client in its time slice, with a manual clock. Its thread came back at once for `guard`.
 struct InSlice {
     store: Arc<Scripted>,
     clock: ManualClock,
     engine: Running,
     name: Arc<LockName>,
-    /// Kept from one hold to the next, as a lock value would.
+    /// Keeps the local lock alive between two holds, as a lock value would.
     local: Arc<LocalLock>,
     guard: Granted,
 }
@@ -39,7 +39,7 @@ impl InSlice {
         InSlice { store, clock, engine, name, local, guard }
     }
 
-    /// The guard was dropped.
+    /// As `begin`, after the guard was dropped.
     fn ended() -> InSlice {
         let turn = InSlice::begin();
         turn.drop_guard();
@@ -105,7 +105,7 @@ fn a_call_with_another_lease_releases_the_cached_hold_first() {
     let again = turn.lock(Lease::Fixed(Duration::from_secs(5)));
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
-    // If the old hold were still cached, its release would free the new hold of the same owner.
+    // If the old hold were still cached, its release would now free the new hold of the same owner.
     turn.clock.advance(IDLE * 20);
     assert_eq!(turn.store.holder(), Some(again.hold.owner().to_string()));
     release(&turn.engine, &again).unwrap();
@@ -147,12 +147,12 @@ fn a_release_by_another_thread_changes_the_number() {
     let turn = InSlice::ended();
     let number = ThreadMarker::current().number();
     // The release has begun, but is not sent yet.
-    let given = turn.local.on(turn.engine.clock.now(), |lock, at| lock.give_back(None, at));
+    let given = turn.local.on(turn.engine.clock.now(), |lock, at| lock.release_cached(None, at));
     assert!(given.is_some());
     thread::scope(|scope| {
         scope.spawn(|| {
             comes_about("the owner's wait", || sleeps(&turn.engine, &turn.name));
-            turn.engine.core.give_back(given, turn.engine.clock.now(), Vec::new());
+            turn.engine.core.send_cached_release(given, turn.engine.clock.now(), Vec::new());
         });
         let again = turn.lock(Lease::Renewed);
         assert_ne!(again.hold.owner().number(), number);
@@ -218,7 +218,7 @@ fn a_handle_without_time_slices_caches_nothing() {
     assert!(turn.is_free());
 }
 
-/// To the store, tasks of a thread are one owner; to the client they are not.
+/// For the store, all tasks of a thread are one owner. For the client each task is its own.
 #[cfg(feature = "tokio")]
 #[test]
 fn another_task_gets_a_lock_of_its_own() {

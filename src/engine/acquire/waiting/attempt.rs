@@ -1,4 +1,4 @@
-//! One attempt of a waiter: under which claim it asks, what follows each answer, and the hold of a grant.
+//! One attempt of a waiter: its claim, the reaction to each answer, and the hold of a grant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Waiting<'_> {
         self.answered(ATTEMPT, claim, sent, answer)
     }
 
-    /// Acts on the answer to an attempt that was sent at `sent`, for a caller that does not wait.
+    /// Handles the answer to an attempt of a group, which was sent at `sent`. Does not wait.
     pub(crate) fn came(
         &mut self,
         claim: Claim,
@@ -48,7 +48,7 @@ impl Waiting<'_> {
         if call.limit == WaitLimit::Once {
             self.report_given_up(&ended);
         } else if matches!(ended, Ok(None)) {
-            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller goes on by itself
+            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller begins another wait
         }
         ended.map_err(|error| error.during(call.action).on(call.name.given()))
     }
@@ -57,7 +57,7 @@ impl Waiting<'_> {
         let claim = self.claim();
         self.engine.would_wait_for_own_writing(self.call, self.thread, &claim)?;
         if std::mem::replace(&mut self.home, claim.home) != claim.home {
-            self.listening.end(); // it is released elsewhere from now on
+            self.listening.end(); // messages come from the new home node
         }
         if (self.store_queues() || self.announces()) && claim.waits {
             self.queue_as(&claim);
@@ -65,8 +65,8 @@ impl Waiting<'_> {
         Ok(claim)
     }
 
-    /// Acts on an answer that was read just now. Reports a grant after it was entered: observers take time,
-    /// and the number may be retired meanwhile.
+    /// Handles an answer that was read just now. Reports a grant only after its hold was entered, because an
+    /// observer takes time, in which the owner number may be retired.
     fn answered(
         &mut self,
         op: &'static str,
@@ -90,7 +90,7 @@ impl Waiting<'_> {
                 let Some(bound) = window else { return self.granted_too_late(claim, sent) };
                 if op == ATTEMPT {
                     self.reset_retry_budget();
-                    self.leave_queue_by_grant(); // a hand-off knows nothing of the store's queue
+                    self.leave_queue_by_grant(); // a hand-off changes nothing in the queue
                 }
                 self.queued = None;
                 let Some(granted) = self.enter(&claim, (sent, bound), fence, queued) else {
@@ -124,11 +124,11 @@ impl Waiting<'_> {
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
                 if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
-                    call.local.state().queued = true; // the store lists this client, whose readers wait
+                    call.local.state().queued = true; // the store has registered this client's readers
                 }
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
-                // One millisecond after the end of the lease: the lock is free then, and no loop runs hot.
+                // One millisecond more than the remaining lease, so that it has ended by then.
                 let ends =
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
@@ -151,7 +151,7 @@ impl Waiting<'_> {
         self.leave_behind(claim, sent);
         let took = self.engine.clock.now().since(sent);
         if !is_late(self.lease, took) {
-            return Ok(Step::Again); // its session has ended, or its number was given up
+            return Ok(Step::Again); // the session has ended, or the owner number was retired
         }
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
@@ -159,7 +159,7 @@ impl Waiting<'_> {
     pub(super) fn pause(&self) -> Duration {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
         match self.call.config.backoff {
-            // A place in the store's queue expires if the waiter pauses for longer.
+            // A longer pause would let the waiter's place in the store's queue expire.
             Some(backoff) if self.store_queues() => backoff.pause(self.attempts).min(poll),
             Some(backoff) => backoff.pause(self.attempts),
             None => poll,
@@ -198,8 +198,8 @@ impl Waiting<'_> {
         let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
-        // Last: by now the hold is in the registry, or the releaser's number is retired if it had to be.
-        // Until then the releaser's thread may not ask under its number. Pairs with `Machine::held_here`.
+        // The hand-off is settled last, because the releaser's thread may then ask again. By now its number
+        // is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
         drop(place.received(is_refused));
         step
     }
@@ -210,14 +210,14 @@ pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
 }
 
 impl Waiting<'_> {
-    /// This caller's claim as it waits now, made anew for each attempt: the number may have been retired.
+    /// The claim for the next request. Built anew each time, because the owner number may have been retired.
     pub(super) fn claim(&mut self) -> Claim {
         let Waiting { engine, call, .. } = *self;
         let number = engine.next_number(&self.capabilities, self.thread, &mut self.unbound);
         let claim = engine.claim(&self.capabilities, (call.kind, call.name), number, self.lease);
         let LockConfig { writers_first, max_hold, leads, .. } = call.config;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
-        // Recalls are counted before the store is asked: a later recall may concern this claim's hold.
+        // Recalls are counted before the attempt, because a recall that comes later may concern this hold.
         self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
             caches: self.heard.is_some() && self.unbound.is_none(),
@@ -241,16 +241,15 @@ impl Waiting<'_> {
                 Duration::MAX
             }
             Kind::Read | Kind::Write | Kind::Semaphore | Kind::Permits if self.attempts > 0 => {
-                // At least 1 ms, the unit of the stores: 0 stands for a first attempt.
+                // At least 1 ms, the stores' unit: zero would mean a first attempt.
                 engine.clock.now().since(self.begun).max(Duration::from_millis(1))
             }
             _ => Duration::ZERO,
         }
     }
 
-    /// Enters the hold of a grant, whose lease counts from `sent`, and leaves the local queue. `bound` can
-    /// end the hold before its lease, as a session does. `queued` is the number of clients in the store's
-    /// queue. Returns `None` if the grant does not count.
+    /// Enters the hold of a grant, and leaves the local queue. `bound` is what else ends the hold, such as a
+    /// session; `queued` the number of clients in the store's queue. `None`: the grant does not count.
     fn enter(
         &mut self,
         claim: &Claim,
@@ -278,7 +277,7 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let heard = self.heard.filter(|_| claim.caches);
         if let Some(heard) = heard {
-            let is_wanted = queued > 1; // the client itself is one of them
+            let is_wanted = queued > 1; // this client is included
             state.until_recall(heard, is_wanted, now, RULES.first_check);
         }
         let look = call.local.enter(state, &mut self.place, &engine.clock)?;
@@ -293,15 +292,15 @@ impl Waiting<'_> {
         sent.plus(self.engine.options.command_timeout).min(self.latest)
     }
 
-    /// For a grant whose request was sent at `sent` and whose answer was read just now: what can end the hold
-    /// before its lease, which counts from `sent`. Returns `None` if the grant does not count; the caller then
-    /// undoes it.
+    /// Decides whether a grant counts that was requested at `sent` and read just now. Returns what else ends
+    /// the hold besides its lease, such as a session. `None`: the caller must undo the grant.
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<Option<Arc<dyn Bound>>> {
-        // `bound` is called once for each grant; the hold keeps the answer.
+        // `Sessions::bound` may be called only once for each grant.
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
-        // A failed release under this number will be repeated, and must not find this hold. A release of
-        // another lock cannot find it, except that the halves of a read-write lock share one number.
+        // After a failed release under this number, the watchdog repeats the release, which would free this
+        // hold. So the grant does not count if the failed release was for the same lock, or for the other
+        // half of a read-write lock, which has the same owner.
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
@@ -310,7 +309,7 @@ impl Waiting<'_> {
                 || self.capabilities.majority.is_some());
         let now = self.engine.clock.now();
         let is_open = now < bound_until.min(sent.plus(window(claim.lease)));
-        // If less than a quarter of the lease is left, the watchdog would be too late to renew.
+        // With less than a quarter of the lease left, the watchdog might renew too late.
         let is_renewed = self.call.lease.is_renewed() && claim.kind.is_leased() && !claim.kind.only_asks();
         let is_too_late = is_renewed && is_late(claim.lease, now.since(sent));
         (is_open && !is_too_late && !is_given_up).then_some(bound)
@@ -328,8 +327,7 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant to observers: since when the call waited, after how many attempts, since when the lock
-    /// was on its way here, and whether from a thread of this client.
+    /// Reports a grant. `coming`: since when the lock was on its way here, and whether from this client.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

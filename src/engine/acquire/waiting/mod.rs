@@ -1,7 +1,7 @@
-//! One caller's wait for a lock: the crate's only waiting loop.
+//! The wait of one caller for one lock: the crate's only waiting loop.
 //!
-//! A waiter stands in the local queue of its lock. The head of that queue asks the store, listens, and
-//! sleeps. Each other waiter sleeps until it is the head, or until the lock is handed to it.
+//! A waiter joins the local queue of its lock. The head of this queue attempts, listens for messages, and
+//! sleeps. Each other waiter sleeps until it becomes the head, or until a thread hands the lock to it.
 
 mod attempt;
 mod sleep;
@@ -32,12 +32,12 @@ pub(crate) struct Waiting<'a> {
     thread: &'a Arc<ThreadMarker>,
     lease: Duration,
     begun: Moment,
-    /// The moment by which the call must return: a command time-out after the caller's limit.
+    /// When the call must return: one command time-out after the caller's limit.
     latest: Moment,
     unbound: Option<u64>,
-    /// The recalls that had come before the last claim was made.
+    /// The number of recalls received before the last claim was made.
     heard: Option<u64>,
-    /// The place in the queue of an uncontended lock; a grant leaves it.
+    /// The local queue place of a caller that found the lock uncontended. A grant gives the place up.
     place: Option<QueuePlace>,
     is_uncontended: bool,
     wait_mode: WaitMode,
@@ -55,7 +55,7 @@ pub(crate) struct Waiting<'a> {
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
-    /// Since when the lock is on its way here, and whether from a thread of this client.
+    /// Since when the lock is on its way here, and whether a thread of this client handed it off.
     coming: Option<(Moment, bool)>,
 }
 
@@ -75,7 +75,8 @@ impl<'a> Waiting<'a> {
         begun: Moment,
     ) -> Waiting<'a> {
         let store_queues = (capabilities.queues)(call.kind);
-        // A late release compares only the token: a reused token would let it free the next hold.
+        // The release of a token lock compares only the token, so a late release would free a later hold with
+        // the same token. Each wait has a token of its own.
         let is_threads = call.by_thread && !call.kind.is_token();
         Waiting {
             engine,
@@ -109,16 +110,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// This wait under a fresh owner number, although the owner is the thread: its request could overtake the
-    /// thread's other requests about the lock on another connection, and must not find their holds.
+    /// Uses this fresh owner number instead of the thread's. The thread's requests about the lock may travel
+    /// on another connection and arrive later; they must not find the new hold.
     pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
         self.unbound = Some(number);
         self
     }
 
-    /// Makes the attempt take no place in the store's queue. `is_only_try`: the caller does not wait, and
-    /// barges as with a single lock, which it acquires even if reserved. `number`: as by [`under`](Self::under).
-    /// Pairs with `take_or_give_up`.
+    /// Makes the attempt join no queue in the store. `is_only_try`: the caller will not wait, so the attempt
+    /// also takes a reserved lock. `number`: as for [`under`](Self::under). Pairs with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool, number: Option<u64>) -> Waiting<'a> {
         self.unbound = number.or(self.unbound);
         self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
@@ -129,12 +129,12 @@ impl<'a> Waiting<'a> {
         (self.capabilities.queues)(self.call.kind)
     }
 
-    /// Whether the store is to know that this writer waits, so that readers let it go first.
+    /// Whether this writer registers in the store that it waits, so that readers let it go first.
     fn announces(&self) -> bool {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    pub(crate) fn run_calm(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
+    pub(crate) fn run_uncontended(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
         (self.place, self.is_uncontended) = (place, true);
         self.run()
     }
@@ -166,7 +166,7 @@ impl<'a> Waiting<'a> {
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let call = self.call;
         if call.limit.is_over(self.begun) {
-            // A caller that already has a place leaves it. Pairs with `asking_once`.
+            // A place that the caller has in the store's queue is left on drop. Pairs with `asking_once`.
             self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
             let ended = self.once();
             return self.unless_shut_down(ended);
@@ -179,11 +179,12 @@ impl<'a> Waiting<'a> {
             };
             (place, first)
         } else {
-            // A waiter for several permits is neither before nor behind waiters for one.
+            // Waiters for several permits do not queue with waiters for one, because either may be granted
+            // first.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
             self.note_join(&place);
-            // At least one step, even if no time is left.
+            // A caller attempts once even if no time is left.
             let first = self.step(&place);
             (place, first)
         };
@@ -199,22 +200,22 @@ impl<'a> Waiting<'a> {
         }
         self.leave_wait_queue(&place);
         let wait = Arc::clone(&place.wait);
-        // The place is left after the hold was entered, so that the next head sees a hold to wait for.
+        // The hold was entered before the place is left, so the next head finds the hold and waits for it.
         drop(place);
-        // `is_published` is read after the queue was left: no later `Wait::publish` finds the wait.
+        // `published` is read after the queue was left, so no later `Wait::publish` finds this wait.
         if wait.published.get().is_some() && self.engine.published_waits.note_end() {
             self.engine.watchdog.wake();
         }
         self.unless_shut_down(ended)
     }
 
-    /// A thread before this one may have put the client into the wait queue. Also releases a hold that a
-    /// thread here caches until a recall, since no request of this client recalls it.
+    /// A waiter before this one may have put the client into the store's wait queue. Also releases a hold
+    /// that is cached here until a recall, because this client's requests send it no recall.
     fn note_join(&mut self, place: &QueuePlace) {
         if !place.is_head() {
             self.wait_mode.become_in_doubt();
         }
-        // The thread looks for a cached hold after joining the queue. Pairs with `Machine::cache`, which
+        // The order is: join the queue, then look for a cached hold. Pairs with `Machine::cache`, which
         // caches no hold until a recall while threads wait here.
         let Waiting { engine, call, .. } = *self;
         let is_idle = call.local.state().is_idle();
@@ -243,15 +244,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has
-    /// had nothing but failures for too long: the waiters behind it have waited through the same failures.
+    /// Fails if the client has ended, if this wait is to break a deadlock, or if the head has had only
+    /// failures for `retry_timeout`, which the other waiters share.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
         if self.parker.is_none() {
             return Ok(());
         }
-        // The reason is read after the wake-up. Pairs with `Wait::end_for`.
+        // `end_for` sets the reason before it wakes this thread. Pairs with `Wait::end_for`.
         if let Some(ring) = place.wait.ends_for.get() {
             let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
@@ -260,24 +261,24 @@ impl<'a> Waiting<'a> {
         call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
     }
 
-    /// One step: receives a hand-off; or sleeps, if another waiter asks; or withdraws its offer and asks.
+    /// One step: receives a hand-off, sleeps while another waiter asks, or attempts.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
         self.check_queue(place)?;
         let now = self.engine.clock.now();
-        // Several waiters may be granted permits at once, so each attempts first; then they queue here.
+        // Several waiters may get permits at once, so each attempts once before it queues here.
         let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
             Look::OnItsWay => {
-                // The thread that settles the hand-off wakes this one. Until then nothing may be requested
-                // under the releaser's owner number, which may be this thread's, and messages are ignored.
+                // The thread that settles the hand-off wakes this one. Until then this thread ignores
+                // messages and sends nothing, because its own number may be the one whose hold is handed off.
                 self.parker(place);
                 self.listening.pass_over();
                 return Ok(Step::Sleep(self.next_poll()));
             }
             Look::HeldHere(until) => {
-                // The hold's release wakes this waiter. Only the safety poll asks the store, in case the hold
-                // is gone there unknown to this client.
+                // The release of the local hold wakes this waiter. The waiter still polls now and then,
+                // because the store may have lost the hold.
                 let next_poll = self.next_poll();
                 let poll = self.poll_pause.poll_by(next_poll);
                 if now < poll {
@@ -307,33 +308,32 @@ impl<'a> Waiting<'a> {
     }
 
     fn ask(&mut self) -> Result<Step> {
-        // Messages are counted before the store is asked: a release between the two changes the count, and
-        // `sleep` returns at once. Pairs with `Channel::notify`.
+        // Messages are counted before the attempt. A release after the attempt changes the count, so `sleep`
+        // returns at once. Pairs with `Channel::notify`.
         let heard = self.listening.note_heard();
         self.wait_mode.become_next(heard == Some(true));
         self.release_watch.note_heard();
         let claim = self.next_claim()?;
         if heard.is_none() {
-            // The lock's home, and with it the subscription, may have changed.
+            // The lock may have a new home node, with another subscription, so its messages are counted here.
             self.listening.note_unheard(self.engine.store.message_count(&claim));
         }
         self.poll_pause.end_polls();
         self.attempt(claim)
     }
 
-    /// Withdraws the offer to be handed the lock. `Some`: the lock is on its way already.
+    /// Withdraws the offer to be handed the lock. `Some`: a hand-off has been sent already.
     fn take_back(&mut self, place: &QueuePlace) -> Option<PendingHandoff> {
         loop {
             match place.withdraw() {
-                // The releaser has promised the lock and is sending the request; then it wakes this thread.
+                // The releaser is about to send the hand-off, and wakes this thread afterwards.
                 (Withdrawn::Promised, _) => drop(self.parker(place).park(Moment::NEVER, None)),
                 (Withdrawn::Free | Withdrawn::Given, handed) => return handed,
             }
         }
     }
 
-    /// Whether this waiter asks the store even while this process has a hold: because the store might grant
-    /// another hold beside it, or because the store has to know who waits.
+    /// Whether this waiter attempts despite a local hold: the store may grant both, or must know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces() || self.call.kind.is_shared()
     }
@@ -368,7 +368,7 @@ impl<'a> Waiting<'a> {
 }
 
 impl Drop for Waiting<'_> {
-    /// Leaves the store's queue on every way out, so that no other waiter waits for a client that has gone.
+    /// Leaves the store's queue however the call ends: a place that nobody uses would delay other waiters.
     fn drop(&mut self) {
         if self.is_waiting {
             self.engine.reporter.counters.end_wait();

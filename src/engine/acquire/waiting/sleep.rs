@@ -1,4 +1,4 @@
-//! The sleep of a waiter: its turn between processes, its place in the local queue, and reports to observers.
+//! The sleep of a waiter: what it does before and after, and how it lets other processes go first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
 
-/// A client with a standby message asks after this time: the client that is next may not come.
+/// A client that got a standby message asks after this time, in case the client that is next does not.
 const STANDBY: Duration = Duration::from_millis(25);
-/// How long a process that has just released the lock lets other processes go first that listen for it.
+/// The longest time for which a process, after its own release, lets listening processes go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
-/// A process that held the lock within this time lets others go first; the longer ago it was, the shorter.
+/// A process pauses only if it released the lock less than this ago; the pause gets shorter with time.
 const FRESH: Duration = Duration::from_millis(8);
 
 impl Waiting<'_> {
-    /// Sleeps until there may be something to do: the waiter is the head, the lock is handed to it, a release
-    /// here, a message, or `wake_at`. May end for no reason.
+    /// Sleeps until `wake_at`, or until an event: the waiter becomes the head, a thread here releases the
+    /// lock or hands it to this waiter, or a message comes. May wake without a reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, .. } = *self;
         self.report_waiting();
@@ -32,10 +32,11 @@ impl Waiting<'_> {
         let claim = self.claim();
         self.show_sleeper(place, &claim, now);
         self.parker(place);
-        // Everything is checked after the waker is set: earlier events found no waker. First comes the
-        // client's end, which wakes everyone once. Pairs with `Engine::shutdown`.
+        // All conditions are checked after the waker is set, because earlier events could not wake this
+        // thread. The first condition is the client's end, which wakes all threads only once. Pairs with
+        // `Engine::shutdown`.
         engine.usable(call.action)?;
-        // A waiter that is handed the lock caches it for a time slice at most: others here want it.
+        // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
         let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
         let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
@@ -80,7 +81,7 @@ impl Waiting<'_> {
             writers_first: call.config.writers_first,
         });
         engine.announce(now);
-        // Called once for each wait: from then on the watchdog checks it.
+        // After this call the watchdog includes the wait in its searches for deadlocks.
         if is_new && !call.kind.is_counted() {
             engine.note_wait(begun);
         }
@@ -95,13 +96,13 @@ impl Waiting<'_> {
         }
     }
 
-    /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
-    /// its subscribers in the same order every time; otherwise the same process would win every time.
+    /// After this process's own release, lets other waiting processes go first. Redis notifies its
+    /// subscribers always in the same order, so without the pause the same process might win each time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.local.state().contended else { return };
-        // No pause if the only other listener has had the lock since, or if the lock is reserved for the next
-        // in the wait queue, which no client can overtake.
+        // No pause if the only other listener has had its chance since, or if the lock is reserved for the
+        // client that is next in the wait queue.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
@@ -121,7 +122,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// From now on the waiter counts: a release here can hand the lock to it.
+    /// Counts the waiter, which from now on can be handed the lock.
     pub(super) fn count_waiter(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.engine.reporter.counters.begin_wait(self.call.name.given());
@@ -129,7 +130,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Whether a message ended the sleep, so that the lock may have been released elsewhere.
+    /// Counts the wake-up by its reason. Returns whether a message was the reason.
     pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
         let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
@@ -150,7 +151,7 @@ impl Waiting<'_> {
     }
 }
 
-/// The actions of a waiter in the local queue, each under the mutex of its lock.
+/// What a waiter does in the local queue. Each method takes the lock's mutex.
 impl QueuePlace {
     pub(crate) fn is_head(&self) -> bool {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
@@ -163,13 +164,13 @@ impl QueuePlace {
 
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
         let mut state = self.local.state();
-        // Also if the releaser no longer waits for the outcome.
+        // A sent hand-off is received even if the releaser does not wait for its outcome any more.
         let is_handed = state.queue.get(self.ticket).is_some_and(|ticket| ticket.waiter.handed.is_some());
         if is_handed { Look::Receive } else { state.look(self.ticket, all_ask, asks_for_itself, now) }
     }
 
-    /// See `Machine::sleep`. `offer`: the claim for a hand-off to this waiter. Returns whether the waiter
-    /// is the head; `None`: something has changed since it looked.
+    /// See `Machine::sleep`. `offer`: the claim under which a thread may hand the lock to this waiter.
+    /// Returns whether the waiter is the head; `None`: something has changed since the waiter checked.
     pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
         let mut state = self.local.state();
         if !state.sleep(self.ticket, offer.is_some(), for_head) {
@@ -185,7 +186,7 @@ impl QueuePlace {
         self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
     }
 
-    /// See `Machine::withdraw`. Also returns the hand-off under way, which the caller must receive.
+    /// See `Machine::withdraw`. Also returns a hand-off that was sent, which the caller must receive.
     pub(crate) fn withdraw(&self) -> (Withdrawn, Option<PendingHandoff>) {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);

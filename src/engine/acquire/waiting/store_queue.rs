@@ -1,20 +1,18 @@
-//! The traces that a waiter leaves: attempts in doubt, and its client's place in the store's wait queue.
+//! What a waiter leaves in the store: its client's place in the wait queue, and unanswered attempts.
 //!
-//! The wait queue has one place for each client, however many of its threads wait: only the head of the local
-//! queue asks, and joins the wait queue for all of them. A waiter in the wait queue sleeps until the store
-//! notifies its client that it is next. A notified client may hang, and messages may be lost: so the waiter
-//! also asks when the store said that it should, and by the safety poll.
+//! The wait queue has one place for each client, however many of its threads wait. Only the head of the local
+//! queue sends attempts, so it joins the wait queue for all of them, and sleeps until the store notifies its
+//! client that it is next. Because the notified client may hang and messages may be lost, the waiter also
+//! polls, at the time that the store's last answer gave and at each safety poll.
 //!
-//! The holder's id says whether its release notifies the wait queue. Java's `forceUnlock` may end that hold
-//! too, and the id may be one that only looks like ours: then a message comes on the channel of all releases,
-//! and no client in the queue is notified. So the first client in the wait queue watches releases: it listens
-//! to that channel as well.
+//! The holder's id tells the store whether the release will notify the wait queue. Sometimes the id is wrong:
+//! Java's `forceUnlock` may end the hold, or another program's id may look like ours. Then the release sends
+//! a message only on the channel of all releases. So the first client in the wait queue also listens to that
+//! channel; the code calls this to *watch releases*.
 //!
-//! A client that joins the wait queue as the first watches releases after [`AFTER`]; a client that a later
-//! answer names the first, at once. A client that takes turns often still has the subscription to its turn:
-//! it asks once and sleeps, so a wait queue that moves fast has no release watch, and costs nothing more. In
-//! a slow wait queue the release watch gets a message with each release, which wakes the client anyway. The
-//! subscription of the release watch ends with the wait.
+//! A client that joins an empty wait queue watches releases after [`AFTER`]; a client that becomes first
+//! later does so at once. In a queue that moves fast, a client has its turn before either, so watching costs
+//! nothing. In a slow queue each release wakes the client one time more. The subscription ends with the wait.
 //!
 //! Source: docs/decisions/0027 and 0040.
 
@@ -30,7 +28,7 @@ use crate::park::Parker;
 use crate::seam::{Answer, Claim, ListensFor, PLACE_LASTS, REQUEST_LASTS, Release, Sink};
 use crate::time::{Moment, random_between};
 
-/// A waiter that has just joined the wait queue watches releases this much later, unless it asks before.
+/// How long after joining the wait queue the first client begins to watch releases.
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
@@ -54,7 +52,8 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// For a full election queue: the waiter asks each third of its lease, and when the leader's may end.
+    /// The queue of this election is full: the waiter asks each third of its lease, or when the leader's
+    /// ends.
     pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
         let (now, third) = (self.engine.clock.now(), self.lease / 3);
         self.end_release_watch();
@@ -64,7 +63,7 @@ impl Waiting<'_> {
         Step::Sleep(now.plus(poll).min(retry))
     }
 
-    /// The server refused the subscription to the client's turn: the waiter goes by releases instead.
+    /// The server refused the subscription to the client's turn, so the waiter listens to releases instead.
     pub(super) fn go_by_releases(&mut self) {
         self.wait_mode.become_deaf();
         self.give_up_place();
@@ -72,8 +71,8 @@ impl Waiting<'_> {
         self.listening.listen_for(ListensFor::Releases);
     }
 
-    /// Takes the client out of the wait queue if no other thread here waits for the lock. Called before the
-    /// local queue is left, so that the next thread that joins that queue asks behind this request.
+    /// Removes the client from the wait queue if no other thread here waits. This happens before the thread
+    /// leaves the local queue, so that the next thread's attempt is sent after this request.
     pub(super) fn leave_wait_queue(&mut self, place: &QueuePlace) {
         if self.parker.is_none() && !self.wait_mode.may_stand() || !place.takes_queue_place() {
             return;
@@ -99,8 +98,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Begins to watch releases, and sleeps on, `until` at most. When the subscription stands, it wakes the
-    /// waiter, which asks once: earlier releases were not heard.
+    /// Begins to watch releases, and lets the waiter sleep until `until`. Once the subscription is confirmed,
+    /// it wakes the waiter, which attempts once, because it may have missed a release.
     pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
         self.watch_releases_at = None;
         self.poll_pause.sleep_on(until);
@@ -123,7 +122,7 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// Leaves an attempt of unknown outcome to the watchdog, and goes on under another number.
+    /// Leaves an attempt of unknown outcome to the watchdog, and continues under another owner number.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.wait_mode.uses_wait_queue() {
             self.wait_mode.become_in_doubt();
@@ -143,7 +142,7 @@ impl Waiting<'_> {
 
     fn left_until(&self, claim: &Claim, sent: Moment) -> Moment {
         let lasts = match claim.kind.is_leased() {
-            // A place in the store's queue may last longer than a short lease.
+            // A place in the store's queue may outlast a short lease.
             true if self.store_queues() => self.lease.max(PLACE_LASTS),
             true => self.lease,
             false => REQUEST_LASTS / 2,
@@ -151,8 +150,8 @@ impl Waiting<'_> {
         sent.plus(lasts).plus(self.engine.options.command_timeout)
     }
 
-    /// Notes that the store may have this caller among those who wait, and makes it forget a place under a
-    /// former number or home: no client would come for that place, and the lock would wait for it.
+    /// Notes that the store may have queued this caller. Removes an earlier place under another number or
+    /// home node: nobody would use that place, and a lock reserved for it would stay unused.
     pub(super) fn queue_as(&mut self, claim: &Claim) {
         let is_same = |queued: &Claim| (queued.owner, queued.home) == (claim.owner, claim.home);
         if self.queued.as_ref().is_some_and(is_same) {
@@ -164,8 +163,8 @@ impl Waiting<'_> {
         self.queued = Some(claim.clone());
     }
 
-    /// Leaves the store's queue. Sends the request as for a dropped guard, without waiting for the answer. If
-    /// the last request failed, or this one does, the watchdog cleans up.
+    /// Leaves the store's queue, without waiting for the answer. The watchdog cleans up if this request
+    /// fails, or if the outcome of the last attempt is unknown.
     pub(super) fn leave_queue(&mut self, claim: Claim) {
         self.listening.end();
         let engine = self.engine;
@@ -180,7 +179,7 @@ impl Waiting<'_> {
         let call = engine.calls.begin();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
-                // Retired first, so that a later grant under the number does not count: see `window_of`.
+                // Retired first, so that no later grant under the number counts; see `window_of`.
                 if is_threads {
                     local.state().retired.add(left.owner.number());
                     mark.retire(left.owner.number());
@@ -193,15 +192,14 @@ impl Waiting<'_> {
         engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
-    /// `is_own`: a grant came too late, by this caller's lease: others may ask for a longer one. No message
-    /// shortens that pause: the late grant's release causes one, and the next grant would be late too.
+    /// Pauses after a failure. `is_own`: the grant came too late for this caller's lease, which concerns no
+    /// other waiter. Messages do not end that pause, because the release of the late grant causes one itself.
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
         let (noted, is_over) = (error.copy(), call.limit.is_over(now));
         let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
-        // Waiters behind this one shared its outage: their retry budget ends with this one's. A caller
-        // that only ran out of time, or never waited, shares nothing with them.
+        // The waiters behind this one share the outage. A caller without time left shows no outage.
         if !is_own && !is_over {
             call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {

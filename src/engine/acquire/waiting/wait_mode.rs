@@ -1,10 +1,10 @@
-//! How a waiter waits: its mode, the messages that it listens for, and until when it asks nothing.
+//! How a waiter waits: its mode, the messages that it has received, and its pauses between polls.
 
 use crate::seam::subscription::Subscription;
 use crate::seam::{ListensFor, QueueMode};
 use crate::time::Moment;
 
-/// How a waiter waits. Changed by the `become_` methods here, and by nothing else.
+/// How a waiter waits. Only the `become_` methods change the mode:
 ///
 /// | from                  | to                 | by                                                   |
 /// |-----------------------|--------------------|------------------------------------------------------|
@@ -19,21 +19,21 @@ use crate::time::Moment;
 /// The modes of the wait queue are `QueuesHere`, `MaybeInWaitQueue`, `InWaitQueue` and `IsNext`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
-    /// One attempt in `queue_mode`; `keeps_place`: the caller has a place in the store's queue.
+    /// Makes one attempt in `queue_mode`. `keeps_place`: the caller has a place in the store's queue.
     AsksOnce {
         queue_mode: QueueMode,
         keeps_place: bool,
     },
-    /// Sleeps for its back-off between attempts, and listens to nothing.
+    /// Sleeps for its back-off between attempts, and does not listen for messages.
     Spins,
-    /// Stands in the store's queue, which grants in its own order.
+    /// Has a place in the store's queue, and the store grants in order of arrival.
     StandsInQueue,
-    /// Queues in this process. The store has no wait queue, or its client is not in it.
+    /// Waits in the local queue. The client is not in the store's wait queue, or the store has none.
     QueuesHere,
     MaybeInWaitQueue,
     InWaitQueue,
     IsNext,
-    /// May not listen for its turn: joins no wait queue, and wakes with each release and by polls.
+    /// The server refused messages for the client's turn. The waiter listens to all releases, and polls.
     GoesByReleases,
 }
 
@@ -46,7 +46,7 @@ impl WaitMode {
         }
     }
 
-    /// Whether the waiter goes by the wait queue, which an attempt without an answer may have joined.
+    /// Whether the waiter uses the wait queue, if the store has one.
     pub(super) fn uses_wait_queue(self) -> bool {
         use WaitMode::{InWaitQueue, IsNext, MaybeInWaitQueue, QueuesHere};
         matches!(self, QueuesHere | MaybeInWaitQueue | InWaitQueue | IsNext)
@@ -70,7 +70,7 @@ impl WaitMode {
         self.change(self.uses_wait_queue(), WaitMode::InWaitQueue);
     }
 
-    /// Called before an attempt. `is_notified`: since the last one, a message said that this client is next.
+    /// Called before an attempt. `is_notified`: since the last one, the client was told that it is next.
     pub(super) fn become_next(&mut self, is_notified: bool) {
         self.change(is_notified && self.uses_wait_queue(), WaitMode::IsNext);
         self.change(!is_notified && *self == WaitMode::IsNext, WaitMode::InWaitQueue);
@@ -108,23 +108,22 @@ impl WaitMode {
     }
 }
 
-/// The subscription of a waiter, and the counts of its channel when they were last read. A store without a
-/// wait queue has one channel for each lock, whatever a waiter asks for.
+/// The subscription of a waiter, and the message counts at its last attempt.
 #[derive(Default)]
 pub(super) struct Listening {
     pub(super) subscription: Option<Subscription>,
     pub(super) listens_for: ListensFor,
-    /// The message count of the channel before the last attempt. `None`: no subscription stood then.
+    /// The message count before the last attempt. `None`: no subscription was confirmed then.
     message_count: Option<u64>,
-    /// The count of a standing subscription before this waiter listened.
+    /// The message count, before the last attempt, of a subscription that other waiters had made.
     unheard: Option<u64>,
     turns: Option<u64>,
     standbys: Option<u64>,
 }
 
 impl Listening {
-    /// To be called before an attempt of a listening waiter. Returns whether a message since the last call
-    /// said that this client is next; `None`: the waiter does not listen yet.
+    /// Called before an attempt of a waiter that listens. Returns whether a message since the last call said
+    /// that this client is next; `None`: the waiter does not listen yet.
     pub(super) fn note_heard(&mut self) -> Option<bool> {
         let subscription = self.subscription.as_ref()?;
         self.message_count = subscription.is_up().then(|| subscription.message_count());
@@ -134,14 +133,14 @@ impl Listening {
         Some(is_next)
     }
 
-    /// To be called before an attempt of a waiter that does not listen yet: notes the messages of a standing
-    /// subscription. Pairs with [`listen`](Self::listen): a message may arrive between the two.
+    /// Called before an attempt of a waiter that does not listen yet. `count` is the message count of a
+    /// subscription of other waiters. Pairs with [`listen`](Self::listen): a message may come between both.
     pub(super) fn note_unheard(&mut self, count: Option<u64>) {
         (self.unheard, self.message_count) = (count, count);
     }
 
-    /// Sets a new subscription. Only messages since [`note_unheard`](Self::note_unheard) are news; on a
-    /// channel for this client's turn alone, they say that it is next.
+    /// Begins to listen. If a message came since [`note_unheard`](Self::note_unheard), on a channel that has
+    /// only messages for this client's turn, this client is next.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
@@ -173,18 +172,18 @@ impl Listening {
         self.subscription.as_ref().is_some_and(|at| Some(at.message_count()) != self.message_count)
     }
 
-    /// Whether there is reason to ask: a message, or a subscription that stands only now.
+    /// Whether to attempt: a message came, or the subscription was confirmed, since the last attempt.
     pub(super) fn has_moved(&self) -> bool {
         self.subscription.as_ref().is_some_and(Subscription::is_up) && self.has_message()
     }
 
-    /// Whether the server refused a subscription to other messages than releases.
+    /// Whether the server refused the subscription to messages for this client's turn.
     pub(super) fn is_refused(&self) -> bool {
         self.listens_for != ListensFor::Releases
             && self.subscription.as_ref().is_some_and(Subscription::is_refused)
     }
 
-    /// Whether only a standby message came since the last call: this client may be next soon.
+    /// Whether a standby message, and no other message, came since the last call.
     pub(super) fn stands_by(&mut self) -> bool {
         let Some(subscription) = &self.subscription else { return false };
         if self.has_message() {
@@ -198,10 +197,9 @@ impl Listening {
 #[derive(Debug, Default)]
 pub(super) struct PollPause {
     until: Option<Moment>,
-    /// Wake-ups do not end the pause. Otherwise the waiter was woken without a reason to ask, and sleeps on:
-    /// the next wake-up ends the pause.
+    /// `true`: no wake-up ends the pause. `false`: the next wake-up ends it.
     pub(super) is_firm: bool,
-    /// When the store is asked although a hold of this process exists.
+    /// When the waiter polls although this process has a hold.
     next_poll: Option<Moment>,
 }
 
@@ -224,7 +222,6 @@ impl PollPause {
         until
     }
 
-    /// When the waiter polls although this process has a hold: the time already set, or else `first`.
     pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
         *self.next_poll.get_or_insert(first)
     }
@@ -245,7 +242,7 @@ mod tests {
 
     const ONCE: WaitMode = AsksOnce { queue_mode: QueueMode::Yields, keeps_place: false };
 
-    /// The table has the mode after each of the `changes`, in their order.
+    /// Each row of `table` has a mode, and the mode after each of the `changes`.
     #[test]
     fn the_wait_mode_table_covers_every_change() {
         let changes: [Change; 6] = [
@@ -310,8 +307,8 @@ mod listening_tests {
         Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())
     }
 
-    /// Whether a waiter notices what `between` does after its attempt and before it listens for its turn. The
-    /// subscription is up all the time, although nobody listened.
+    /// Whether a waiter learns that it is next if `between` runs after its attempt and before it listens.
+    /// Another waiter's subscription stands all the time.
     fn is_next_after(between: impl FnOnce(&Channel, &mut Listening)) -> bool {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };

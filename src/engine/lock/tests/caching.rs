@@ -11,7 +11,7 @@ fn at(us: u32) -> Moment {
     Moment::from_nanos(0).plus(US * us)
 }
 
-/// A lock with one hold of thread 1. `recalls`: `None` if none are heard.
+/// A lock with one hold, of thread 1. `recalls`: the number of recalls; `None` if none can be received.
 struct One {
     lock: Lock,
     recalls: Option<u64>,
@@ -71,7 +71,7 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// How a thread that asks may use the cached hold.
+    /// Reuses the cached hold, if there is one; returns how it was cached, or `Never`.
     fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
         let at = self.at(now);
         if !self.lock.caches(None) {
@@ -93,9 +93,9 @@ impl One {
         Some(found)
     }
 
-    fn give_back(&mut self, now: Moment) -> bool {
+    fn release_cached(&mut self, now: Moment) -> bool {
         let at = self.at(now);
-        self.lock.give_back(None, at).is_some()
+        self.lock.release_cached(None, at).is_some()
     }
 
     fn ends(&self) -> Option<Moment> {
@@ -107,7 +107,7 @@ impl One {
     }
 }
 
-/// A lock in its time slice since zero, to which a thread here has come back at once `comes_back` times.
+/// A lock whose time slice began at zero, after a thread came back at once `comes_back` times.
 fn in_time_slice(clients: u32, comes_back: u8) -> One {
     let mut one = One::new();
     *one.score() = LEAST;
@@ -158,7 +158,7 @@ fn a_thread_releases_only_its_own_cached_hold() {
     let mut one = in_time_slice(64, 8);
     assert!(is_cached(&mut one, 0, at(10)));
     let now = one.at(at(20));
-    assert_eq!([2, 1].map(|thread| one.lock.give_back(Some(thread), now).is_some()), [false, true]);
+    assert_eq!([2, 1].map(|thread| one.lock.release_cached(Some(thread), now).is_some()), [false, true]);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn an_unused_cached_hold_is_released() {
     assert_eq!(one.end_use(true, 0, at(400)), Some(CachedFor::TimeSlice));
     assert!(matches!(one.watch(at(700)), Watched::Idle));
     assert_eq!(*one.score(), MOST - LATE, "it stayed away");
-    assert!(one.give_back(at(700)) && !one.give_back(at(700)), "once");
+    assert!(one.release_cached(at(700)) && !one.release_cached(at(700)), "once");
     assert_eq!(one.own().stage, Stage::Returning, "no thread finds it until its release is on its way");
     assert!(one.reuse(false, at(701)).is_none(), "nor takes it");
     one.enter(OTHER, None, at(701));
@@ -243,7 +243,7 @@ fn an_unused_cached_hold_is_released() {
     assert!(one.lock.cache(2, true, at_now).is_some());
     one.lock.caching.end();
     assert!(matches!(one.watch(at(703)), Watched::Idle), "another hold of the lock went");
-    assert!(one.give_back(at(703)) && one.lock.remove(2, None).is_some());
+    assert!(one.release_cached(at(703)) && one.lock.remove(2, None).is_some());
     assert!(matches!(one.watch(at(1001)), Watched::Over));
 }
 
@@ -282,7 +282,7 @@ fn a_recalled_hold_ends_with_its_slice() {
     assert_eq!(one.end_use(true, 0, at(20)), Some(CachedFor::TimeSlice));
     assert!(one.is_watched_until(at(30), at(320)));
     assert!(matches!(one.watch(at(320)), Watched::Idle));
-    assert!(one.give_back(at(320)));
+    assert!(one.release_cached(at(320)));
     assert!(matches!(one.watch(at(2_000)), Watched::Over), "and with it what could be cached");
 }
 
@@ -296,7 +296,7 @@ fn an_idle_hold_does_not_consume_anothers_check() {
     one.lock.hear(0, at(0));
     let unused = Moment::from_nanos(0).plus(RULES.unused);
     assert!(matches!(one.watch(unused), Watched::Idle));
-    assert!(one.give_back(unused));
+    assert!(one.release_cached(unused));
     assert!(matches!(one.watch(unused), Watched::Until { checks, .. } if checks == [other]));
 }
 
@@ -306,12 +306,12 @@ fn ms(ms: u32) -> Moment {
     Moment::from_nanos(0).plus(MS * ms)
 }
 
-/// Whether the hold stays after its last level, though no time slice is left.
+/// Whether the hold is cached until a recall after its last level.
 fn stays(one: &mut One, now: Moment) -> bool {
     one.end_use(false, 0, now).is_some()
 }
 
-/// A lock whose recalls are heard, with a hold granted at zero.
+/// A lock that can receive recalls, with a hold granted at zero.
 fn granted() -> One {
     let mut one = One::new();
     grant(&mut one, ms(0));
@@ -342,7 +342,7 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
     let mut one = granted();
     assert!(stays(&mut one, ms(5)));
     recall(&mut one);
-    assert!(matches!(one.watch(ms(6)), Watched::Idle) && one.give_back(ms(6)));
+    assert!(matches!(one.watch(ms(6)), Watched::Idle) && one.release_cached(ms(6)));
     assert_eq!(one.reuse(true, ms(6)), None);
     let mut one = granted();
     recall(&mut one);
@@ -405,7 +405,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             Watched::Over => panic!("it is granted"),
         }
     }
-    // Each check comes a quarter of its gap early, since the lock is checked anyway.
+    // Each check comes a quarter of its gap early, because the lock is watched in each millisecond.
     assert_eq!(checks, [38, 113, 263, 563, 938, 1313, 1688]);
 }
 
@@ -441,7 +441,7 @@ fn two_quick_recalls_pause_caching() {
             grant(&mut one, ms(now));
             assert!(stays(&mut one, ms(now)));
             recall(&mut one);
-            assert!(matches!(one.watch(ms(now)), Watched::Idle) && one.give_back(ms(now)));
+            assert!(matches!(one.watch(ms(now)), Watched::Idle) && one.release_cached(ms(now)));
         }
         assert_eq!(one.lock.caching.heard(one.at(ms(1 + second))).is_none(), pauses, "{second}");
         assert!(one.lock.caching.heard(one.at(ms(1001 + second))).is_some());

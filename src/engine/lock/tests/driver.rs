@@ -2,7 +2,7 @@
 //! each step locks the mutex once, and leaves requests to be sent.
 
 use super::event::{Answer, Effect, Event, Request, Said};
-use super::world::{At, Client, KEEPER, NOW, NUMBERS, Rules};
+use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};
 use super::*;
 use crate::engine::lock::caching::Watched;
 use crate::engine::lock::{Found, Look, Next, Then, Withdrawn};
@@ -80,7 +80,7 @@ impl<'a> Step<'a> {
         self.effects.push(effect);
     }
 
-    /// A request under the number may have been carried out, or may still be.
+    /// After a request of unknown outcome: retires the number, and leaves a clean-up to the watchdog.
     fn leave_behind(&mut self, number: Number) {
         self.lock().retired.add(number);
         self.client.give_numbers_up();
@@ -99,7 +99,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `Core::forget_lost`, of a hold whose last level has ended.
+    /// As `Core::forget_lost`, for a hold whose last level has ended.
     fn forget_lost(&mut self, id: Id) {
         self.lose(id, LossReason::Expired);
         self.lock().remove(id.serial, None);
@@ -116,7 +116,7 @@ impl<'a> Step<'a> {
     fn want(&mut self, thread: usize, caches: bool, once: bool) {
         let (at, asks) = (self.at(), !self.rules.all_ask);
         let user = &mut self.client.users[thread];
-        (user.caches, user.once, user.unbound, user.is_calm) = (caches, once, None, false);
+        (user.caches, user.once, user.unbound, user.is_uncontended) = (caches, once, None, false);
         (user.poll_at, user.pause_until) = (Moment::NEVER, None);
         let may_use = |_: &TestHold, reuse| reuse != Reuse::Never;
         match self.lock().find(Some(thread as u64), caches, asks, may_use, at) {
@@ -128,13 +128,13 @@ impl<'a> Step<'a> {
                         self.client.users[thread].at = At::Counting;
                         self.effect(Effect::AskCount { id, count: levels as u32 + 1 });
                     }
-                    // The product retries a failed re-entry as a wait; the model goes on without the level.
+                    // The engine makes a new wait of a failed re-entry. The model goes on without the level.
                     _ => self.lose(id, LossReason::Expired),
                 }
             }
             Found::Cached(TestHold(id), _) => self.entered(thread, id),
             Found::Stale(TestHold(id), next) => {
-                self.give_back(id, next);
+                self.send_cached_release(id, next);
                 self.client.users[thread].at = At::Going;
             }
             Found::Leaving => {
@@ -145,7 +145,7 @@ impl<'a> Step<'a> {
                 self.go_on(thread);
             }
             Found::Uncontended => {
-                self.client.users[thread].is_calm = !once;
+                self.client.users[thread].is_uncontended = !once;
                 if !once {
                     self.lock().queue.join(ticket(thread), TestWaiter::default(), false);
                 }
@@ -158,7 +158,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// As `wait_for`: a try releases what is cached here, a waiter joins the queue.
+    /// As `wait_for`: a try releases the cached hold, a waiter joins the queue.
     fn join(&mut self, thread: usize) {
         let is_first = self.lock().queue.get(ticket(thread)).is_none();
         let once = self.client.users[thread].once;
@@ -167,8 +167,8 @@ impl<'a> Step<'a> {
         }
         if once || self.lock().is_idle() {
             let at = self.at();
-            if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
-                return self.give_back(id, next);
+            if let Some((TestHold(id), next)) = self.lock().release_cached(None, at) {
+                return self.send_cached_release(id, next);
             }
         }
         if !once {
@@ -177,8 +177,8 @@ impl<'a> Step<'a> {
         if self.lock().held_here(NOW).is_some() { self.left(thread) } else { self.ask(thread) }
     }
 
-    /// As `Core::give_back`.
-    fn give_back(&mut self, id: Id, next: Option<Next>) {
+    /// As `Core::send_cached_release`.
+    fn send_cached_release(&mut self, id: Id, next: Option<Next>) {
         match next {
             None => self.forget_lost(id),
             Some(Next::Local(to)) => self.hand_off(id, to, false),
@@ -258,7 +258,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::Ask { thread, number, caches, waits });
     }
 
-    /// Decides to sleep. The thread falls asleep in a step of its own.
+    /// Decides to sleep. A step of its own lets the thread fall asleep.
     fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
         self.number(thread);
         let user = &mut self.client.users[thread];
@@ -302,7 +302,7 @@ impl<'a> Step<'a> {
 
     fn leave(&mut self, thread: usize) {
         if self.lock().takes_queue_place() {
-            return self.effect(Effect::LeaveWaitQueue { thread }); // leaves the queue when that is sent
+            return self.effect(Effect::LeaveWaitQueue { thread }); // once sent, the thread leaves
         }
         self.lock().leave(ticket(thread));
         self.has_left(thread);
@@ -336,7 +336,7 @@ impl<'a> Step<'a> {
                 self.client.grants += 1;
                 let user = &mut self.client.users[thread];
                 let heard = user.heard.take().filter(|_| !is_handed);
-                let (mut own, is_calm) = (own, user.is_calm);
+                let (mut own, is_uncontended) = (own, user.is_uncontended);
                 own.asks_to_cache = user.caches;
                 own.levels.add(Lease::Renewed);
                 heard
@@ -349,7 +349,8 @@ impl<'a> Step<'a> {
                 let renew_at = NOW.plus(self.rules.renew_after);
                 self.client.renewals.push((id.serial, renew_at));
                 if !is_handed {
-                    // A try does not know the client's place in the store's queue: `queued` stays.
+                    // A try does not know whether the client has a place in the store's queue, so `queued`
+                    // stays.
                     let keeps_place = self.client.users[thread].once && self.lock().queued;
                     self.lock().queued = keeps_place;
                     if queued > 0 && !self.rules.lock.longest_slice.is_zero() {
@@ -357,14 +358,14 @@ impl<'a> Step<'a> {
                     }
                 }
                 self.client.users[thread].held = Some(id);
-                if is_calm {
+                if is_uncontended {
                     // The waiter leaves the local queue in the same event as its grant.
                     self.lock().leave(ticket(thread));
                     return self.has_left(thread);
                 }
                 self.begin_leaving(thread);
             }
-            // The hand-off failed, since the releaser held nothing: after that the waiter asks again.
+            // The hand-off failed, because the releaser held nothing. The waiter asks again.
             Said::No if is_handed => self.client.users[thread].at = At::Going,
             Said::No => {
                 let waits = !self.client.users[thread].once;
@@ -382,7 +383,7 @@ impl<'a> Step<'a> {
                 self.sleep(thread, until, false);
             }
         }
-        self.client.users[thread].is_calm = false;
+        self.client.users[thread].is_uncontended = false;
     }
 
     /// As `Waiting::leave_behind`.
@@ -433,7 +434,7 @@ impl<'a> Step<'a> {
         let thread = id.thread();
         let may_stay = |own: &HoldState<TestHold>| own.can_stay(has_slices, dropped);
         let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
-            return self.client.users[thread].end_level(); // the hold was lost, and taken out
+            return self.client.users[thread].end_level(); // the hold was lost and removed
         };
         match ended.then {
             Then::StillHeld => {
@@ -472,7 +473,7 @@ impl<'a> Step<'a> {
     fn sent(&mut self, effect: Effect) {
         match effect {
             Effect::HandOff { from, .. } => drop(self.lock().sent(from.serial)),
-            // Releases without a waiting caller: those of dropped guards and of cached holds.
+            // Releases for which no thread waits, of dropped guards and cached holds.
             Effect::Release { id, left: 0, waits: false } => drop(self.lock().remove(id.serial, None)),
             _ => {}
         }
@@ -494,7 +495,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The outcome of a hand-off: the releaser learns of it later, or the reader settles it.
+    /// The outcome of a hand-off. A releaser that waits learns it later; else the reader handles it.
     fn handed_off(&mut self, from: Id, waits: bool, answer: Said) {
         if waits {
             self.client.users[from.thread()].outcome = Some(answer);
@@ -566,7 +567,7 @@ impl<'a> Step<'a> {
                 self.effects.push(Effect::Renew { id });
             }
         }
-        if self.client.is_keeper_woken || self.client.watch_at <= NOW {
+        if self.client.is_background_woken || self.client.watch_at <= NOW {
             self.watch();
         }
     }
@@ -574,7 +575,7 @@ impl<'a> Step<'a> {
     /// As `Core::watch_cached`.
     fn watch(&mut self) {
         let at = self.at();
-        (self.client.is_keeper_woken, self.client.watch_at) = (false, Moment::NEVER);
+        (self.client.is_background_woken, self.client.watch_at) = (false, Moment::NEVER);
         match self.lock().watch(at, false, false) {
             Watched::Over => {}
             Watched::Until { next, checks, .. } => {
@@ -582,8 +583,8 @@ impl<'a> Step<'a> {
                 checks.into_iter().for_each(|TestHold(id)| self.effect(Effect::Check { id }));
             }
             Watched::Idle => {
-                if let Some((TestHold(id), next)) = self.lock().give_back(None, at) {
-                    self.give_back(id, next);
+                if let Some((TestHold(id), next)) = self.lock().release_cached(None, at) {
+                    self.send_cached_release(id, next);
                 }
                 self.client.watch_by(NOW.plus(at.rules.idle));
             }
@@ -622,7 +623,7 @@ impl<'a> Step<'a> {
         match said {
             Said::Yes => {
                 if let Some((TestHold(id), next)) = self.lock().note_checked(id.serial, found, at) {
-                    self.give_back(id, next);
+                    self.send_cached_release(id, next);
                 }
             }
             Said::No if self.lock().state_of(id.serial).is_some_and(|own| own.is_live()) => {
@@ -633,7 +634,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The thread that sends an event's effects: the keeper for its own events, else the event's thread.
+/// The thread that sends an event's effects: the event's own thread, or the background thread.
 pub(super) fn actor(event: &Event) -> usize {
     match event {
         Event::Want { thread, .. } | Event::GoOn(thread) | Event::Look(thread) | Event::GiveUp(thread) => {
@@ -643,9 +644,9 @@ pub(super) fn actor(event: &Event) -> usize {
         Event::Answer(request, _) => match request.effect {
             Effect::Ask { thread, .. } | Effect::HandOff { to: thread, .. } => thread,
             Effect::AskCount { id, .. } | Effect::Release { id, waits: true, .. } => id.thread(),
-            _ => KEEPER,
+            _ => BACKGROUND,
         },
-        _ => KEEPER,
+        _ => BACKGROUND,
     }
 }
 

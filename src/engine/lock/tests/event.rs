@@ -7,31 +7,31 @@ use super::*;
 pub(super) enum Event {
     // A thread asks for the lock, and makes one attempt or waits.
     Want { thread: usize, caches: bool, once: bool },
-    // A thread takes its next step: it checks again, falls asleep, leaves, or learns of an outcome.
+    // A thread takes its next step: it checks again, falls asleep, leaves, or learns an outcome.
     GoOn(usize),
-    // A sleeping thread was woken, or its time has come.
+    // A sleeping thread was woken, or its wake-up time has come.
     Look(usize),
     // The time of a waiter is over.
     GiveUp(usize),
     // A thread ends a level, by `unlock` or by a dropped guard.
     End { id: Id, dropped: bool },
-    // The request is on the wire.
+    // The request was sent.
     Sent(Effect),
-    // The request was not sent: the store could not, or the thread panicked.
+    // The request was not sent: the store cannot do it, or the thread panicked.
     NotSent(Effect),
     Answer(Request, Answer),
-    // Another process released the lock, or a message said that this client is next.
+    // A message came: another process released the lock, or this client is next.
     Message,
-    // Something is due, or a recall has come.
+    // The background threads have something to do, or a recall has come.
     Time,
 }
 
-/// An answer, and the number of clients that stand in the wait queue of the store: with this one for a grant; 1
-/// if there are any for a check.
+/// An answer, and a number. For a grant: how many clients are in the store's wait queue, with this one. For a
+/// check: 1 if any client waits.
 pub(super) type Answer = (Said, u32);
 
-/// The store's answer about a number: it has the lock; it does not; the request was refused, and changed
-/// nothing; no answer.
+/// The store's answer about a number: it has the lock; it has not; the request was refused and changed
+/// nothing; or there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Said {
     Yes,
@@ -40,29 +40,29 @@ pub(super) enum Said {
     Unknown,
 }
 
-/// A step that the driver takes later, without the mutex.
+/// What the driver does later, without the mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
     Ask { thread: usize, number: Number, caches: bool, waits: bool },
-    // A re-entry; the store is to have `count` levels.
+    // A re-entry, after which the store counts `count` levels.
     AskCount { id: Id, count: u32 },
     // `waits`: the releaser waits for the outcome.
     HandOff { from: Id, to: usize, number: Number, waits: bool },
     Release { id: Id, left: u32, waits: bool },
     Renew { id: Id },
     Check { id: Id },
-    // The watchdog undoes what may arrive under the number.
+    // The watchdog undoes late requests under the number.
     CleanUp { number: Number },
     LeaveWaitQueue { thread: usize },
     // Observers, channels and callbacks learn of a loss.
     Lost { id: Id },
 }
 
-/// An effect on its way to the store.
+/// A request that was sent to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Request {
     pub(super) effect: Effect,
-    /// When it was sent, if that decides anything; otherwise zero, so that states do not differ in it.
+    /// When it was sent, if that matters; otherwise zero, so that states do not differ by it.
     pub(super) sent: Moment,
 }
 

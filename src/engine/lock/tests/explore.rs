@@ -1,4 +1,4 @@
-//! All states of a world, breadth first, by their fingerprints.
+//! Explores all states of a world, breadth first. States with the same fingerprint count as one.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,7 +22,7 @@ pub(super) struct Violation {
 struct Known {
     by_fingerprint: HashMap<u64, usize>,
     ways: Vec<(usize, Action)>,
-    /// From each state to those before it.
+    /// Pairs of a state and a state from which one action leads to it.
     edges: Vec<(usize, usize)>,
     ends: Vec<usize>,
 }
@@ -60,7 +60,7 @@ pub(super) fn walk(setup: &Setup, seed: &mut u64) -> Option<Violation> {
     while !world.is_done() {
         let actions = world.actions(setup);
         let at = random(seed) % actions.len();
-        // Faults are made rare; otherwise every second action would be a fault until none is left.
+        // Makes faults rare. Otherwise all faults would come at the beginning of each walk.
         if actions[at].is_fault() && !random(seed).is_multiple_of(8) {
             continue;
         }

@@ -1,10 +1,10 @@
-//! Deliberate mistakes: each breaks one rule of the machine or of its driver, from outside.
+//! Deliberate mistakes, which the properties must detect. Each breaks one rule of the machine or of its
+//! driver.
 
 use super::event::{Effect, Event, Request, Said};
 use super::world::{Client, NOW, TICK};
 use super::*;
 
-/// A rule of the machine or its driver that a world breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mistake {
     /// A cached hold counts as released before its release is sent.
@@ -13,23 +13,23 @@ pub(super) enum Mistake {
     NumberUsedAgain,
     /// A grant counts although a release under its number had no answer.
     RetiredCounts,
-    /// A waiter goes to sleep after a busy answer, whatever word came meanwhile.
+    /// A waiter sleeps after a busy answer, although something has changed meanwhile.
     WordIgnored,
-    /// The time of a renewal's answer is read before the answer.
+    /// The clock is read before a renewal's answer, not after it.
     RenewalJudgedEarly,
-    /// The time of a grant is read before the answer.
+    /// The clock is read before a grant's answer, not after it.
     GrantJudgedEarly,
     /// The waiter keeps its number after a hand-off without an answer.
     ReceiverKeepsNumber,
-    /// A renewal that is under way at the release leaves the number to the thread.
+    /// A release does not retire the number although a renewal is under way.
     RenewalForgotten,
     EndlessHandoffs,
-    /// A waiter leaves the local queue before its client has left the store's.
+    /// A waiter leaves the local queue before it has sent the request that leaves the store's queue.
     LeavesBeforeSent,
     NobodyGivesBack,
-    /// A recall during the use of a hold is not noticed at its end.
+    /// A hold is cached although a recall came during its use.
     RecallMissed,
-    /// A waiter sleeps for a hold of whose end it was notified before it slept.
+    /// A waiter sleeps until a hold ends, although it was notified of that end before.
     SleepsOverWord,
 }
 
@@ -53,7 +53,7 @@ impl Mistake {
                         (recallable.heard, recallable.is_wanted) = (client.recalls, false);
                     }
                 }
-                client.is_keeper_woken = false;
+                client.is_background_woken = false;
             }
             (Mistake::RecallMissed, Event::End { .. }) => {
                 for own in &mut lock.holds {

@@ -1,7 +1,7 @@
 //! The table of the machine, and all states of small worlds.
 //!
-//! In each state: at most one thread counts on the lock, and the store agrees; no hold stands under a number
-//! whose end may still arrive; no window that ended opens again; no hold is lost without a fault; no client
+//! In each state: at most one thread relies on the lock, and the store agrees; no hold has a number under
+//! which a release may still arrive; no ended window opens again; no hold is lost without a fault; no client
 //! waits for an unused hold that another client caches; hand-offs end. Over all states: something can happen,
 //! and each state leads to one in which all threads are done and the lock is free.
 
@@ -26,7 +26,7 @@ use crate::engine::lock::tests::mistakes::Mistake;
 use crate::engine::lock::tests::table::{came, has_row, moves, table};
 use crate::engine::lock::tests::world::{Rules, Setup, ticks};
 
-/// The number by which the store knows an owner. No retired number is used for another hold.
+/// An owner number. No retired number is used for another hold.
 type Number = u64;
 
 /// The identity of a hold in the tests.
@@ -197,7 +197,7 @@ fn mistakes() -> Vec<(Mistake, Setup)> {
     ]
 }
 
-/// More states than each world of the gate has, and than most of the soak's.
+/// More states than any small world has, and than most large ones.
 const MOST: usize = 3_000_000;
 
 /// A world for a random walk.
@@ -212,7 +212,7 @@ fn random_world(seed: &mut u64) -> Setup {
         cycles: 3,
         faults,
         reenters: coin(),
-        // The store of these worlds has one place for a client, not one for each of its waiters.
+        // The store of these worlds has one queue place for each client, not for each waiter.
         gives_up: !all_ask && coin(),
         tries: !all_ask && coin(),
         forces: coin() && coin(),
@@ -272,7 +272,7 @@ fn lock_invariants_hold_in_all_states_of_small_models() {
     explore_all(&small(), 1000);
 }
 
-/// Runs in the soak alone, where the models run under more schedules too.
+/// Runs only in the soak, which sets `LEASEHOLD_SCHEDULES` higher.
 #[test]
 fn lock_invariants_hold_in_larger_models() {
     let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());

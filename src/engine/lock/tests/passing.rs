@@ -23,14 +23,14 @@ impl World {
     }
 }
 
-/// Moves a moment one tick into the past, at most to `floor` ticks ago, so that older moments are alike.
+/// Moves a moment one tick into the past, at most to `floor` ticks ago: all older moments count as equal.
 fn age(moment: &mut Moment, floor: u64) {
     if *moment != Moment::NEVER {
         *moment = moment.minus(TICK).max(NOW.minus(ticks(floor)));
     }
 }
 
-/// All older moments count as this old.
+/// The age, in ticks, that all older moments get.
 const OLDEST: u64 = 4;
 
 impl Client {
@@ -58,8 +58,8 @@ impl Client {
         }
     }
 
-    /// Forgets what makes states differ but decides nothing: how many recalls came, the scores of threads
-    /// that come back, which are an input here, and moments that nothing is measured from.
+    /// Resets what makes states differ without an effect: the number of recalls, the scores of returning
+    /// threads, which the explorer chooses, and moments that no rule reads.
     pub(super) fn forget_what_is_past(&mut self) {
         let recalls = std::mem::take(&mut self.recalls);
         let anew = |before: u64| if before == recalls { 0 } else { u64::MAX };

@@ -4,10 +4,10 @@ use super::event::Request;
 use super::world::{At, NOW, Setup, World};
 
 impl World {
-    /// `Err`: a broken property.
+    /// Checks all properties; `Err` names a broken one.
     pub(super) fn check(&self, setup: &Setup) -> Result<(), String> {
         if self.was_forced {
-            return Ok(()); // only the end of everything is still checked
+            return Ok(()); // from now on only the end is checked
         }
         let mut owners = 0;
         for (c, client) in self.clients.iter().enumerate() {
@@ -50,7 +50,7 @@ impl World {
         if self.store.passes > setup.rules.lock.local_handoffs && setup.rules.lock.longest_slice.is_zero() {
             return Err("a client hands the lock on and on while others wait".to_owned());
         }
-        // A waiting client recalls a cached lock at once, so only a time slice may keep it waiting.
+        // A waiting client recalls a cached hold at once, so only a time slice may keep the client waiting.
         if u128::from(self.idle_wait) > setup.rules.lock.longest_slice.as_nanos() && !self.had_fault {
             return Err("a client waits for an unused lock that another client caches".to_owned());
         }

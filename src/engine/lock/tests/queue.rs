@@ -1,4 +1,4 @@
-//! The local queue, and promises of the lock to its head.
+//! The local queue, and hand-offs to its head.
 
 use super::world::NOW;
 use super::*;
@@ -88,7 +88,7 @@ fn spinning_waiters_have_a_head_of_their_own() {
     lock.leave(tickets[0]);
     assert_eq!(heads(&lock), [tickets[1], tickets[2]]);
     assert_eq!(words(&mut lock), [tickets[1]]);
-    // The first waiter of all leaves; the next one was a head before.
+    // The first waiter of the queue leaves. The next waiter is of the other kind, and was a head already.
     lock.leave(tickets[1]);
     assert_eq!((words(&mut lock), heads(&lock)), (vec![tickets[2]], vec![tickets[2]]));
     lock.queue.nudge();

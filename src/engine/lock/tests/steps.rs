@@ -44,7 +44,8 @@ impl World {
             }
             Action::Recall(c) => {
                 let client = &mut self.clients[c];
-                (client.recall, client.is_keeper_woken, client.recalls) = (false, true, client.recalls + 1);
+                (client.recall, client.is_background_woken, client.recalls) =
+                    (false, true, client.recalls + 1);
             }
             Action::LoseMessage(c) => {
                 self.fail();
@@ -97,7 +98,7 @@ impl World {
         self.event_of(setup, (c, actor(&event)), event, reacquires)
     }
 
-    /// Gives a client an event, and leaves its effects to the `actor` to send.
+    /// Applies an event to a client, and queues its effects for the `actor` to send.
     fn event_of(
         &mut self,
         setup: &Setup,
@@ -182,7 +183,7 @@ impl World {
         }
     }
 
-    /// Requests on the connection get no answer, and may arrive later.
+    /// The connection breaks: its requests get no answer, and may arrive later.
     fn break_connection(&mut self, setup: &Setup, c: usize, wire: usize) -> Result<(), String> {
         self.fail();
         let client = &mut self.clients[c];
@@ -191,7 +192,7 @@ impl World {
         let unanswered: Vec<_> = of_wire.map(|(request, _)| request).chain(on_wire.iter().copied()).collect();
         for mut request in on_wire {
             if let Some(sent) = request.sent() {
-                *sent = NOW; // does not matter any more
+                *sent = NOW; // no rule reads it any more
             }
             self.strays.push((c, request));
         }
@@ -200,7 +201,7 @@ impl World {
             unanswered.into_iter().partition(Request::is_settled_by_others);
         let unanswered = |request| (request, (Said::Unknown, 0));
         self.clients[c].answers.extend(waited.into_iter().map(unanswered));
-        // These answers are settled before another connection exists.
+        // Releases for which no thread waits are settled before the client connects again.
         settled.into_iter().try_for_each(|request| self.read(setup, c, unanswered(request)))
     }
 
@@ -214,7 +215,7 @@ impl World {
         recalled.into_iter().for_each(|client| self.clients[client].recall = true);
     }
 
-    /// States that differ only in strays without effect count as one.
+    /// Forgets late requests without an effect, so that states that differ only in them count as one.
     fn forget_strays_without_effect(&mut self) {
         let strays = std::mem::take(&mut self.strays);
         let may_own = |c: usize, number: Number| {
@@ -267,10 +268,10 @@ impl User {
         let fresh = (Moment::NEVER, Moment::NEVER, None, None);
         (self.wake_at, self.poll_at, self.pause_until, self.heard) = fresh;
         (self.unbound, self.number) = (None, 0);
-        (self.is_woken, self.message, self.is_calm, self.once) = (false, false, false, false);
+        (self.is_woken, self.message, self.is_uncontended, self.once) = (false, false, false, false);
     }
 
-    /// One level has ended, of several perhaps.
+    /// One level has ended, perhaps one of several.
     pub(super) fn end_level(&mut self) {
         self.levels = self.levels.saturating_sub(1);
         match self.levels {

@@ -10,12 +10,12 @@ pub(super) struct Store {
     count: u32,
     /// The ticks until the lease ends.
     lease: u64,
-    /// The next waiting client sends a recall to the owner.
+    /// Whether the next waiting client sends a recall to the owner.
     sends_recall: bool,
     pub(super) queue: Vec<usize>,
     /// A free lock is reserved for this client for this number of ticks.
     reserved: Option<(usize, u64)>,
-    /// Hand-offs within one client while others stood in the queue.
+    /// Number of hand-offs within one client while other clients were in the queue.
     pub(super) passes: u32,
 }
 
@@ -79,7 +79,7 @@ impl Store {
             self.own(client, number, 1, rules);
             return (Some(0), None);
         }
-        // A try takes the lock although it is reserved for another client.
+        // A try also takes a lock that is reserved for another client.
         if self.owner.is_none() && self.reserved.is_none_or(|(other, _)| other == client || !waits) {
             self.passes = 0;
             let stood = self.reserved.take().is_some_and(|(other, _)| other == client)

@@ -1,4 +1,4 @@
-//! The table of the machine: what each event does in each stage, and which events never came there.
+//! The table of the machine: what each event does in each stage, and which events never came in it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use super::world::{At, Client, NOW, NUMBERS, World};
 use super::*;
 use crate::time::Lease;
 
-/// The stages of the lock's hold that is not lost, as the table names them.
+/// The stages of a lock, as the table names them, by its hold that is not lost.
 const STAGES: [&str; 9] = [
     "Free",
     "Held",
@@ -37,7 +37,7 @@ pub(super) fn note_moved(before: usize, lock: &Lock) {
     MOVES.with_borrow_mut(|moves| moves.insert((before, stage(lock))));
 }
 
-/// The moves of the explorations of this thread, and those in the table.
+/// The moves that this thread's explorations saw, and those in the table.
 pub(super) fn moves(written: &str) -> BTreeSet<(usize, usize)> {
     let place = |name: &str| STAGES.iter().position(|stage| *stage == name);
     let of_line = |line: &str| {
@@ -59,7 +59,7 @@ pub(super) fn note_seen(client: &Client, event: &Event) {
     });
 }
 
-/// Whether the event came in the stage in the explorations of this thread.
+/// Whether this thread's explorations saw the event in the stage.
 pub(super) fn came(stage: usize, kind: &Name) -> bool {
     SEEN.with_borrow(|seen| seen[stage].contains(kind))
 }
@@ -155,7 +155,7 @@ fn events() -> Vec<(Event, At)> {
     };
     let hand_off = Effect::HandOff { from: HOLD, to: WAITER, number: 2 * NUMBERS, waits: true };
     let handed = |sent, said| (answer(hand_off, sent, said), At::Receiving);
-    let by_keeper = |event| (event, At::Sleeping);
+    let by_background = |event| (event, At::Sleeping);
     let go_on = |at| (Event::GoOn(thread), at);
     let mut events = vec![want(0, false), want(2, false), want(2, true)];
     events.extend([go_on(At::Going), go_on(At::FallingAsleep { for_head: false }), go_on(At::Leaving)]);
@@ -167,24 +167,24 @@ fn events() -> Vec<(Event, At)> {
     let all = [Said::Yes, Said::No, Said::Unknown];
     let re_entry = Effect::AskCount { id: HOLD, count: 2 };
     events.extend(all.map(|said| (answer(re_entry, sent, said), At::Counting)));
-    // The sample hold has one level; for the first event it has two levels.
+    // The sample hold has two levels for the first event, and one for the others.
     events.extend([false, false, true].map(|dropped| (Event::End { id: HOLD, dropped }, At::Working)));
     events.push((Event::End { id: ENDED, dropped: false }, At::Working));
     for effect in [hand_off, Effect::Release { id: HOLD, left: 0, waits: false }] {
-        events.extend([Event::Sent(effect), Event::NotSent(effect)].map(by_keeper));
+        events.extend([Event::Sent(effect), Event::NotSent(effect)].map(by_background));
     }
     events.extend([handed(sent, Said::Yes), handed(late, Said::Yes)]);
     events.extend([Said::No, Said::Refused, Said::Unknown].map(|said| handed(sent, said)));
     let release = Effect::Release { id: HOLD, left: 0, waits: true };
     events.extend(all.map(|said| (answer(release, sent, said), At::EndingLast)));
-    events.extend(all.map(|said| by_keeper(answer(Effect::Renew { id: HOLD }, sent, said))));
-    events.push(by_keeper(answer(Effect::Renew { id: ENDED }, sent, Said::Yes)));
+    events.extend(all.map(|said| by_background(answer(Effect::Renew { id: HOLD }, sent, said))));
+    events.push(by_background(answer(Effect::Renew { id: ENDED }, sent, Said::Yes)));
     let check = Effect::Check { id: HOLD };
     let wanted = Event::Answer(Request { effect: check, sent }, (Said::Yes, 1));
-    events.extend([answer(check, sent, Said::Yes), wanted].map(by_keeper));
-    events.extend([Said::No, Said::Unknown].map(|said| by_keeper(answer(check, sent, said))));
-    events.push(by_keeper(answer(Effect::Check { id: ENDED }, sent, Said::No)));
-    events.extend([Event::Message, Event::Time].map(by_keeper));
+    events.extend([answer(check, sent, Said::Yes), wanted].map(by_background));
+    events.extend([Said::No, Said::Unknown].map(|said| by_background(answer(check, sent, said))));
+    events.push(by_background(answer(Effect::Check { id: ENDED }, sent, Said::No)));
+    events.extend([Event::Message, Event::Time].map(by_background));
     events
 }
 

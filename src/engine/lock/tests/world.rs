@@ -1,8 +1,8 @@
 //! A small world: a store, connections that break, and clients whose threads take one lock. The explorer
 //! chooses each step.
 //!
-//! Deciding, sending, carrying out and reading are separate steps. `NOW` never moves: when time passes, all
-//! moments come closer, so that states which differ only in their date are one.
+//! To decide, to send, to carry out and to read are separate steps. `NOW` never moves: as time passes, all
+//! other moments come closer, so states that differ only in their date are one.
 
 use super::event::{Answer, Effect, Request, Said};
 use super::mistakes::Mistake;
@@ -11,8 +11,8 @@ use super::*;
 
 pub(super) const NOW: Moment = moment(64);
 pub(super) const TICK: Duration = Duration::from_nanos(1);
-/// The thread of a client that renews, checks and releases.
-pub(super) const KEEPER: usize = 9;
+/// Stands for a client's timer, watchdog and cache thread together.
+pub(super) const BACKGROUND: usize = 9;
 
 pub(super) const fn moment(nanos: u64) -> Moment {
     Moment::from_nanos(nanos)
@@ -37,7 +37,7 @@ pub(super) struct Setup {
     pub(super) tries: bool,
     /// An operator may free the lock.
     pub(super) forces: bool,
-    /// Threads retire their numbers because of other locks.
+    /// Threads may retire their numbers because of other locks.
     pub(super) retires: bool,
     pub(super) caches: bool,
     pub(super) rules: Rules,
@@ -50,11 +50,11 @@ pub(super) struct Rules {
     pub(super) lock: crate::engine::lock::Rules,
     pub(super) lease: Duration,
     pub(super) renew_after: Duration,
-    /// A waiter without a message polls the store this long after its last attempt.
+    /// How long after its last attempt a waiter without a message polls the store.
     pub(super) poll: Duration,
     /// The pause of a waiter after a failed attempt.
     pub(super) pause: Duration,
-    /// Every waiter asks the store, which queues waiters itself. Otherwise the head asks for all.
+    /// Whether each waiter asks the store, which queues them. Otherwise the head asks for all.
     pub(super) all_ask: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct User {
     /// The thread's hold.
     pub(super) held: Option<Id>,
     pub(super) is_woken: bool,
-    /// A message came since the thread asked.
+    /// Whether a message came since the thread last asked.
     pub(super) message: bool,
     pub(super) wake_at: Moment,
     /// When the thread polls although a hold of this process stands.
@@ -95,14 +95,14 @@ pub(super) struct User {
     pub(super) caches: bool,
     pub(super) once: bool,
     /// The thread asks for an uncontended lock, and leaves the queue with the grant.
-    pub(super) is_calm: bool,
-    /// The number of this wait, if not the thread's; and the number for its requests and hand-offs.
+    pub(super) is_uncontended: bool,
+    /// The number of this wait, if it is not the thread's; and the number of its requests and offers.
     pub(super) unbound: Option<Number>,
     pub(super) number: Number,
-    /// The recalls before the thread's attempt.
+    /// The number of recalls before the thread's attempt.
     pub(super) heard: Option<u64>,
     pub(super) is_handed: bool,
-    /// The thread has read a hand-off and must settle it; whether it was refused, and the releaser releases.
+    /// The thread has read a hand-off and must settle it; `true`: it was refused, and the releaser releases.
     pub(super) settles: Option<bool>,
     /// The outcome of the thread's own hand-off.
     pub(super) outcome: Option<Said>,
@@ -121,14 +121,14 @@ pub(super) enum Cleaning {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Client {
     pub(super) lock: Lock,
-    /// The present owner number of each thread, and the last number of a single wait.
+    /// By thread: its present owner number in `numbers`; the last fresh number of a single wait in `unbound`.
     pub(super) numbers: Vec<Number>,
     pub(super) unbound: Vec<Number>,
-    /// The holds so far.
+    /// The number of holds so far.
     pub(super) grants: u64,
     /// When each hold is to be renewed.
     pub(super) renewals: Vec<(u64, Moment)>,
-    /// When the keeper checks next.
+    /// When the cache thread checks next.
     pub(super) watch_at: Moment,
     pub(super) users: Vec<User>,
     pub(super) outbox: Vec<Effect>,
@@ -140,7 +140,7 @@ pub(super) struct Client {
     /// Whether a recall is on its way, and how many came.
     pub(super) recall: bool,
     pub(super) recalls: u64,
-    pub(super) is_keeper_woken: bool,
+    pub(super) is_background_woken: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -166,7 +166,7 @@ pub(super) enum Action {
     End { client: usize, thread: usize, dropped: bool, reacquires: bool },
     // Sends the next request of a thread.
     Send(usize, usize),
-    // The sending fails, and nothing leaves.
+    // The request cannot be sent.
     FailToSend(usize, usize),
     Deliver(usize, usize),
     // The store refuses the request, and changes nothing.
@@ -182,7 +182,7 @@ pub(super) enum Action {
     Stray(usize),
     Break(usize, usize),
     Tick,
-    // Time passes although something is due.
+    // Time passes although some thread has something to do.
     Stall,
     Force,
     RetireElsewhere(usize, usize),
@@ -201,7 +201,7 @@ impl Action {
     }
 }
 
-/// The numbers of a thread follow one another.
+/// The distance between the first numbers of two threads. A thread's numbers follow one another.
 pub(super) const NUMBERS: u64 = 16;
 
 impl World {
@@ -253,7 +253,7 @@ impl World {
             }
         }
         if !client.outbox.is_empty() {
-            out.push(Action::Send(c, KEEPER));
+            out.push(Action::Send(c, BACKGROUND));
         }
         out.extend(
             (0..2).filter(|wire| !client.wires[*wire].is_empty()).map(|wire| Action::Deliver(c, wire)),
@@ -328,7 +328,7 @@ impl World {
                     .map(|(t, _)| Action::FailToSend(c, t)),
             );
             if may_fail(client.outbox.first()) {
-                out.push(Action::FailToSend(c, KEEPER));
+                out.push(Action::FailToSend(c, BACKGROUND));
             }
             for wire in 0..2 {
                 let first = client.wires[wire].first();
@@ -389,10 +389,10 @@ impl Client {
         self.watch_at = if is_in_this_world { self.watch_at.min(moment) } else { self.watch_at };
     }
 
-    /// Whether the timer, the watchdog or the cache thread (here called the keeper) has something to do.
+    /// Whether the timer, the watchdog or the cache thread has something to do.
     fn is_time(&self) -> bool {
         let is_over = |own: &HoldState<TestHold>| own.is_live() && own.is_over(NOW);
-        self.is_keeper_woken
+        self.is_background_woken
             || self.watch_at <= NOW
             || self.lock.holds.iter().any(is_over)
             || !self.due_renewals().is_empty()

@@ -448,12 +448,22 @@ fn a_proxys_unknown_command_error_implies_no_old_version() {
         "-ERR unsupported command 'hello'\r\n",
         "-invalid request\r\n",
     ];
+    const VERSIONS: [(&str, ErrorKind); 3] = [
+        ("$22\r\nredis_version:7.0.15\r\n\r\n", ErrorKind::Unsupported),
+        ("$22\r\nredis_version:5.0.14\r\n\r\n", ErrorKind::TooOld),
+        ("-ERR unknown command 'INFO'\r\n", ErrorKind::Unsupported),
+    ];
     for lacking in LACKING {
-        let fake =
-            Fake::start_raw(move |command| Act::Say(if command == "hello" { lacking } else { "+OK\r\n" }));
-        let client_name = Some("till-3".to_owned());
-        let error = no_store(&ServerOptions { client_name, ..fake.options() });
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{lacking}: {error}");
-        assert!(error.to_string().contains("proxy"), "{error}");
+        for (info, kind) in VERSIONS {
+            let fake = Fake::start_raw(move |command| match command {
+                "hello" => Act::Say(lacking),
+                "info server" => Act::Say(info),
+                _ => Act::Say("+OK\r\n"),
+            });
+            let client_name = Some("till-3".to_owned());
+            let error = no_store(&ServerOptions { client_name, ..fake.options() });
+            assert_eq!(error.kind(), kind, "{lacking}: {error}");
+            assert_eq!(error.to_string().contains("proxy"), kind == ErrorKind::Unsupported, "{error}");
+        }
     }
 }
