@@ -124,7 +124,6 @@ fn claim(lease: Duration, waits: bool) -> Claim {
     Claim { waits, wants_fence: true, ..crate::tests::claim(Kind::Fenced, "a", lease) }
 }
 
-
 fn key_of(claim: &Claim, created: i64, lease: i64) -> Value {
     let ttl = lease::ttl_of(claim.lease);
     json!({ "key": "a2V5", "value": value(claim.owner, 1, ttl), "lease": lease.to_string(),
@@ -159,7 +158,6 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
         other => panic!("not granted but {other:?}"),
     }
 }
-
 
 /// The key may end before the answer arrives. Another owner may then have the lock.
 #[test]
@@ -211,7 +209,6 @@ fn a_try_with_an_unrenewed_lease_is_in_doubt() {
     store.attempt(&waits, 1, soon()).refused();
 }
 
-
 /// Otherwise each try for a busy lock would leave a lease on the server.
 #[test]
 fn an_unsuccessful_attempt_leaves_no_lease() {
@@ -249,7 +246,6 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     assert!(matches!(freed, Some(Ok(Release::Freed { .. }))), "{freed:?}");
     assert_eq!(member.lock().revoked, [2, STRANGE]);
 }
-
 
 /// With the shorter lease, the key could end while the holder still counts on it.
 #[test]
@@ -314,7 +310,6 @@ fn a_check_sees_waiters_and_writes_nothing() {
     assert_eq!(look(&kept, &held, &held), CachedCheck::Stays);
     assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "it is another's");
 }
-
 
 const PLACE: WatchPlace = WatchPlace { created: 5, lease: 1 };
 

@@ -237,7 +237,6 @@ fn a_returned_server_gets_the_release_it_missed() {
     assert!(!is_cleaned(&third, &since), "it was never asked for that one");
 }
 
-
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.say(|| Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
