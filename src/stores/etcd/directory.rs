@@ -80,16 +80,14 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// The entry with its remaining time, without the second by which each lease is too long. `None` if it
-    /// has ended.
+    /// The entry with its remaining time (a lease is a second too long). `None` if it has ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Reads the next page of keys below `folder`, and returns the keys and an empty page with the next
-    /// cursor.
+    /// Reads a page of keys below `folder`. Returns the keys, and an empty page with the next cursor.
     fn keys<T>(
         &self,
         folder: &str,
@@ -132,16 +130,14 @@ impl EtcdStore {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            // Each request has the whole time, because a page of requests on a slow link would not fit into
-            // it.
+            // Each request has the whole time, because on a slow link a page would not fit into it.
             let posted = self.posted(value, lease, Clock::System.after(each))?;
             page.found.extend(posted.map(|posted| (client, posted)));
         }
         Ok(page)
     }
 
-    /// Lists the locks of one page of keys. A lock's keys are neighbours, so the next page begins behind all
-    /// of them.
+    /// Lists the locks of a page. A lock's keys are neighbours, so the next page begins behind them.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let (keys, mut page) = self.keys(prefix, from, false, deadline)?;

@@ -89,8 +89,7 @@ impl Holds {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if `is_it` accepts the key's creation revision. Returns whether the hold
-    /// was alive.
+    /// Ends the hold with this key if `is_it` accepts the key's creation. Returns whether it was alive.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };

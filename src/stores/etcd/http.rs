@@ -95,8 +95,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// The next chunk; `None` after the last one. After a time-out the call can be repeated, and no byte is
-    /// lost.
+    /// The next chunk; `None` after the last one. After a time-out, the call can be repeated.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
         let (begins, length) = self.parsed(chunk_size, deadline)?;
         if length == 0 {
@@ -131,8 +130,7 @@ impl Connection {
         let mut seen = 0;
         loop {
             let rest = self.rest();
-            // Parses only when a line has ended. Otherwise a server that sends single bytes would cause a
-            // parse for each.
+            // Parses only at the end of a line, so that single bytes do not cause a parse each.
             let line_ends = rest.get(seen..).unwrap_or_default().windows(2).any(|pair| pair == b"\r\n");
             if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
                 return Ok(part);

@@ -16,8 +16,7 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// The maximum number of unused leases kept for reuse, and the longest time to live of such a lease, in
-/// seconds.
+/// Maximum number of unused leases kept for reuse, and longest time to live of each, in seconds.
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 
@@ -134,8 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Takes back the lease of an ended hold, once none of its requests can arrive late. Returns whether it
-    /// is kept.
+    /// Takes back an ended hold's lease once no request can be late. Returns whether it is kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

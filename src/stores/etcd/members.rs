@@ -98,8 +98,7 @@ impl Connector for Arc<Members> {
         link.is_alive()
     }
 
-    /// Whether the connection leads to a member that has failed. An old connection may work while new ones
-    /// are refused.
+    /// Whether the member has failed since. An open connection may work while new ones are refused.
     fn is_old(&self, link: &Connection) -> bool {
         link.at != self.first()
     }
@@ -132,8 +131,7 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // The server refused the token before it read the request. A token ends after some minutes, and with
-        // each change of users or roles.
+        // The server refused an ended token before it read the request. Changes of users end tokens too.
         if self.members().has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;

@@ -24,8 +24,7 @@ use crate::stores::etcd::members::unreadable;
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The next key in front of an owner's key. Both fields identify it, because a later hold may create the same
-/// key again.
+/// The next key in front of an owner's key, with its creation, because the key may be created again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
@@ -108,8 +107,7 @@ impl KeyLine {
         STANDARD.encode(format!("{}{owner}", self.0))
     }
 
-    /// `0` is the character after `/`, so the range holds exactly the keys that begin with the queue's
-    /// prefix.
+    /// `0` is the character after `/`, so the range holds exactly the keys with this prefix.
     fn bounds(&self) -> [String; 2] {
         [STANDARD.encode(&self.0), behind(&self.0)]
     }

@@ -178,8 +178,7 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that sent no request has nothing to clean up, so no request is needed, even if no member
-        // answers.
+        // A waiter that sent no request needs no clean-up, so nothing is asked of the cluster.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();

@@ -91,12 +91,10 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the key of the first in the queue last for the claim's lease. Returns `false` if the key has
-    /// ended.
+    /// Makes the first key in the queue last for the claim's lease; `false` if it has ended.
     pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            // A shorter lease, or one that this client does not know, is from an earlier attempt, and is
-            // replaced.
+            // A shorter or unknown lease is from an earlier attempt, and is replaced.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
@@ -108,8 +106,7 @@ impl EtcdStore {
     /// Puts the claim's key: a waiter's at the end of the queue, any other only into an empty queue.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
-            // A reused lease has ended early, as after a restore of the cluster's data. The request was not
-            // carried out.
+            // A reused lease has ended early, for example after a restore of the cluster's data.
             Err(failure) if is_lease_over(&failure) => {
                 self.leases.distrust();
                 self.put_first(claim, deadline)
@@ -327,8 +324,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // First reads the keys, then keeps their leases alive: a key found before that lasts for the whole
-        // lease.
+        // Reads keys, then keeps leases alive: a key found before lasts for the whole lease.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {

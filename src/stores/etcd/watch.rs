@@ -107,8 +107,7 @@ impl Watch {
         let (ask, filters) = ask;
         let (key, end) = (ask.get("key"), ask.get("range_end"));
         let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": filters } });
-        // With this header a member that loses its leader ends the watch. Otherwise the watch would be
-        // silent.
+        // With this header, a member that loses its leader ends the watch instead of falling silent.
         let extra = "Grpc-Metadata-hasleader: true\r\n";
         let request =
             self.protocol.members.request(&connection.member, "/v3/watch", &asked.to_string(), extra);
@@ -132,8 +131,7 @@ impl Watch {
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    // Only a complete line counts as a sign of life, so a member that sends single bytes
-                    // cannot hold the watch.
+                    // Only a complete line is a sign of life: single bytes must not keep the watch open.
                     if self.take(&mut rest, &chunk)? {
                         silent_at = Clock::System.after(SILENCE);
                     }
@@ -172,8 +170,7 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // A client that joined the queue before the watch was open counts as a recall, so the last key is
-        // read.
+        // The last key is read, because a client may have joined before the watch was open.
         self.look_at(
             &lines,
             |line| line.last(None),
@@ -273,8 +270,7 @@ impl Watch {
         self.state.lock().own.holds.remove(key);
     }
 
-    /// Tells the watchdog that the hold with this key is lost, if `is_it` accepts the key's creation
-    /// revision.
+    /// Reports the loss of the hold with this key, if `is_it` accepts the key's creation.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
         if own.holds.lose(key, is_it)

@@ -253,8 +253,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Wakes `waker` when another client waits for a lock that this client caches. Does not wait for the
-    /// server.
+    /// Wakes `waker` when another client waits for a lock that this client caches. Sends nothing.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
         let source = Arc::clone(self) as Arc<dyn ChannelSource>;

@@ -13,8 +13,7 @@ pub(super) struct Counted {
     /// `None` before the count is set up, and after it is deleted.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// `true` while the request's permits are taken. `false` stays after their release, so a repeated release
-    /// does nothing.
+    /// `true` while a request's permits are taken; then `false`, so a repeated release does nothing.
     taken: HashMap<Owner, bool>,
     out: HashMap<[u8; 16], Moment>,
     done: HashMap<Owner, i64>,
@@ -161,8 +160,7 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Whether the waiter was notified. If another notified waiter did not ask in time, the next one is
-    /// notified instead.
+    /// Whether the waiter was notified. Passes on a notification that was not read in time.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);

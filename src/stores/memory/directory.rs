@@ -38,8 +38,7 @@ impl MemoryState {
     }
 }
 
-/// Faults do not affect a client's entry, because the watchdog writes it in the background, and tests set
-/// faults for calls.
+/// Faults do not affect a client's entry, because the watchdog writes it, not a test's call.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment) -> Answer<()> {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));

@@ -239,8 +239,7 @@ impl Lock {
         !self.waiting.is_empty()
     }
 
-    /// Removes a writer of a lock with `writers_first`. Returns whether it was the last one, so that readers
-    /// may enter.
+    /// Removes a waiting writer. Returns whether it was the last one, so that readers may enter.
     pub(super) fn stop_waiting(&mut self, kind: LockKind, owner: Owner) -> bool {
         kind == LockKind::Write && self.waiting.leave(owner) && self.waiting.is_empty()
     }

@@ -107,8 +107,7 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// Whether others wait for the lock of this hold. The answer `Lost` is also for kinds that cannot be
-    /// cached.
+    /// Whether others wait for the lock of this hold. Kinds without cached holds answer `Lost`.
     fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
         CachedCheck::Lost
     }

@@ -1,5 +1,4 @@
-//! A store in this process that several clients share. Tests can make its requests fail, or delay its
-//! answers.
+//! A store in this process, whose requests tests can make fail, and whose answers they can delay.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -187,8 +187,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // The script is sent with its body. If the server did not know its hash, it would run only after the
-        // WAIT.
+        // Sent with its body, because a script sent by an unknown hash would run only after the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -216,8 +215,7 @@ impl Acks {
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
             match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                // A replica that has acknowledged nothing yet is still loading, so it does not count as
-                // connected.
+                // A replica without any acknowledgement is still loading, and does not count as connected.
                 Some(Seen::Nobody | Seen::Loading) => {
                     self.note(true);
                     return Ok(Ok(()));

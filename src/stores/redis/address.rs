@@ -33,13 +33,11 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of connects that reach replicas. If the address leads to several servers, the next connect
-/// may reach the master.
+/// Maximum number of connects that reach replicas; with several servers the next may be the master.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
-    /// Reads the URL; the fields of `options` take precedence. No error repeats the URL, which may contain a
-    /// password.
+    /// Reads the URL; `options` take precedence. No error repeats the URL, which may have a password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let (form, is_tls) = Form::of(&options.url)?;
         RedisAddress::read(options, form, is_tls)?.pop().ok_or_else(|| form.unusable())

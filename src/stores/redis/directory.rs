@@ -59,8 +59,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of locks. `again` says which refusals the caller repeats on another member, because a slot has
-    /// moved.
+    /// A page of locks. `again` says which refusals the caller repeats, because a slot has moved.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,

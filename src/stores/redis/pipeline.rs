@@ -1,5 +1,4 @@
-//! Requests that are answered later, that serve several locks, or that run under a ring's mark, on one
-//! server.
+//! Requests that are answered later, serve several locks, or run under a ring's mark.
 
 use std::sync::Arc;
 
@@ -23,8 +22,7 @@ use crate::time::{Moment, millis};
 const TOGETHER: usize = 100;
 
 impl RedisStore {
-    /// The request of an attempt, and a function that reads its reply, and waits for the grant's copies if
-    /// needed.
+    /// The request of an attempt, and a function that reads its reply and waits for copies if needed.
     fn attempting(
         &self,
         claim: &Claim,
@@ -136,8 +134,7 @@ impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.agree(true, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
-        // Repeating the request does no harm, and an unconfirmed mark is not used, so the outcome counts as
-        // refused.
+        // A repetition does no harm and an unconfirmed mark is unused, so this counts as refused.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
         named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }

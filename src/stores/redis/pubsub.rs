@@ -102,8 +102,7 @@ impl Subscriber {
         parted
     }
 
-    /// Takes over a channel that another subscriber removed. The caller then wakes the hub, as after
-    /// [`listen_for`](Self::listen_for).
+    /// Adds another subscriber's channel. The caller wakes the hub, see [`listen_for`](Self::listen_for).
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -239,8 +238,7 @@ impl WakeupProtocol for RedisPubSub {
 }
 
 impl RedisPubSub {
-    /// Reads until the connection ends, and returns why. `Ok` if the subscriber was closed, or the connection
-    /// must be replaced.
+    /// Reads until the connection ends; `Ok` if the hub is closed, or the connection is too old.
     fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, replace_at: Moment) -> Result<()> {
         {
             let mut state = hub.state.lock();
@@ -263,8 +261,7 @@ impl RedisPubSub {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
             let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
-            // Also writes what the socket did not accept before: if the server has sent something, it may
-            // have read too.
+            // Also writes what the socket did not accept: if the server has sent something, it may have read.
             hub.flush();
             if polls_within != armed {
                 stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;

@@ -292,8 +292,7 @@ impl Command {
         self.script
     }
 
-    /// The request to send again, if the reply says that nothing was run: the script is unknown, or the login
-    /// has ended.
+    /// The request to send again, if the script was unknown or the login had ended, so nothing ran.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }

@@ -209,8 +209,7 @@ impl<'a> Shown<'a> {
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2 means expired by Redisson's rule, although the hash still exists; -3 means that the time was not
-        // read.
+        // -2: expired by Redisson's rule, though the hash exists; -3: the time was not read.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
@@ -219,8 +218,7 @@ impl<'a> Shown<'a> {
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            // The owner contains one colon, and a value may contain more, so the owner begins after the
-            // second last colon.
+            // An owner contains one colon, so it begins after the second last one.
             let (at, _) = hold.rmatch_indices(':').nth(1)?;
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
@@ -247,8 +245,7 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token may be a secret, so it is not shown here. `RedisLock::holder` of a
-            // token lock shows it.
+            // Another library's token may be secret, so only `RedisLock::holder` shows it.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

@@ -43,8 +43,7 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects, and checks that the server can keep locks. Does not store the format;
-    /// [`RedisStore::note_format`] does.
+    /// Connects, and checks the server. Stores no format; [`RedisStore::note_format`] does.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -147,8 +146,7 @@ impl RedisStore {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
-    /// Sends a request for each claim on the connection for renewals. A claim of a kind without such a
-    /// request is refused.
+    /// Sends a request for each claim on the connection for renewals. Kinds without one are refused.
     fn batch<T>(
         &self,
         claims: &[Claim],

@@ -208,8 +208,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script chose a key itself, and this key has moved. Changes that the script made before that
-            // remain.
+            // The script chose a key that has moved. Changes that it made before remain.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -221,16 +220,14 @@ impl ClusterStore {
         }
     }
 
-    /// Sends the claims to their members, to all at the same time, so that a silent member does not delay
-    /// other renewals.
+    /// Asks all members at the same time, so that a silent one does not delay other renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Batches use the connection for renewals, so they cannot follow a release on the shared connection
-        // anyway.
+        // Batches use another connection than releases, so following a release gives no order.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -257,8 +254,7 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    /// Sends a release without waiting. If the answer is a redirect, the thread that reads it sends the
-    /// release on.
+    /// Sends a release without waiting. The thread that reads the answer follows redirects.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -329,8 +325,7 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock has only one key. A latch's channel has the name in braces, whatever braces the name
-        // contains.
+        // A token lock has one key. A latch's channel puts even a name with braces in braces.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
@@ -362,8 +357,7 @@ impl Store for ClusterStore {
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let (pending, store) = (place.node.store.hand_off(from, to, deadline)?, self.me.upgrade()?);
-        // If the slot has moved, the hand-off is not sent on: the next owner keeps waiting, and the lock is
-        // released.
+        // A redirected hand-off is not sent on: its waiter keeps waiting, and the lock is released.
         Some(Box::new(move || store.noted(pending.wait())))
     }
 

@@ -53,8 +53,7 @@ impl SlotMap {
         map
     }
 
-    /// Reads the reply to CLUSTER SLOTS that the host `asked` gave. Slots that the reply omits keep their
-    /// member.
+    /// Reads the reply to CLUSTER SLOTS of the host `asked`. Slots that are missing keep their member.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();

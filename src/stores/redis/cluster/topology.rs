@@ -184,8 +184,7 @@ impl Topology {
         self.is_doubted.store(true, Ordering::SeqCst);
     }
 
-    /// Notes that a slot has moved to this member. The next request reloads the map, because other slots may
-    /// have moved too.
+    /// Notes a slot that moved to this member. The next request reloads the map, as more may have moved.
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
         if let Some(mut look) = self.look.try_lock() {

@@ -1,5 +1,4 @@
-//! Notifications in a cluster. A lock's channel is on the member that has the lock's slot, and moves with the
-//! slot.
+//! Notifications in a cluster. A lock's channel is on the member with the lock's slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

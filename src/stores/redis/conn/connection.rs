@@ -60,8 +60,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// The address for a provider of credentials. Errors use [`Display`](fmt::Display) instead, which hides
-    /// secrets.
+    /// The address for a provider of credentials; errors use [`Display`](fmt::Display), without secrets.
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -210,8 +209,7 @@ pub(crate) struct Dialog<'a> {
     pub(super) deadline: Moment,
     pub(super) asking: bool,
     pub(super) broken: bool,
-    /// Opens a replacement for this connection. Used only if the first request was refused for an ended
-    /// login.
+    /// Opens a replacement, if the first request was refused because the login had ended.
     pub(super) replace: Option<&'a dyn Fn(Moment) -> Result<Connection>>,
     pub(super) ledger: &'a Ledger,
 }

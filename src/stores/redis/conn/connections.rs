@@ -27,8 +27,7 @@ const STORM_GATE: Duration = Duration::from_millis(50);
 /// Maximum number of requests in one write, which a server answers within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// The number of slots made in advance, so that a thread seldom waits for r2d2. Making thousands takes
-/// seconds.
+/// The slots made in advance, so that a thread seldom waits for one. Making thousands takes seconds.
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
@@ -39,8 +38,7 @@ pub(crate) struct Connections {
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared: Arc<SharedConnection>,
     ledger: Arc<Ledger>,
-    /// The connection for renewals. It is separate, so that no other request can delay a renewal past its
-    /// lease.
+    /// Used only for renewals, so that no other request can delay a renewal past its lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
@@ -113,8 +111,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Sends a request and reads its reply. An error reply is `Ok`, because its meaning depends on the
-    /// request.
+    /// Sends a request and reads its reply. An error reply is `Ok`; the caller decides what it means.
     pub(crate) fn call(self: &Arc<Self>, command: Command, deadline: Moment) -> Answer<Value> {
         self.start(command, deadline)?()
     }

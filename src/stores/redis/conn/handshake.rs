@@ -105,8 +105,7 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     match (username, password) {
         (None, None) => None,
         (None, Some(password)) => Some(command.arg(password)),
-        // For a user name without a password, an empty password is sent: a user without a password accepts
-        // any.
+        // Without a password, an empty one is sent: such a user accepts any password.
         (Some(name), password) => Some(command.arg(name).arg(password.unwrap_or_default())),
     }
 }

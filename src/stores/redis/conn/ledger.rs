@@ -1,5 +1,4 @@
-//! What a client's connections to one address know in common: whether the server was demoted, and which
-//! scripts it has.
+//! What a client's connections to one address share: demotions, and which scripts the server has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +12,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// If a server has refused for this time for a passing reason, such as loading, its address is looked up
-/// again.
+/// If a server refuses for this long, even for a passing reason, its address is looked up again.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -27,8 +25,7 @@ pub(crate) struct Origin {
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// Kept per connection, because the next one may lead to another server, or to a server that was
-    /// restarted.
+    /// Kept per connection, because the next one may lead to another server or a restarted one.
     known: KnownScripts,
 }
 
@@ -100,8 +97,7 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link), by the shorter of the last two round trips: a busy processor may have
-    /// lengthened one.
+    /// The [link](hosts::link), by the shorter of two round trips: a busy processor may lengthen one.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);

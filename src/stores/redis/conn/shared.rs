@@ -95,8 +95,7 @@ struct Reading {
 /// reader, which writes several at once.
 const ENOUGH_SENT: usize = 2;
 
-/// If this many requests are unsent, a sender writes them itself, because the reader may be busy waking
-/// threads.
+/// With this many unsent requests, a sender writes them itself, as the reader may be waking threads.
 const MOST_LEFT: usize = 8;
 
 /// Maximum number of replies passed on after one read, so that unsent requests do not wait longer.
@@ -183,8 +182,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), but for the reading thread: never connects, and fails if no connection is
-    /// open.
+    /// As [`send`](Self::send), but for the reading thread: fails if no connection is open.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -326,8 +324,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only replies that have arrived, because their owners may wait longer than this
-                // deadline.
+                // Reads only replies that have arrived, because their owners may wait for longer.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -388,8 +385,7 @@ impl SharedConnection {
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Passes on further replies that have already arrived, so that their threads wake at the same
-                // time.
+                // Passes on further replies that have arrived, so that their threads wake together.
                 let mut looks = 0;
                 while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -418,8 +414,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads until `reply` has come. `None` if the connection ended; then this thread is about to be
-    /// notified.
+    /// Reads until `reply` has come. `None` if the connection ended, which its owner will be told.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -469,16 +464,14 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all replies that have arrived, so that the next sender sees how few requests are
-                // under way.
+                // Takes all arrived replies, so that senders see how few requests are under way.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // Bytes that are no reply cause an error here, which is ignored, and again at the
-                        // next read.
+                        // An error here is ignored, because the next read reports the same bytes again.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
@@ -497,8 +490,7 @@ impl SharedConnection {
                     self.ledger.tell_demoted();
                 }
                 if has_more {
-                    // A reply without a request ends the connection. Otherwise the next request would take
-                    // that reply for its own.
+                    // Ends the connection, because the next request would take this reply for its own.
                     let out = self.out.lock();
                     if reading.epoch == out.epoch {
                         self.end(out, || Failure::Unknown(unasked()));
@@ -516,8 +508,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the owners of missing replies. Pairs with `open`, which waits for
-    /// this.
+    /// Ends the connection and notifies owners of missing replies. Pairs with `open`, which waits.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
@@ -546,8 +537,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if this overdue reply is still missing. Otherwise that connection has already
-    /// ended.
+    /// Ends the connection if this overdue reply is missing, unless that connection has ended already.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -555,8 +545,7 @@ impl SharedConnection {
         }
     }
 
-    /// Writes the requests left to the reader, until the last one's deadline, which may be later than the
-    /// reader's.
+    /// Writes the requests left to the reader, until the latest of their deadlines.
     fn write_left(&self, out: MutexGuard<'_, Out>, deadline: Moment) {
         let deadline = out.awaited.back().map_or(deadline, |last| deadline.max(last.deadline));
         if !out.is_writing && !out.buffer.is_empty() {
@@ -641,8 +630,7 @@ impl Out {
         }
         self.buffer.clear();
         self.unsent = 0;
-        // A thread that is writing notices this, and stops without touching the new state. Pairs with
-        // `write`.
+        // A writing thread notices this, and leaves the new state alone. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }

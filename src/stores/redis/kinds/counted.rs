@@ -88,8 +88,7 @@ impl RedisKind for CountedKind {
                 command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
             }
             CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
-            // A grant of a latch changed nothing, so there is nothing to release, and this only reads the
-            // latch.
+            // A grant of a latch changed nothing, so this only reads the latch.
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => change(claim, "leave"),
         }

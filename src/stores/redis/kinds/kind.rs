@@ -78,8 +78,7 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The request of one attempt. `link` is the [link](crate::stores::redis::conn::ledger::Ledger::link) to
-    /// the server.
+    /// One attempt, with the server's [link](crate::stores::redis::conn::ledger::Ledger::link).
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command;
 
     fn removal(&self, claim: &Claim, left: u32) -> Command;
@@ -121,8 +120,7 @@ pub(crate) trait RedisKind: Sync {
         replies::released(reply, own_listeners)
     }
 
-    /// How many of the clients that a release notifies are this one; zero for kinds whose replies do not
-    /// count them.
+    /// How many of the clients that a release notifies are this one; zero for uncounted kinds.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
         let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())

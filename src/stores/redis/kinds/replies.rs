@@ -44,8 +44,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("reserved") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // For shared holds only the script knows the time of the next poll, and tells it only to the first
-        // waiter.
+        // For shared holds the script gives the time of the next poll, but only to the first waiter.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
@@ -96,8 +95,7 @@ fn known(holder: String) -> String {
     if holder.is_empty() {
         return "another owner (this user may not read whom)".to_owned();
     }
-    // A writer's field has a suffix. Text in another form may be another program's secret, so it is not
-    // shown.
+    // A writer's field has a suffix. Other text may be another program's secret.
     let owner = holder.strip_suffix(":write").unwrap_or(&holder);
     if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
 }

@@ -142,8 +142,7 @@ impl Sentinels {
             let Endpoint { host, port } = master.node.clone();
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before anything is sent, so that a switch ends even a connection to a master that
-            // hangs.
+            // Registered before the first byte, so that a switch also ends a connection that hangs.
             let place = ServerPlace::Tcp { host, port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
@@ -199,8 +198,7 @@ impl Sentinels {
                 }
                 Err(error) => {
                     self.ask_last(place);
-                    // An error that a person must mend is reported rather than that of a Sentinel that is
-                    // down.
+                    // An error that a person must mend is more useful than that of a dead Sentinel.
                     if failure.as_ref().is_none_or(Error::is_retryable) {
                         failure = Some(error);
                     }
@@ -372,8 +370,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers a connection, so that it ends when another master becomes known. If one is already known,
-    /// ends it now.
+    /// Registers a connection, which ends when another master is known, or now if one is.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
