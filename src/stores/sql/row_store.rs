@@ -185,8 +185,7 @@ impl<D: Rows> WaitQueues for RowStore<D> {
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
-        // A failure is ignored, because a client that does not ask for a while is removed from the wait
-        // queue.
+        // A failure is ignored: without requests, a client's place in the queue expires.
         drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));
     }
 }

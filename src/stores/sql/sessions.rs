@@ -151,8 +151,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // The connection is broken, so the server will end the session, whether or not it carried out the
-        // request.
+        // The connection is broken, so the server will end the session in any case.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -172,8 +171,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock to others. Closing the connection frees the lock on
-            // this server.
+            // The server's successor may grant the lock. Closing the connection frees it here.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -364,8 +362,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// Forgets sessions that the server has ended, and returns whether there were any. Skips connections in
-    /// use.
+    /// Forgets ended sessions, except in use; returns whether there were any.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;

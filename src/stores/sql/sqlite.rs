@@ -1,5 +1,4 @@
-//! SQLite: a database file for the processes of one machine. Only one process writes at a time, and waiters
-//! only read.
+//! SQLite: a database file for the processes of one machine, of which one writes at a time.
 
 use std::io;
 use std::path::Path;
@@ -103,8 +102,7 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // If several processes create the file at once, one changes its journal mode, and SQLite
-                // refuses the others without waiting.
+                // While another process changes the journal mode of a new file, SQLite refuses at once.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();

@@ -93,8 +93,7 @@ impl ZooKeeperStore {
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has its own deadline, because a page of locks on a slow link would not fit into
-                // one.
+                // Each lock has its own deadline, because on a slow link a page would not fit into one.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

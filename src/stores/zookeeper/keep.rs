@@ -1,5 +1,4 @@
-//! The thread that keeps a session alive, deletes nodes whose leases ended, and drops connections to silent
-//! servers.
+//! The thread that keeps a session alive, deletes nodes after their leases, and leaves silent servers.
 
 use std::time::Duration;
 
@@ -37,8 +36,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // The mutex is unlocked meanwhile, so changes may not have woken this thread, and the loop
-                // begins anew.
+                // While the mutex was unlocked, changes did not wake this thread, so it looks again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }

@@ -37,8 +37,7 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of the clients' entries. No lock has this path, because in a lock's path two digits follow each
-/// `%`.
+/// The folder of clients' entries. A lock's path has two digits after each `%`, so never this path.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -152,8 +151,7 @@ impl QueuedNode {
     }
 }
 
-/// The nodes of a lock, in the order of their numbers. An owner that reads while it writes has one number for
-/// both.
+/// A lock's nodes, ordered by number. An owner that reads while it writes has one number for both.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 

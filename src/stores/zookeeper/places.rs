@@ -60,8 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// The channels of cached locks by path. A channel is notified when others want the lock, or the
-    /// connection ends.
+    /// The channels of cached locks by path, notified of waiters and of the connection's end.
     pub(super) recalls: Channels,
 }
 

@@ -78,8 +78,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // `Session::keep` deletes only listed nodes, so the outcome of a try is unknown, which causes
-                // a clean-up.
+                // `Session::keep` deletes only listed nodes, so a try ends as unknown, and is cleaned up.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -158,8 +157,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Creates the folders as containers, as Curator does: the servers delete them some time after the last
-    /// child.
+    /// Creates containers, as Curator does: servers delete them some time after the last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
         // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {

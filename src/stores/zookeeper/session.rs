@@ -287,8 +287,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within one round over the servers, an answer is kept rather than errors of servers that
-                    // are down.
+                    // Within a round over the servers, an answer is kept over connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -407,8 +406,7 @@ impl Session {
         }
     }
 
-    /// The servers have ended the session: holders are notified, and waiters join the queue again, at its
-    /// end.
+    /// The servers have ended the session. Notifies holders; waiters join the queue again, at its end.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -427,8 +425,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Adds a request for the next [`flush`](Session::flush). The reading thread notices errors of the
-    /// socket.
+    /// Adds a request for the next [`flush`](Session::flush). The reading thread notices socket errors.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));

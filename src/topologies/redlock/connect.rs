@@ -1,5 +1,4 @@
-//! The first connections to the servers. A thread for each server connects, so a slow server delays no
-//! caller.
+//! The first connections to the servers. Each server has a thread, so a slow one delays no caller.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,8 +33,7 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Connects to all servers, and returns each one's outcome: `None` for a server that has not answered in
-    /// time.
+    /// Connects to all servers. Returns each one's outcome, or `None` for one that has not answered.
     fn open_all(&self, connect_timeout: Duration) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
@@ -180,8 +178,7 @@ impl NodeMonitor {
             }
         }
         node.is_opening.store(false, Ordering::SeqCst);
-        // The client may have been closed while this server connected, so nothing else would close the new
-        // store.
+        // If the client was closed meanwhile, nothing else would close the new store.
         if let Some(member) = node.member().filter(|_| self.is_stopped()) {
             member.store.close();
         }

@@ -29,8 +29,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
-    /// Whether a server of `before` shows the lock with the same owners. If so, the listing already has the
-    /// lock.
+    /// Whether a server of `before`, already listed, shows the lock with the same owners.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {
@@ -68,8 +67,7 @@ impl Directory for Redlock {
         Ok(())
     }
 
-    /// Reads entries from one server, and those that it lacks (after a restart, for example) from the next
-    /// ones.
+    /// Reads entries from one server, and those that it lacks, perhaps after a restart, from the next ones.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, examined: 0 };
         for (_, directory) in self.directories() {

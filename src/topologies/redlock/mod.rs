@@ -55,8 +55,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // The time-out is at least `LEAST_TIME`: with a very short lease, a healthy but slow node would count
-        // as silent.
+        // At least `LEAST_TIME`, or a healthy node would count as silent with a very short lease.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
@@ -91,8 +90,7 @@ impl Redlock {
                 (at, node, node.ready().and_then(begin))
             })
             .collect();
-        // The answers are read in reverse order. Once the last node has answered, the others usually have
-        // too, so this thread wakes only once.
+        // In reverse order: once the last node has answered, usually all have, so this thread wakes once.
         let answers = begun.into_iter().rev().map(|(at, node, begun)| match begun {
             Ok(pending) => (at, self.monitor.noted(node, claim, pending.wait())),
             Err(error) => (at, Err(Failure::Refused(error))),
@@ -189,8 +187,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// Decides an attempt for the first level of a hold. Without a majority in time the attempt is undone on
-    /// all servers.
+    /// Decides an attempt for a first level, and undoes it on all servers without a majority in time.
     fn first(
         &self,
         claim: &Claim,
@@ -214,8 +211,7 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // The caller gets `Refused`, because `owe_where` already cleans up requests that may have been
-            // carried out.
+            // `Refused`, because `owe_where` already cleans up requests of unknown outcome.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
@@ -280,8 +276,7 @@ impl Store for Redlock {
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
         }
-        // A server may have executed the request. The owner may repeat it, because the request names an
-        // absolute count.
+        // The owner may repeat the request, because the request names an absolute count.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
     }
 
@@ -297,8 +292,7 @@ impl Store for Redlock {
         if claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        // No caller waits for this release, so each server gets the whole deadline instead of the shorter
-        // node time-out.
+        // No caller waits, so each server gets the whole deadline, not the shorter node time-out.
         let releasing = done.releasing();
         let gathering = PendingRelease::new(&self.monitor, claim, self.monitor.over(claim), done);
         for (at, node) in self.monitor.nodes.iter().enumerate() {
@@ -325,8 +319,7 @@ impl Store for Redlock {
                 self.monitor.confirmed(claim, begun, &lacking);
             } else {
                 self.monitor.over(claim);
-                // Without a clean-up, the minority that still has the hold would block other clients for a
-                // lease.
+                // Otherwise the minority with the hold would block other clients for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)
@@ -343,8 +336,7 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // The answer is not "freed", because a request of unknown outcome may still be executed. The
-                // caller then repeats the clean-up.
+                // Not "freed": a request of unknown outcome may still run, so the caller asks again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)

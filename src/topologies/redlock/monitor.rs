@@ -18,20 +18,17 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 
-/// A claim to remove from a server that may still hold or grant it, although the hold is over or does not
-/// count there.
+/// A claim to remove from a server, which may hold or grant it although the hold does not count there.
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// Has the lock's name on this server, because a `NameMapper` may give each server its own name for a
-    /// lock.
+    /// Has the lock's name on this server, which a `NameMapper` may change.
     claim: Claim,
     /// The time by which the server's hold has expired.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// A clean-up request had an unknown outcome, so the server may execute it later. By then it could delete
-    /// a newer hold.
+    /// A clean-up had an unknown outcome, so the server may execute it later, and delete a newer hold.
     may_come_again: bool,
 }
 
@@ -53,8 +50,7 @@ pub(super) struct NodeMonitor {
     /// Owner numbers below this one must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Requests an early renewal of all holds: a server has returned that may have lost some, or a restored
-    /// hold counts only after a renewal.
+    /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) look_again: AtomicBool,
     /// The outcome of each server's first connection. `None` once `Redlock::connect` has read the outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
@@ -120,8 +116,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Notes that the caller ends the hold, so that no server gets it restored. Returns the servers that do
-    /// not count for it.
+    /// Ends all restores of a hold that the caller ends. Returns the servers that do not count for it.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.restores.over(claim, false);
@@ -203,8 +198,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // The numbers are retired first, so that a caller that learns the outcome takes a new owner number
-        // for its next request.
+        // First, so that a caller that learns the outcome takes a new owner number.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -237,8 +231,7 @@ impl NodeMonitor {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
-        // Sends each pending clean-up once more before the thread ends. If that fails, the server's hold ends
-        // with its lease.
+        // Sends all clean-ups a last time. A hold that remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.settle_debts();
@@ -272,8 +265,7 @@ impl NodeMonitor {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends due clean-ups to servers in use, and returns when the next clean-up is due. Others wait until
-    /// their server returns.
+    /// Sends due clean-ups to servers in use. Returns when the next clean-up is due.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
@@ -294,8 +286,7 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The server has just released the claim, so the late grant is undone. Only a repeated
-                    // clean-up could still arrive.
+                    // The late grant is undone now. Only a repeated clean-up could still arrive.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {
@@ -315,8 +306,7 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // A clean-up for a server that just failed stays here, so this thread looks again soon, in case the
-        // server returns.
+        // While a server is out of use, looks again soon, in case the server returns.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
@@ -354,13 +344,11 @@ impl NodeMonitor {
                     }
                     self.look_again.store(true, Ordering::SeqCst);
                 }
-                // Another owner holds the lock on this server, or the server was no longer in use and got no
-                // request.
+                // Another owner has the lock there, or the server was not in use and got no request.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // The server may still grant the request after the owner has released, so the claim
-                        // is cleaned up.
+                        // The server may grant the request after the release, so the claim is cleaned up.
                         Failure::Unknown(_) => self.owe(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }

@@ -62,8 +62,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // This round confirmed the hold without the server's vote. If the round began after the restore,
-            // the server counts again.
+            // Confirmed without the server's vote. If begun after the restore, the server counts again.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -115,8 +114,7 @@ impl Restores {
         }
     }
 
-    /// Notes that one clean-up of the claim is finished, so that none of the claim's requests can arrive
-    /// late.
+    /// Notes that a clean-up is finished, so that none of the claim's requests can arrive late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::InDoubt(times) if *times > 1 => {
@@ -128,8 +126,7 @@ impl Restores {
         });
     }
 
-    /// Notes the server's answer to a restore. `granted` is the time of the grant, or `None` if the server
-    /// refused.
+    /// Notes the answer to a restore. `granted`: when the server granted it, `None` if it refused.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {
@@ -232,8 +229,7 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // The holder's process was killed, so no renewal confirms the hold, and its entry ends with the
-        // lease.
+        // The holder's process was killed, so the entry ends with the lease.
         assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
@@ -251,8 +247,7 @@ mod tests {
         assert!(restores.entries.lock().is_empty());
     }
 
-    /// If `over` forgot a restore that was sent, the server could grant it later, and nobody would release
-    /// it.
+    /// If `over` forgot a sent restore, the server could grant it later, and nobody would release it.
     #[test]
     fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
         let (restores, hold) = (Restores::default(), claim());

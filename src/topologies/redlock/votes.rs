@@ -1,5 +1,4 @@
-//! The answers of several servers, and the result that they give together. Pure functions without I/O or
-//! clocks.
+//! The answers of several servers, and their common result, by pure functions without I/O or clocks.
 
 use std::time::Duration;
 
@@ -199,8 +198,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// The number of answers that must name an owner, so that it may have a majority if all silent servers
-    /// agree.
+    /// How many answers must name an owner, so that it may have a majority with the silent servers.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)

@@ -38,8 +38,7 @@ pub(crate) struct RingStore {
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The capabilities of every node, because all nodes are of one kind. Stored here because the engine
-    /// reads them often.
+    /// The capabilities of every node, as all are of one kind; stored because they are read often.
     of_nodes: Capabilities<'static>,
 }
 
@@ -82,8 +81,7 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // Closes the servers that the new view no longer has. Requests that wait there end by their
-        // deadlines.
+        // Closes servers that the new view lacks. Their pending requests end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())

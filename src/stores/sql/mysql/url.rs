@@ -85,8 +85,7 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // Checked here, because the driver's error does not say which file is at fault.
     crate::tls::check(tls)?;
-    // The driver also trusts public authorities, so a certificate proves nothing unless its host name is
-    // checked.
+    // The driver also trusts public authorities, so only the host name in a certificate proves anything.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
             certificate proves something: use ssl-mode=VERIFY_IDENTITY";

@@ -53,8 +53,7 @@ pub(super) fn session(
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // A pooler does not change the session within a transaction. If it refuses the transaction, it pools
-    // statements.
+    // A pooler keeps the session within a transaction. If it refuses one, it pools statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
@@ -151,8 +150,7 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
     }
 }
 
-/// Refuses row locks without a usable wait queue, because clients with and without it would not agree who is
-/// next.
+/// Refuses row locks without a usable wait queue: clients would not agree which one is next.
 pub(super) fn queue(place: &Place) -> Answer<()> {
     let (kind, what) = match (place.has_queue, place.is_queue_usable) {
         (_, true) => return Ok(()),

@@ -118,8 +118,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row exists, and nothing is written. The INSERT waits for another transaction's new
-            // row.
+            // Usually the row exists. The INSERT waits for another transaction's new row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;

@@ -143,8 +143,7 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// The error in a thread whose local storage is being destroyed, which cannot wait. The watchdog repeats its
-/// releases.
+/// A thread whose local storage is being destroyed cannot wait. The watchdog repeats its releases.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -158,8 +157,7 @@ pub(super) struct PostgresConnection {
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
     pub(super) ended: bool,
-    /// Whether the last answer was late. The driver skips it when it arrives, so the session can still be
-    /// used.
+    /// Whether the last answer was late. The driver skips it later, so the session remains usable.
     pub(super) silent: bool,
     deadline: Moment,
     round_trip: Duration,
@@ -307,8 +305,7 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // Checked after the first use of a statement in this session, because no statement is prepared in a
-        // transaction.
+        // Checked after a statement's first use, because none is prepared in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
@@ -316,8 +313,7 @@ impl PostgresConnection {
         for answer in answers {
             let rows = self.judge(answer);
             read.push(if is_open {
-                // A pooler or the server began this transaction and may roll it back, so the outcome is
-                // unknown.
+                // A pooler or the server may roll this transaction back: outcome unknown.
                 Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)))
             } else {
                 rows.and_then(|rows| rows.iter().map(record).collect())
@@ -394,8 +390,7 @@ impl PostgresConnection {
     }
 }
 
-/// The limit for statements that follow a change for others' sake, so that a locked table does not delay the
-/// caller.
+/// Limit for statements after a change, so that a locked table does not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {

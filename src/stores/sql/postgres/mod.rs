@@ -37,8 +37,7 @@ use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// The longest time that a batch of renewals waits for locked rows. A renewal that needs longer fails, and
-/// the engine soon repeats it.
+/// The longest time that a batch of renewals waits for locked rows. The engine repeats failed ones soon.
 const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
 /// The longest wait for a locked row while other requests need the connection.

@@ -76,8 +76,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether the server refused a table, or another transaction has locked the table. The error of a locked row
-/// has a context that names the relation.
+/// Whether a table was refused or locked. (The error of a locked row has a context with the relation.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());

@@ -29,8 +29,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct QueueUse {
-    /// Whether this client's last release found a waiting client, which decides which statement is tried
-    /// first.
+    /// Whether this client's last release found a waiter; decides which statement is tried first.
     awaited: AtomicBool,
     tidied: Mutex<Option<Moment>>,
 }
@@ -103,8 +102,7 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // Sent after the join, so that the holder either receives this recall, or finds the join in its
-            // next check.
+            // Sent after the join: the holder gets this recall, or its next check finds the join.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -135,8 +133,7 @@ impl Postgres {
         }
     }
 
-    /// Recalls a cached lock for which this client waits. If the message is lost, the holder's next check
-    /// finds the wait.
+    /// Recalls a cached lock for a waiter. If the message is lost, the holder's next check finds the wait.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
@@ -245,8 +242,7 @@ impl Postgres {
         Ok(Change::Made(others))
     }
 
-    /// Removes the claim's client from the wait queue. If the client had been notified as the next one,
-    /// notifies its successor.
+    /// Removes the client from the wait queue. If it had been notified, notifies its successor.
     pub(super) fn leave_the_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;

@@ -90,8 +90,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // If an old connection existed when this one was opened, both share an index. Races with
-        // `end_strays`.
+        // A connection that was open when this one was opened shares its index. Races with `end_strays`.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
