@@ -133,7 +133,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Takes back an ended hold's lease once no request can be late. Returns whether it is kept.
+    /// Takes back an ended hold's lease, if no request under it can be late. Returns whether it is kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

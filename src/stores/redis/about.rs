@@ -1,5 +1,4 @@
-//! What a server says about itself: version and settings, whether it runs scripts, and the stored format
-//! number.
+//! What a server says about itself, whether it runs scripts, and the format number stored on it.
 
 use std::sync::Arc;
 

@@ -209,7 +209,7 @@ fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     }
 }
 
-// On Windows, an open database can be neither moved nor deleted.
+// Only on Unix, because Windows can neither move nor delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {

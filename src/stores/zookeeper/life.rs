@@ -237,7 +237,7 @@ mod tests {
     fn requests_in_a_row_prove_no_more_than_one() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
-        // All these requests were sent before the answer that shows the ping.
+        // These requests were sent before the answer that proves the ping had arrived, so they add nothing.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }

@@ -110,8 +110,7 @@ fn family_marker(family: Family) -> &'static str {
     }
 }
 
-/// The prefix of an owner's nodes. It is derived from the owner, so that the owner finds the node of a
-/// creation without an answer.
+/// The prefix of an owner's nodes, from which the owner finds a node whose creation had no answer.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))

@@ -135,7 +135,7 @@ fn on(
     connect(&server)
 }
 
-/// Present servers repeat the last number.
+/// When the numbers run out, present ZooKeeper servers use the last one again.
 #[test]
 fn a_lock_is_refused_when_its_numbers_run_out() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));

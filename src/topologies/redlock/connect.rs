@@ -146,8 +146,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use, unless another node is the same server. For the first connections `connect`
-    /// decides.
+    /// Takes a server into use, unless another node is the same server. `connect` decides for the first ones.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -198,7 +198,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // First, so that a caller that learns the outcome takes a new owner number.
+        // Numbers are retired first, so that a caller that learns the outcome takes a new one.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();

@@ -1,5 +1,4 @@
-//! Restores: holds that are granted again on servers that lost them, and the servers that do not count until
-//! then.
+//! Restores: holds granted again on servers that lost them. Such a server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
 //! it. Decision 0038 proves that no second majority can arise. While a server does not count for a hold, its
@@ -62,7 +61,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // Confirmed without the server's vote. If begun after the restore, the server counts again.
+            // If the confirming round began after the restore, the server counts again.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -150,8 +149,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due restores for usable nodes. Restores for other nodes are dropped, because the next
-    /// renewal orders them again.
+    /// Takes the due restores for usable nodes. The next renewal orders the others again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();

@@ -215,8 +215,7 @@ impl Votes<Option<Snapshot>> {
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it, with each silent server counted in favour of the holder. `None` if the
-    /// lock is free.
+    /// The lock as a majority sees it; silent servers count for the holder. `None` if it is free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();

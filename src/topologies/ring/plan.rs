@@ -55,8 +55,7 @@ impl RingNode {
         self
     }
 
-    /// Sets the node's share of the names, relative to a node of weight 1. Allowed are 1 to 100; the default
-    /// is 1.
+    /// Sets the node's share of the names, relative to weight 1, the default. Allowed are 1 to 100.
     #[must_use]
     pub fn weight(mut self, weight: u32) -> RingNode {
         self.weight = weight;
@@ -268,8 +267,7 @@ impl RingMark {
         Some(RingMark { epoch, ring, before, label: parts.next()?.to_owned() })
     }
 
-    /// Whether this mark may replace the mark `borne`, which the node has. The error says what the user must
-    /// do.
+    /// Whether this mark may replace the node's mark `borne`. The error says what the user must do.
     pub(crate) fn may_replace(&self, borne: &str) -> Result<()> {
         if borne.is_empty() {
             return Ok(());
@@ -347,8 +345,7 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // The label is part of the sort key, so two nodes with an equal point are in the same order in all
-        // processes.
+        // Sorted by label too, so that nodes with an equal point have one order in all processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }

@@ -1,7 +1,6 @@
 //! A client's view of the ring: its nodes, each name's home node, and requests under the ring's marks.
 //!
-//! Requests for many claims, and for marks, run on one thread for each node, so a node that hangs delays no
-//! other.
+//! Batches and marks are sent by one thread for each node, so a node that hangs delays no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,8 +88,7 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // The node refused because of its mark and did nothing, so the request is repeated after the mark
-            // is set.
+            // The node refused the mark and did nothing. With the new mark, the request is repeated.
             Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }

@@ -1,5 +1,4 @@
-//! The directory of clients in a cluster. Each entry is on the member that has its slot, so a listing reads
-//! one member after the other.
+//! The directory of clients in a cluster: each entry is on its slot's member, so a listing reads all.
 
 use std::time::Duration;
 

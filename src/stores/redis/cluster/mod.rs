@@ -227,7 +227,7 @@ impl ClusterStore {
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Batches use another connection than releases, so following a release gives no order.
+        // Batches use another connection than releases, so sending them after a release gives no order.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),

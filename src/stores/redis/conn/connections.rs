@@ -359,8 +359,7 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        // Read before connecting: if a demotion is noticed meanwhile, the new connection may lead to the
-        // demoted server.
+        // Read before connecting, because a demotion noticed meanwhile concerns this connection too.
         let generation = self.ledger.generation();
         let mut connection =
             self.address.open(deadline.min(Clock::System.after(self.address.connect_timeout)))?;
@@ -389,8 +388,7 @@ impl Connections {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = self.limited(deadline);
         self.shared.close(deadline);
-        // All slots are taken out before any is returned, because the pool would hand out a returned one
-        // again.
+        // All slots are taken out first, because the pool would hand out a returned slot again.
         let Some(pool) = self.pool.lock().take() else { return };
         let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);

@@ -144,7 +144,7 @@ impl Seen {
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // Longer numbers are left to the other parser, so that a number can be parsed again cheaply.
+        // A longer line is no length of ours. The limit makes it cheap to parse the line again later.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))

@@ -1,5 +1,4 @@
-//! A connection that many threads share. Each thread writes its own requests, and one of the waiting threads
-//! reads replies for all.
+//! A connection that many threads share. Each writes its own requests, and one thread reads for all.
 //!
 //! Replies come in the order of the requests. A thread writes its request and waits. If no thread is reading,
 //! this thread reads replies, and passes each to its owner, until its own reply has come; then another
@@ -414,7 +413,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads until `reply` has come. `None` if the connection ended, which its owner will be told.
+    /// Reads until `reply` has come. `None` if the connection ended; the owner is then notified.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();

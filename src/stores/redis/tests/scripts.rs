@@ -383,7 +383,7 @@ fn a_former_holders_late_release_changes_nothing() {
     }
 }
 
-/// Two claims of unknown outcome have one owner. The clean-up of either removes the owner's notes too. A hash
+/// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes too. A hash
 /// with notes alone blocks no client.
 #[test]
 fn no_lock_is_left_without_an_owner() {

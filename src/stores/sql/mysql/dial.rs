@@ -26,8 +26,7 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// User and password, read again from their sources. The driver reads certificates for each connection
-    /// itself.
+    /// User and password, read again from their sources. (The driver itself reads certificates again.)
     pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 

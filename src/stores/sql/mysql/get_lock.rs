@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session that `left` names. A restarted server uses session numbers again, but its sessions
-    /// have been idle for less time.
+    /// Ends the session `left`. A restarted server repeats session numbers, but those have idled for less
+    /// time.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;

@@ -71,8 +71,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table if it is missing. Call this outside a transaction, because the server would commit
-    /// it.
+    /// Creates the table if it is missing. Call this outside a transaction: the server would commit it.
     ///
     /// # Blocking
     ///

@@ -97,8 +97,7 @@ pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQue
 }
 
 impl TurnstileHub {
-    /// Wakes `waker` when the lock seems free and this client has the poller lock. `None` if the list of
-    /// names is full.
+    /// Wakes `waker` when the lock seems free and this client polls it. `None` if the list of names is full.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
             let names = &self.state.lock().channels;

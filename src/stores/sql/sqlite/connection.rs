@@ -253,7 +253,7 @@ fn refused(error: rusqlite::Error) -> Error {
 }
 
 #[cfg(not(leasehold_shuttle))]
-// On Windows, an open database can be neither moved nor deleted.
+// Only on Unix, because Windows can neither move nor delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
