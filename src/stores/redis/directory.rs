@@ -59,7 +59,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of locks. `again` says which refusals the caller repeats, because a slot has moved.
+    /// A page of locks. `again` picks the refusals that the caller repeats on a moved slot's new member.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,

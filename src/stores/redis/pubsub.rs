@@ -102,7 +102,7 @@ impl Subscriber {
         parted
     }
 
-    /// Takes over another subscriber's channel. The caller wakes the hub, see [`listen_for`](Self::listen_for).
+    /// Takes over another subscriber's channel. The caller wakes the hub: [`listen_for`](Self::listen_for).
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {

@@ -104,7 +104,7 @@ impl Ledger {
         hosts::link(Duration::from_micros(known))
     }
 
-    /// Registers `act`, which the thread that reads the first reply about a demotion calls.
+    /// Registers `act`. The thread that reads the first reply about a demotion calls `act`.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }

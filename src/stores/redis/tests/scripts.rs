@@ -383,8 +383,8 @@ fn a_former_holders_late_release_changes_nothing() {
     }
 }
 
-/// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes too. A hash
-/// with notes alone blocks no client.
+/// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes
+/// too. A hash with notes alone blocks no client.
 #[test]
 fn no_lock_is_left_without_an_owner() {
     let (server, store) = served();

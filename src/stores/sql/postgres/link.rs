@@ -152,7 +152,7 @@ pub(super) struct PostgresConnection {
     client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// Whether a statement was prepared since the last check for an open transaction.
+    /// Whether a statement was prepared since the last check that no transaction is open.
     is_untried: bool,
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
