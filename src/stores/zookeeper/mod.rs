@@ -271,7 +271,7 @@ impl ZooKeeperStore {
             if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN || !has_it && !with_waiters {
                 continue;
             }
-            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // the node was just deleted
+            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // just deleted
             if has_it {
                 // The transaction that created the node is the fencing token.
                 seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));

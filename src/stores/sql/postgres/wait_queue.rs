@@ -179,7 +179,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // The row is locked, so no mark could be set. For claims that hear, `mark` has tried that.
+            // No mark means a recall, but if the claim hears, its row may only be locked.
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
