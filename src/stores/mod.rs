@@ -1,4 +1,4 @@
-//! The stores, each of which keeps locks in one place.
+//! The stores. Each keeps locks in one place, such as a Redis server or a database.
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;

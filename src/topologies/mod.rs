@@ -1,4 +1,5 @@
-//! Stores made of several stores: a majority of servers, or a ring. No code here names a particular store.
+//! Stores made of several stores: Redlock, which needs a majority of its servers, and the ring, which spreads
+//! names over servers.
 
 pub(crate) mod redlock;
 pub(crate) mod ring;

@@ -1,4 +1,4 @@
-//! The members' addresses, our user there, and the prefix of the locks.
+//! Reads an etcd URL: the members' addresses, the user, and the prefix of the locks' keys.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl EtcdAddress {
     }
 }
 
-/// Refuses `%`, which separates one lock's keys from keys below a longer prefix.
+/// A prefix may contain no `%`, because `/%/` and `%clients/` mark the keys of leasehold below a prefix.
 fn prefix_of(path: &str) -> Result<String> {
     match path.trim_end_matches('/') {
         "" => Ok(DEFAULT_PREFIX.to_owned()),

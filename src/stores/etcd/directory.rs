@@ -1,7 +1,8 @@
-//! The directory of clients, and the list of locks, both read page by page.
+//! The directory of clients and the list of locks, each read page by page.
 //!
-//! A client's entry is a key of its own below `%clients/`, with a lease; no lock's key begins like this,
-//! since `%` in a name is `%25`. An entry's age follows from its lease, by one request for each entry.
+//! A client's entry is a key below `%clients/`, with a lease. No lock's key begins with `%clients/`, because
+//! a `%` in a name is written `%25`. An entry's age follows from the rest of its lease, which costs one
+//! request per entry.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const PAGE: u32 = 250;
 const CLIENTS: &str = "%clients/";
 
 struct KeyRead {
-    /// Bytes, since another program may have written the key.
+    /// Bytes instead of text, because another program may have written the key.
     key: Vec<u8>,
     value: String,
     lease: i64,
@@ -36,9 +37,9 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// Keeps the entry's lease alive, then puts the entry under it, in two requests. The watchdog calls this.
+    /// Keeps the entry's lease alive and puts the entry, in two requests. Only the watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // On a failure the lease is not kept: the next round takes another, and this lease ends by itself.
+        // If a request fails, the next round takes another lease, and this one ends by itself.
         let known = self.entry_lease.lock().take();
         let lease = match known {
             Some(known) if keep_alive(&self.renewals, &[known], deadline).map_err(not_sent)? == [true] => {
@@ -69,7 +70,7 @@ impl EtcdStore {
                         let posted = self.posted(text.clone(), lease, deadline);
                         posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
                     }
-                    // No time is left to ask for the age: the entry counts as new.
+                    // No time is left to ask for the lease, so the entry is shown as new.
                     Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
                     None => None,
                 };
@@ -79,14 +80,14 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// An entry with its remaining time; `None`: it has just ended. A lease runs a second longer than asked.
+    /// The entry with its remaining time (a lease is a second too long). `None` if it has ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
-    /// Keys below `folder`, beginning with `from`, and the page that shows them.
+    /// Reads a page of keys below `folder`. Returns the keys, and an empty page with the next cursor.
     fn keys<T>(
         &self,
         folder: &str,
@@ -129,20 +130,20 @@ impl EtcdStore {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            // Each request gets the whole deadline: on a slow link a page of them would not fit into one.
+            // Each request has the whole time, because on a slow link a page would not fit into it.
             let posted = self.posted(value, lease, Clock::System.after(each))?;
             page.found.extend(posted.map(|posted| (client, posted)));
         }
         Ok(page)
     }
 
-    /// The keys of one lock are neighbours: a page shows each lock once, and continues behind the last keys.
+    /// Lists the locks of a page. A lock's keys are neighbours, so the next page begins behind them.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let (keys, mut page) = self.keys(prefix, from, false, deadline)?;
         let mut lines: Vec<&[u8]> = Vec::new();
         for KeyRead { key, .. } in &keys {
-            // Other keys below the prefix are not ours.
+            // Keys without `/%/` belong to other programs.
             let Some(line) = line_of(key).filter(|line| line.len() >= prefix.len()) else { continue };
             if lines.last() != Some(&line) {
                 lines.push(line);
@@ -150,7 +151,7 @@ impl EtcdStore {
         }
         let last = keys.last().and_then(|last| line_of(&last.key));
         if let (Some(next), Some(line)) = (&mut page.next, lines.last().filter(|line| last == Some(**line))) {
-            // The first key behind all owners of this lock.
+            // `/%0` sorts directly after all keys that begin with `/%/`, which are this lock's.
             next.cursor = goes_on(line, b"/%0");
         }
         let each = deadline.since(Clock::System.now());
@@ -161,7 +162,7 @@ impl EtcdStore {
             page.requests += 2;
             match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
-                // Another program's key that looks like an owner's.
+                // Another program's key has the form of an owner's key.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}
                 Err(failure) => return Err(failure),
             }

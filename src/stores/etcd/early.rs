@@ -1,7 +1,8 @@
-//! Leases that end early: which servers allow that, and how the holders are notified.
+//! Holds whose etcd lease the server revokes too early, and the notification of their holders.
 //!
 //! A leader with a stalled disk can revoke leases that a newer leader keeps alive (etcd issues 12528 and
-//! 15247). On servers with this defect the client also watches its own holds older than [`SETTLED`].
+//! 15247). On servers with this defect, the client watches the keys of its own holds once they are older than
+//! [`SETTLED`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::stores::etcd::message::Front;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// A shorter hold is not worth a watch: its release reports the loss.
+/// Younger holds are not watched: most end before that, and their release reports a loss.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Whether servers of this version may revoke a lease that is kept alive; true for an unknown version.
+/// Whether servers of this version have the defect; an unknown version counts as having it.
 pub(super) fn may_revoke(version: Option<&str>) -> bool {
     let numbers = version.unwrap_or_default().split(['.', '-', '+']).map_while(|number| number.parse().ok());
     match numbers.take(3).collect::<Vec<u32>>()[..] {
@@ -55,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// Kept here until the hold takes the handle.
+    /// The only strong reference to `end` until the hold takes it with `Holds::end`.
     made: Option<Arc<End>>,
 }
 
@@ -73,22 +74,22 @@ impl Holds {
         self.entries.insert(key, entry);
     }
 
-    /// Forgets holds that are over; nothing reports a lease that was left to run out.
+    /// Forgets holds that have ended without a release here, because their explicit lease ran out.
     pub(super) fn sweep(&mut self) {
         self.entries.retain(|_, entry| !entry.is_over());
     }
 
-    /// The handle that ends the hold with this key; given out once.
+    /// The handle by which the hold with this key learns of its early end. Given out once.
     pub(super) fn end(&mut self, key: &str) -> Option<Arc<End>> {
         self.entries.get_mut(key)?.made.take()
     }
 
-    /// Called before this client deletes the key, so that the deletion is not reported as a loss.
+    /// Forgets the hold before its key is deleted, so that the deletion is not reported as a loss.
     pub(super) fn remove(&mut self, key: &str) {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if `is_it` accepts its creation; returns whether it did.
+    /// Ends the hold with this key if `is_it` accepts the key's creation. Returns whether it was alive.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };
@@ -137,7 +138,7 @@ mod tests {
         let mut holds = Holds::default();
         holds.add("key".to_owned(), 7, now());
         let end = holds.end("key").unwrap();
-        // A late report about an earlier key of the same name.
+        // The report is about an earlier key of the same name.
         assert!(!holds.lose("key", |created| created < 6) && !end.is_gone());
         assert!(!holds.lose("other", |_| true) && !end.is_gone());
         assert!(holds.lose("key", |created| created < 9) && end.is_gone());

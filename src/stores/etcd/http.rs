@@ -1,8 +1,8 @@
-//! One connection to a member: the part of HTTP/1.1 that etcd's gateway speaks. `httparse` parses heads and
-//! chunk sizes; this module limits size and time.
+//! One connection to a member, with the part of HTTP/1.1 that etcd's gateway uses. `httparse` parses heads
+//! and chunk sizes; this module limits size and time.
 //!
-//! An HTTP client crate would not do, for the same reasons as with Redis: a deadline bounds the whole
-//! exchange; another thread can hang up on a long read; and we know whether a request was sent.
+//! No HTTP client crate is used, because three things are needed: a deadline for the whole exchange, a way
+//! for another thread to end a long read, and knowing whether a request was sent.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -15,21 +15,21 @@ use crate::stores::etcd::address::EtcdAddress;
 use crate::time::Moment;
 use crate::wire::{Timed, Wire, is_late};
 
-/// Longest answer accepted: a batch of a hundred locks with names of the greatest length.
+/// Longest answer accepted: enough for a batch of a hundred locks with names of the greatest length.
 const LONGEST: usize = 32 * 1024 * 1024;
 const LONGEST_HEAD: usize = 64 * 1024;
 const MOST_HEADERS: usize = 100;
 const PIECE: usize = 8 * 1024;
-/// Longest time that one write may block.
+/// The longest time that one write may block.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
 pub(super) struct Connection {
-    /// The member's index, and its host and port.
+    /// The member's index in the list of members; `member` is its host and port.
     pub(super) at: usize,
     pub(super) member: String,
     wire: Arc<Wire>,
     armed: Cell<Duration>,
-    /// Bytes from `start` on were read and not yet used.
+    /// The bytes from `start` on were read from the socket, but not yet used.
     buffer: Vec<u8>,
     start: usize,
 }
@@ -42,7 +42,7 @@ pub(super) struct Response {
 
 struct Head {
     status: u16,
-    /// `None`: the body comes in chunks.
+    /// `None` if the body comes in chunks.
     length: Option<usize>,
     stays: bool,
 }
@@ -54,9 +54,9 @@ impl Connection {
         Ok(Connection { at, member, wire, armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 
-    /// Whether the server has kept the connection open, as far as this machine knows; no round trip.
+    /// Whether the server seems to have kept the connection open. Only looks at the local socket.
     pub(super) fn is_alive(&self) -> bool {
-        // A healthy idle connection has nothing to read: neither its end, nor an error, nor bytes.
+        // A healthy idle connection has nothing to read: no end of the stream, no error, and no bytes.
         self.rest().is_empty() && !self.wire.has_bytes()
     }
 
@@ -73,8 +73,8 @@ impl Connection {
         Ok(Response { status, body: self.body(length, deadline)?, stays })
     }
 
-    /// Reads the head of an answer in chunks, which [`chunk`](Self::chunk) then reads. Any other answer is an
-    /// error that the server reports, and is returned.
+    /// Reads the head of an answer whose body comes in chunks, for [`chunk`](Self::chunk). Returns any other
+    /// answer, which is the server's error, as a whole.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
         let Head { status, length, .. } = self.head(deadline)?;
         if status == 200 && length.is_none() {
@@ -95,7 +95,7 @@ impl Connection {
         Ok(body)
     }
 
-    /// The next chunk; `None` after the last. A time-out loses nothing: ask for the same chunk again.
+    /// The next chunk; `None` after the last one. After a time-out, the call can be repeated.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
         let (begins, length) = self.parsed(chunk_size, deadline)?;
         if length == 0 {
@@ -106,7 +106,6 @@ impl Connection {
         }
         check_length(length)?;
         let end = begins + length;
-        // `CRLF` follows a chunk.
         while self.rest().len() < end + 2 {
             self.fill(deadline)?;
         }
@@ -121,8 +120,8 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads until `parse` finds a whole part at the start of the unused bytes, and returns its length and
-    /// value. `parse` returns `None` for bytes that cannot be such a part.
+    /// Reads until `parse` finds a complete part at the start of the unused bytes; returns its length and
+    /// value. `parse` returns `None` for bytes that cannot begin such a part.
     fn parsed<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Option<Status<(usize, T)>>,
@@ -131,7 +130,7 @@ impl Connection {
         let mut seen = 0;
         loop {
             let rest = self.rest();
-            // Parsed at the end of a line only, so that a server that sends byte by byte costs no more work.
+            // Parses only at the end of a line, so that single bytes do not cause a parse each.
             let line_ends = rest.get(seen..).unwrap_or_default().windows(2).any(|pair| pair == b"\r\n");
             if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
                 return Ok(part);
@@ -230,7 +229,7 @@ mod tests {
     use crate::time::Clock;
     use std::net::TcpListener;
 
-    /// A connection to a server that sends `answer` to any request and hangs up.
+    /// A connection to a server that sends `answer` to any request, and then closes the connection.
     fn connection(answer: &'static [u8]) -> Connection {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();

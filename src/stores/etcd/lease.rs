@@ -1,9 +1,9 @@
-//! Leases of etcd: each key has a lease of its own, and ends with it.
+//! Leases of etcd. Each key has a lease of its own, and the server deletes the key when its lease ends.
 //!
-//! A lease counts whole seconds. We ask for one second more than needed, rounded down, and reuse a lease
-//! within that spare time without asking the server: a client that locks and unlocks quickly keeps its
-//! leases alive once a second, not once a lock. A lease is reused only after every request sent under it has
-//! been answered; otherwise a late request could tie the key of an ended hold to a living lease.
+//! A lease counts whole seconds, so the client asks for up to a second more than needed. Within this spare
+//! time it reuses a lease without a request: a client that locks and unlocks quickly keeps its leases alive
+//! once a second instead of once per lock. A lease is reused only after every request sent under it has an
+//! answer. Otherwise a late request could tie the key of an ended hold to a lease that is kept alive.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Unused leases kept for reuse, and the longest time to live of one of them.
+/// Maximum number of unused leases kept for reuse, and longest time to live of each, in seconds.
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 
@@ -24,7 +24,7 @@ const LONGEST_IDLE: u64 = 61;
 pub(super) struct EtcdLease {
     pub(super) id: i64,
     pub(super) ttl: u64,
-    /// Sending time of the request that last reset the lease.
+    /// The sending time of the request that last restarted the lease.
     confirmed: Moment,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct LeasesState {
     idle: Vec<EtcdLease>,
-    /// Leases of keys, by id, until they end.
+    /// The leases that keys use, by their ids.
     lent: CrowdMap<i64, EtcdLease>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn ttl_of(asked: Duration) -> u64 {
 }
 
 impl Leases {
-    /// An unused lease that runs for at least `asked` from now on. A failed call's lease ends by itself.
+    /// A lease that runs for at least `asked`: an unused one if possible, otherwise a new one.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
@@ -74,7 +74,7 @@ impl Leases {
         }
     }
 
-    /// Takes the lease used last, so that the others may end.
+    /// Takes the lease that was used last. The others then get no renewals, and end by themselves.
     fn idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
@@ -83,14 +83,14 @@ impl Leases {
         Some(state.idle.remove(at))
     }
 
-    /// Returns a lease that no request was sent under.
+    /// Returns a lease under which no key was put.
     pub(super) fn give_back(&self, wire: &Transport, lease: EtcdLease, deadline: Moment) {
         if !self.keep_idle(lease) {
             revoke(wire, lease.id, deadline);
         }
     }
 
-    /// Keeps an unused lease for reuse; `false`: it is one too many or too long, and the caller revokes it.
+    /// Keeps an unused lease for reuse. Returns `false` if the lease is too long or the list is full.
     fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
@@ -114,7 +114,7 @@ impl Leases {
         self.state.lock().lent.get(&id).copied()
     }
 
-    /// Makes a lease run until `until` at least; `false`: it has ended.
+    /// Makes a lease run until `until` or longer. Returns `false` if the lease has ended.
     pub(super) fn keep(
         &self,
         wire: &Transport,
@@ -133,29 +133,29 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Called when a hold is over and no request of it is in doubt. `false`: its lease is not kept for reuse.
+    /// Takes back an ended hold's lease, if no request under it can be late. Returns whether it is kept.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))
     }
 
-    /// Records that a request sent at `confirmed` reset the lease, if a hold has it.
+    /// Notes that a request sent at `confirmed` restarted the lease, if a key still uses it.
     pub(super) fn confirm(&self, id: i64, confirmed: Moment) {
         if let Some(lease) = self.state.lock().lent.get_mut(&id) {
             lease.confirmed = lease.confirmed.max(confirmed);
         }
     }
 
-    /// A lease has ended too early, so none is reused.
+    /// Forgets all unused leases: one ended too early, so the others may have ended too.
     pub(super) fn distrust(&self) {
         self.state.lock().idle.clear();
     }
 }
 
-/// Resets each lease to its whole time; `false`: it has ended.
+/// Restarts each lease with its whole time. The result is `false` for a lease that has ended.
 ///
-/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237). Unanswered
-/// questions are therefore repeated, as long as each round answers one.
+/// The gateway may drop unread questions once it writes its first answer (etcd issue 8237). Questions without
+/// an answer are therefore repeated, as long as each round brings at least one answer.
 pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
     while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {
@@ -164,7 +164,7 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Ans
     Ok(alive)
 }
 
-/// Asks about all leases, and appends the answers that came, at least one.
+/// Asks about all leases, and appends the answers that arrived. Fails if none arrived.
 fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
     // Questions and answers are two streams in the same order.
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
@@ -188,13 +188,13 @@ fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut 
     Ok(())
 }
 
-/// Whole seconds that a lease still runs; `None`: it has ended.
+/// The whole seconds that a lease still runs; `None` if it has ended.
 pub(super) fn time_to_live(wire: &Transport, id: i64, deadline: Moment) -> Answer<Option<u64>> {
     let answer = wire.call("/v3/lease/timetolive", &json!({ "ID": id.to_string() }), deadline)?;
     Ok(u64::try_from(number(&answer, "TTL").unwrap_or(0)).ok())
 }
 
-/// Ends a lease that is of no more use. After a failure the lease ends by itself, later.
+/// Ends a lease that is no longer needed. If the request fails, the lease ends by itself, later.
 pub(super) fn revoke(wire: &Transport, id: i64, deadline: Moment) {
     drop(wire.call("/v3/lease/revoke", &json!({ "ID": id.to_string() }), deadline));
 }

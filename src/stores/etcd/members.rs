@@ -1,4 +1,4 @@
-//! The members, tried in turn, a pool of connections to them, and the meaning of their refusals.
+//! The members of an etcd cluster, the pool of connections to them, and the meaning of their errors.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Moment};
 use crate::wire::is_late;
 
-/// The text of a refusal that names an ended lease; nothing was carried out.
+/// The detail of the error for an ended lease. The server has carried nothing out.
 const LEASE_OVER: &str = "the lease ended during the request";
 
 pub(super) fn is_lease_over(failure: &Failure) -> bool {
@@ -27,10 +27,10 @@ pub(super) fn is_lease_over(failure: &Failure) -> bool {
 pub(super) struct Members {
     pub(super) address: Arc<EtcdAddress>,
     renewal: Arc<Renewable<EtcdAddress>>,
-    /// User and password, renewed from the sources of credentials.
+    /// User and password, which are read again from their source after a refusal.
     logins: Arc<Renewable<EtcdAddress>>,
     has_login: bool,
-    /// Index (modulo the number of members) of the member to try first; advanced when this member fails.
+    /// The member to try first, modulo the number of members. Advanced when that member fails.
     first: AtomicUsize,
     token: Mutex<Option<String>>,
 }
@@ -71,13 +71,13 @@ impl Members {
 impl Connector for Arc<Members> {
     type Link = Connection;
 
-    /// Connects to the first member that accepts.
+    /// Connects to the first member that accepts a connection.
     fn connect(&self, deadline: Moment) -> Result<Connection> {
         let (first, count) = (self.first(), self.address.members.hosts.len());
         let mut last = None;
         for turn in 0..count {
             let at = first.wrapping_add(turn) % count;
-            // A silent member must leave time for the next ones.
+            // A silent member may use only its share of the time, so that the next members can be tried.
             let now = Clock::System.now();
             let left = u32::try_from(count - turn).unwrap_or(u32::MAX);
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
@@ -98,13 +98,13 @@ impl Connector for Arc<Members> {
         link.is_alive()
     }
 
-    /// A gateway that accepts no new connections still serves the old ones.
+    /// Whether the member has failed since. An open connection may work while new ones are refused.
     fn is_old(&self, link: &Connection) -> bool {
         link.at != self.first()
     }
 }
 
-/// A pool of connections; a thread takes one for one exchange.
+/// A pool of connections, of which a thread uses one for each exchange.
 pub(super) struct Transport {
     pool: Arc<Pool<Arc<Members>>>,
     rank: Rank,
@@ -115,7 +115,7 @@ impl Transport {
         Transport { pool: Arc::new(Pool::new(members, most, Vec::new())), rank: Rank::Request }
     }
 
-    /// A transport over the same connections, with one place that no request takes.
+    /// A transport over the same pool, with a connection that only renewals may use.
     pub(super) fn for_renewals(&self) -> Transport {
         Transport { pool: Arc::clone(&self.pool), rank: Rank::Renewal }
     }
@@ -131,7 +131,7 @@ impl Transport {
 
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // A token ends after some minutes and with each change of users or roles; the request was not read.
+        // The server refused an ended token before it read the request. Changes of users end tokens too.
         if self.members().has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -163,7 +163,7 @@ impl Transport {
             *self.members().token.lock() = Some(token.to_owned());
             return Ok(());
         }
-        // Without authentication, the server serves this user too.
+        // If the server has no authentication, it serves this user too.
         let (_, message) = said(&response.body);
         if message.contains("authentication is not enabled") {
             return Ok(());
@@ -179,7 +179,7 @@ impl Transport {
             self.members().pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
-        // The member has no leader, or shuts down. Only a new connection reaches a member that replaced it.
+        // The member has no leader, or is shutting down. The next request connects to another member.
         if response.status >= 500 {
             self.members().pass_over(connection.at);
         } else if response.stays {
@@ -197,7 +197,7 @@ fn is_plain(token: &str) -> bool {
     !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Marks a failure before the request itself was sent.
+/// Changes the failure to `Refused`, because the request itself was not yet sent.
 pub(super) fn not_sent(failure: Failure) -> Failure {
     Failure::Refused(failure.into_error())
 }
@@ -222,7 +222,7 @@ pub(super) fn unreadable() -> Error {
     Error::new(ErrorKind::Protocol, "ask", "the server's answer is not what etcd's gateway sends")
 }
 
-/// The code and message of an error; gateways of different versions put them in different places.
+/// The code and message of an error. Their place in the body depends on the gateway's version.
 fn said(body: &[u8]) -> (u64, String) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
@@ -244,8 +244,8 @@ const DEADLINE_EXCEEDED: u64 = 4;
 const NOT_FOUND: u64 = 5;
 const PERMISSION_DENIED: u64 = 7;
 const UNAUTHENTICATED: u64 = 16;
-/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: after each of these the
-/// request may have been carried out.
+/// gRPC codes after which the request may have been carried out: canceled, unknown, deadline exceeded,
+/// aborted, internal, unavailable, data loss.
 const UNCERTAIN: [u64; 7] = [1, 2, DEADLINE_EXCEEDED, 10, 13, 14, 15];
 
 pub(super) fn refusal(response: &Response) -> Failure {
@@ -258,7 +258,7 @@ pub(super) fn refusal(response: &Response) -> Failure {
         let words = format!("the server answered with HTTP status {}", response.status);
         return Failure::Unknown(Error::new(ErrorKind::Protocol, "ask", words));
     }
-    // A proxy's bad gateway, unavailable or time-out: the proxy does not know the outcome.
+    // The answer is a proxy's (502, 503 or 504), and the proxy does not know the outcome.
     if code == 0 && (502..=504).contains(&response.status) {
         return Failure::Unknown(Error::new(
             ErrorKind::TimedOut,
@@ -269,7 +269,7 @@ pub(super) fn refusal(response: &Response) -> Failure {
     meant(code, &message)
 }
 
-/// The meaning of an error within an answer that comes in chunks.
+/// The error in a line of an answer that comes in chunks, if the line is an error.
 pub(super) fn refusal_in(answer: &Value) -> Option<Failure> {
     let error = answer.get("error")?;
     let (code, message) = said(error.to_string().as_bytes());

@@ -1,15 +1,14 @@
-//! Requests to etcd and its answers, as the gateway's JSON: bytes in base64, 64-bit numbers as text.
+//! Requests and answers in the JSON of etcd's gateway, with bytes in base64 and 64-bit numbers as text.
 //!
 //! | key | value | lease |
 //! |---|---|---|
 //! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
 //! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's own |
 //!
-//! An owner that wants a lock puts the first of these keys. Keys queue in the order of their creation, and
-//! the first has the lock: etcd's own recipe. A slash in a name is written `%2F`, and `%` as `%25`, so no
-//! lock's keys lie among another's; a prefix has no `%`, so neither do keys below a longer prefix, nor those
-//! that other programs keep in a folder of that name. A key ends with its lease. `ttl` stands in the value
-//! so that a reader need not ask for the lease.
+//! An owner that wants a lock puts the first of these keys. The owner whose key was created first holds the
+//! lock, as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix
+//! contains no `%`. Therefore no other lock, longer prefix or other program has keys in the range of a lock's
+//! keys. `ttl` is in the value, so that a reader need not ask for the lease.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,12 +20,11 @@ use crate::ident::Owner;
 use crate::seam::Failure;
 use crate::stores::etcd::members::unreadable;
 
-/// Maximum number of locks in one transaction; the server takes 128 unless configured otherwise.
+/// Maximum number of locks in one transaction. A server accepts 128 operations by default.
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The key in front of an owner's key. Another hold may create the key in front anew, so only key and
-/// creation together identify it.
+/// The next key in front of an owner's key, with its creation, because the key may be created again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
@@ -41,7 +39,7 @@ pub(super) struct HeldKey {
     pub(super) ttl: u64,
     pub(super) lease: i64,
     pub(super) revision: i64,
-    /// The revision of the creation, which is the place in the queue.
+    /// The revision of the key's creation, which is its place in the queue.
     pub(super) created: i64,
 }
 
@@ -79,19 +77,19 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// Stands below the prefix. No lock's key begins like this.
+/// Below the prefix. No lock's key begins with `%format`, because a `%` in a name is written `%25`.
 pub(super) const FORMAT_KEY: &str = "%format";
 
-/// Separates a lock's name from the owner; occurs in no name and no prefix.
+/// Separates a lock's name from the owner. Neither names nor prefixes can contain it.
 pub(super) const OWNERS: &str = "/%/";
 
-/// The queue of a lock: the prefix of its keys.
+/// The prefix of all keys of one lock, which form its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyLine(String);
 
 impl KeyLine {
     pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
-        // Inverse: [`name_of`].
+        // [`name_of`] is the inverse.
         let name = name.replace('%', "%25").replace('/', "%2F");
         KeyLine(format!("{prefix}{name}{OWNERS}"))
     }
@@ -109,7 +107,7 @@ impl KeyLine {
         STANDARD.encode(format!("{}{owner}", self.0))
     }
 
-    /// `0` follows `/`, so this range holds exactly the keys below the slash.
+    /// `0` is the character after `/`, so the range holds exactly the keys with this prefix.
     fn bounds(&self) -> [String; 2] {
         [STANDARD.encode(&self.0), behind(&self.0)]
     }
@@ -118,7 +116,7 @@ impl KeyLine {
         self.first_of(1)
     }
 
-    /// Asks for the first `few`, and for the length of the queue.
+    /// Asks for the first `few` keys, and for the length of the queue.
     pub(super) fn first_of(&self, few: u32) -> Value {
         let [key, range_end] = self.bounds();
         json!({ "request_range": {
@@ -132,7 +130,7 @@ impl KeyLine {
 
     pub(super) fn last(&self, before: Option<i64>) -> Value {
         let [key, range_end] = self.bounds();
-        // The server reads zero as no bound.
+        // A revision of zero would mean "no bound", so `before` is never zero here.
         let newest = before.map_or(0, |before| before.saturating_sub(1));
         json!({ "request_range": {
             "key": key,
@@ -162,7 +160,7 @@ pub(super) fn behind(folder: &str) -> String {
     STANDARD.encode(format!("{}0", folder.trim_end_matches('/')))
 }
 
-/// Inverse of [`KeyLine::new`]; `None`: no name has this written form.
+/// The inverse of [`KeyLine::new`]; `None` if no name is written like this.
 pub(super) fn name_of(written: &str) -> Option<String> {
     let is_it = |name: &String| KeyLine::new("", name).0.strip_suffix(OWNERS) == Some(written);
     unescaped(written).filter(|name| !name.is_empty() && is_it(name))
@@ -180,7 +178,7 @@ pub(super) fn is_there(key: &str) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "GREATER", "create_revision": "0" })
 }
 
-/// Condition: the key exists and was created at `created`.
+/// Condition: the key exists, and was created at revision `created`.
 pub(super) fn is_since(key: &str, created: i64) -> Value {
     json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": created.to_string() })
 }
@@ -229,12 +227,12 @@ impl Done {
         }
     }
 
-    /// The key found at `place`: by a `get`, a queue's `first`, or a `take_away`.
+    /// The key in the answer's part `place`, for a `get`, a queue's `first` or a `take_away`.
     pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
         self.pair(place)?.map(HeldKey::read).transpose()
     }
 
-    /// Text and lease found at `place` by a `get`.
+    /// The text and lease in the answer's part `place`, for a `get`.
     pub(super) fn text(&self, place: usize) -> Result<Option<(String, i64)>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
@@ -242,7 +240,7 @@ impl Done {
         Ok(String::from_utf8(bytes).ok().map(|text| (text, number(pair, "lease").unwrap_or(0))))
     }
 
-    /// The key found at `place` by a `get` or a queue's `last`.
+    /// The key and its creation in the answer's part `place`, for a `get` or a queue's `last`.
     pub(super) fn found_front(&self, place: usize) -> Result<Option<Front>> {
         let Some(pair) = self.pair(place)? else { return Ok(None) };
         let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;
@@ -250,7 +248,7 @@ impl Done {
         Ok(Some(Front { key: key.to_owned(), created }))
     }
 
-    /// The keys found at `place` by a queue's `first_of`, and the length of the queue.
+    /// The keys in the answer's part `place`, for a queue's `first_of`, and the length of the queue.
     pub(super) fn line(&self, place: usize) -> Result<(Vec<HeldKey>, u64)> {
         let range = self.responses.get(place).and_then(|response| response.get("response_range"));
         let range = range.ok_or_else(unreadable)?;
@@ -275,13 +273,13 @@ impl Done {
     }
 }
 
-/// A number, which the gateway writes as text and leaves out when it is zero.
+/// A number field. The gateway writes numbers as text, and omits zeros.
 pub(super) fn number(of: &Value, field: &str) -> Option<i64> {
     let value = of.get(field)?;
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// The answer lacks one request of a batch, whose outcome is therefore unknown.
+/// The failure of a request in a batch whose answer has no part for it: its outcome is unknown.
 pub(super) fn unanswered() -> Failure {
     Failure::Unknown(unreadable())
 }
@@ -340,7 +338,7 @@ mod tests {
             }
         }
         assert_eq!(text(&json!(KeyLine::new("p/", "a/b").key(owner))), format!("p/a%2Fb/%/{owner}"));
-        // Neither a folder of the same name nor a longer prefix is in the range.
+        // The range contains no folder with the lock's name, and no key below a longer prefix.
         let [least, end] = KeyLine::new("p/", "a").bounds().map(|bound| text(&json!(bound)));
         let below = KeyLine::new("p/a/", "b").key(owner);
         for key in [text(&json!(below)), "p/a/notes".to_owned(), "p/a/%clients/x".to_owned()] {

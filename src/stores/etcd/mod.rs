@@ -1,10 +1,10 @@
 //! Stores locks in etcd, through the HTTP gateway of its members.
 //!
-//! An owner that wants a lock puts a key; the owner of the first created key holds the lock, and every other
-//! owner watches the key in front. `message` defines the keys and the questions about them, `lease` the
-//! leases that end them, `members` the connections and refusals. `watch` is the thread that hears of keys;
-//! `watched` says which keys: those in front of waiters, the queues of cached locks, and holds that may end
-//! `early`. `directory` lists clients and locks.
+//! An owner that wants a lock puts a key. The owner of the key created first holds the lock, and each other
+//! owner watches the key before its own. `message` defines keys and questions, `lease` the leases of the
+//! keys, `members` connections and errors. The thread of `watch` receives events about keys. `watched` says
+//! about which keys: those before waiters, the queues of cached locks, and holds that may end `early`.
+//! `directory` lists clients and locks.
 
 mod address;
 mod directory;
@@ -54,7 +54,7 @@ use crate::time::{Clock, Moment};
 pub(crate) struct EtcdStore {
     members: Arc<Members>,
     wire: Arc<Transport>,
-    /// For renewals and clean-ups, so that a crowd of waiters cannot cost a lease.
+    /// For renewals and clean-ups, so that many waiters cannot delay a renewal past its lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,
@@ -84,7 +84,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. With `notes` (a client with a directory), notes ours if none is set.
+    /// Refuses a format other than ours. If none is stored and `notes` is set, stores ours.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
@@ -95,7 +95,8 @@ impl EtcdStore {
         if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? || !notes {
             return Ok(());
         }
-        // A user who may only read is accepted. Another client may have noted its format in between.
+        // Failures are ignored, because a user who may only read is accepted. Another client may have stored
+        // a format meanwhile, so the stored one is checked.
         let note = txn(&[is_absent(&key)], &[put(&key, &STANDARD.encode(format_text()), 0)], &[get(&key)]);
         match self.txn(&self.wire, &note, deadline) {
             Ok(noted) if !noted.succeeded => check(&noted).map(drop),
@@ -177,7 +178,7 @@ impl Store for EtcdStore {
     }
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that never sent a request has nothing to clean up, even while the cluster is in trouble.
+        // A waiter that sent no request needs no clean-up, so nothing is asked of the cluster.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others = claims.iter().zip(&early).filter(|(_, early)| !**early);
         let others: Vec<Claim> = others.map(|(claim, _)| claim.clone()).collect();
@@ -258,10 +259,10 @@ impl EtcdStore {
             0 => Some(Duration::MAX), // another program's key
             lease => time_to_live(&self.wire, lease, deadline).map_err(not_sent)?.map(Duration::from_secs),
         };
-        // A key ends with its lease.
+        // Only a key with a lease is a lock's key, because each lock's key has one.
         if left.is_some() {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
-            // The key's creation is a token, whether the holder asked for one or not.
+            // The revision of the key's creation is the fencing token.
             seen.fencing_token = u64::try_from(held.created).ok().map(FencingToken::new);
             let holder = Holder::new(held.owner);
             seen.holders.push(Holder { hold_count: Some(held.count), remaining: left, ..holder });
@@ -290,7 +291,7 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
-        // Otherwise a re-entry, which writes this client's own key anew, would count as a recall.
+        // The own keys are noted, because a re-entry writes the key again, which must not count as a recall.
         for claim in claims.iter().filter(|claim| claim.hears) {
             self.watch.caches(&self.line(&claim.name), &self.key(claim));
         }

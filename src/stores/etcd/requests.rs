@@ -1,4 +1,4 @@
-//! The requests that acquire, keep and release a key, and the meaning of their answers.
+//! The requests that acquire, change and release a key, and the meaning of their answers.
 
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ impl EtcdStore {
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // The key exists. The end of a wait deletes a waiter's key; a try has to clean up.
+        // The key exists, although the request failed. A waiter's key is deleted when its wait ends. A try
+        // has no such end, so its outcome is unknown, which causes a clean-up.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
@@ -67,7 +68,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // The lease must live until the next poll.
+                    // The lease must live until after the next poll, a third of the lease from now.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
@@ -83,31 +84,29 @@ impl EtcdStore {
                 }
                 Stands::Nowhere { busy: false } => {}
             }
-            // The key is gone. A waiter queues again, at the end.
+            // The key is gone, so a waiter joins the queue again, at its end.
             self.watch.leave(&key, false);
         }
         let words = "the key disappeared again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Whether the hold of the first in the queue lasts for the claim's lease.
+    /// Makes the first key in the queue last for the claim's lease; `false` if it has ended.
     pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            // A shorter lease belongs to an earlier attempt.
+            // A shorter or unknown lease is from an earlier attempt, and is replaced.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // A key with another lease also belongs to an earlier attempt.
             _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
     }
 
-    /// Puts the claim's key: at the end of the queue for a waiter, otherwise only into an empty queue.
+    /// Puts the claim's key: a waiter's at the end of the queue, any other only into an empty queue.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
-            // A lease that should live has ended, as after a restore of the cluster's data. The request was
-            // not carried out, and no lease is reused.
+            // A reused lease has ended early, for example after a restore of the cluster's data.
             Err(failure) if is_lease_over(&failure) => {
                 self.leases.distrust();
                 self.put_first(claim, deadline)
@@ -117,7 +116,7 @@ impl EtcdStore {
         if !done.succeeded {
             self.leases.give_back(&self.wire, lease, deadline);
             return match done.found(0).map_err(Failure::Refused)? {
-                // The claim's own key, left by a request in doubt.
+                // An earlier request of this claim, whose outcome was unknown, has put the key.
                 Some(held) => {
                     let place = WatchPlace { created: held.created, lease: held.lease };
                     self.ask(claim, place, None, deadline).map_err(not_sent)
@@ -137,7 +136,7 @@ impl EtcdStore {
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
         self.watch.asks(&key);
         let body = if claim.waits {
-            // `last` precedes `put`, so it finds the last key before ours.
+            // `last` is executed before `put`, so it finds the last key before ours.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
         } else {
             txn(&[line.is_empty()], &[put], &[get(&key)])
@@ -150,7 +149,7 @@ impl EtcdStore {
         Ok((lease, done))
     }
 
-    /// The present place of the claim's owner; `front` is the key that was in front a moment ago, if known.
+    /// Asks for the owner's place in the queue. `front` is the next key before it, as last seen.
     pub(super) fn ask(
         &self,
         claim: &Claim,
@@ -159,11 +158,11 @@ impl EtcdStore {
         deadline: Moment,
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
-        // Whether others wait behind a holder that caches the lock.
+        // Asks also for the last key, because waiters behind a cached hold recall it.
         let last = claim.caches.then(|| line.last(None));
         let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
-            // Usually nothing has changed, and this saves the server a scan of the queue.
+            // If both keys are unchanged, which is usual, the server need not search the queue.
             Some(front) => {
                 let unchanged = [is_since(&key, place.created), is_since(&front.key, front.created)];
                 self.txn(&self.wire, &txn(&unchanged, &[], &looks), deadline)?
@@ -187,9 +186,9 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Changes the count of a hold that stands, if one is given, and makes it run for the claim's lease from
-    /// now on if `prolongs`. Returns its fence: the creation, since a later revision would exceed the fences
-    /// of the waiters behind. `None`: the owner holds nothing.
+    /// Sets the count of the owner's hold, if one is given. If `prolongs`, makes the hold last for the
+    /// claim's lease from now on. Returns its fencing token, which is the revision of the key's creation: a
+    /// later revision would exceed the tokens of waiters. `None` if the owner holds nothing.
     pub(super) fn change(
         &self,
         wire: &Transport,
@@ -239,8 +238,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
-    /// Whether the hold's lease runs for `asked` from now on, if necessary after keeping it alive. Never
-    /// prolongs a lease of another length, which would run longer than anybody asked.
+    /// Whether the hold's lease runs for `asked` from now on. A lease of that length is kept alive. A longer
+    /// one is not, because it would outlast the lease that the call names.
     pub(super) fn long_enough(
         &self,
         wire: &Transport,
@@ -287,7 +286,7 @@ impl EtcdStore {
         outcomes
     }
 
-    /// Deletes the owner's key; where there is none, asks who holds the lock.
+    /// Deletes the owner's key. If the key does not exist, asks who holds the lock.
     pub(super) fn removal(&self, claim: &Claim) -> Value {
         let key = self.key(claim);
         txn(&[is_there(&key)], &[take_away(&key)], &[self.line(&claim.name).first()])
@@ -308,7 +307,7 @@ impl EtcdStore {
     ) -> Answer<Release> {
         let key = self.key(claim);
         self.watch.leave(&key, true);
-        // Threads of this client need not wait for the server's notification.
+        // Waiters of this client need not wait for the server's event about the deleted key.
         self.watch.gone(&key);
         let was = done.found(0).map_err(Failure::Refused)?;
         if !done.succeeded {
@@ -325,7 +324,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // A key found under a lease that is kept alive *afterwards* exists for the whole lease.
+        // Reads keys, then keeps leases alive: a key found before lasts for the whole lease.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {
@@ -336,7 +335,7 @@ impl EtcdStore {
                     alike.push(held.lease);
                     None
                 }
-                // The key was taken with an explicit lease.
+                // The hold had an explicit lease of another length.
                 Ok(Some(held)) => {
                     let renewed = self.change(&self.renewals, claim, Some(held), (None, true), deadline);
                     Some(renewed.map(|fence| fence.is_some()))
@@ -364,7 +363,7 @@ pub(super) enum Stands {
         place: WatchPlace,
         front: Front,
     },
-    /// There is no key; `busy`: the lock is busy and this owner will not wait.
+    /// The key does not exist. `busy` if the queue was not empty, and the owner does not wait.
     Nowhere {
         busy: bool,
     },

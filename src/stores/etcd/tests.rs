@@ -1,4 +1,4 @@
-//! Ended leases and unneeded leases, with a member that the tests simulate.
+//! Tests of ended and unneeded leases, with a simulated member.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -15,26 +15,26 @@ use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 use crate::tests::{Attempted, Open, Released, Said, soon};
 
-/// At this length etcd's lease, rounded to seconds less 1 %, must be kept alive for each grant.
+/// So long that the spare second is less than 1 % of the lease, and each grant must keep its lease alive.
 const LEASE: Duration = Duration::from_secs(1_000);
-/// The lease of a key that this client does not know.
+/// The id of a lease that this client did not grant.
 const STRANGE: i64 = 77;
 
 #[derive(Default)]
 struct Member {
-    /// Refuses to keep leases alive.
+    /// Answers requests to keep leases alive with an error.
     is_in_trouble: bool,
     granted: Vec<i64>,
     ended: HashSet<i64>,
     kept: Vec<i64>,
     revoked: Vec<i64>,
     transactions: VecDeque<Value>,
-    /// The last transaction.
+    /// The body of the last transaction.
     asked: Value,
 }
 
 impl Member {
-    /// `None`: no answer comes.
+    /// The answer to a request; `None` if none is sent.
     fn answer(&mut self, path: &str, asked: &Value) -> Option<Value> {
         let number = |field: &str| asked[field].as_str().and_then(|number| number.parse().ok());
         Some(match path {
@@ -102,7 +102,7 @@ fn serve_client(mut client: TcpStream, member: &Mutex<Member>) {
     }
 }
 
-/// Path and body of the next request; `None`: the connection ended.
+/// Path and body of the next request; `None` after the connection has ended.
 fn request(from: &mut impl BufRead) -> Option<(String, Value)> {
     let mut head = Vec::new();
     loop {
@@ -124,8 +124,6 @@ fn claim(lease: Duration, waits: bool) -> Claim {
     Claim { waits, wants_fence: true, ..crate::tests::claim(Kind::Fenced, "a", lease) }
 }
 
-// ---- what the member answers
-
 fn key_of(claim: &Claim, created: i64, lease: i64) -> Value {
     let ttl = lease::ttl_of(claim.lease);
     json!({ "key": "a2V5", "value": value(claim.owner, 1, ttl), "lease": lease.to_string(),
@@ -140,12 +138,12 @@ fn found(pairs: &[Value]) -> Value {
     json!({ "response_range": { "kvs": pairs } })
 }
 
-/// The answer when the claim's key was put behind `in_front`.
+/// The answer if the claim's key was put, and the queue has these keys in front.
 fn joined(revision: i64, in_front: &[Value]) -> Value {
     done(true, revision, &[found(in_front), json!({ "response_put": {} })])
 }
 
-/// The answer when the claim's key was put into an empty queue.
+/// The answer if the claim's key was put into an empty queue.
 fn put_alone(revision: i64) -> Value {
     done(true, revision, &[json!({ "response_put": {} })])
 }
@@ -161,9 +159,7 @@ fn fence(attempt: Answer<Attempt>) -> u64 {
     }
 }
 
-// ---- leases that have ended
-
-/// The key may end before the answer arrives, and another owner may have the lock.
+/// The key may end before the answer arrives. Another owner may then have the lock.
 #[test]
 fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     let (member, store) = start();
@@ -174,7 +170,7 @@ fn an_expired_waiter_rejoins_the_queue_at_its_end() {
     {
         let mut member = member.lock();
         member.ended.insert(1);
-        // The front has gone, and the waiter's key remains.
+        // The key in front has been deleted, and only the waiter's key remains.
         let first = done(false, 8, &[found(&[key_of(&claim, 5, 1)]), found(&[])]);
         member.transactions.extend([first, joined(9, &[])]);
     }
@@ -199,7 +195,7 @@ fn an_expired_earlier_key_does_not_count_as_a_hold() {
     assert_eq!(member.lock().kept.first(), Some(&STRANGE));
 }
 
-/// If the try were refused, its key would keep others out for the lease's length.
+/// If the outcome were "refused", no clean-up would follow, and the key would block others for a lease.
 #[test]
 fn a_try_with_an_unrenewed_lease_is_in_doubt() {
     let (member, store) = start();
@@ -207,15 +203,13 @@ fn a_try_with_an_unrenewed_lease_is_in_doubt() {
     let tries = claim(LEASE, false);
     member.lock().transactions.push_back(put_alone(5));
     store.attempt(&tries, 1, soon()).unknown();
-    // The wait continues, or its end removes the key.
+    // For a waiter "refused" is right: the wait continues, or its end deletes the key.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
     store.attempt(&waits, 1, soon()).refused();
 }
 
-// ---- unneeded leases
-
-/// Otherwise each try for a busy lock would leave a lease behind.
+/// Otherwise each try for a busy lock would leave a lease on the server.
 #[test]
 fn an_unsuccessful_attempt_leaves_no_lease() {
     let (member, store) = start();
@@ -238,13 +232,14 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     }
     assert_eq!(member.lock().granted, [1]);
     assert!(member.lock().revoked.is_empty());
-    // A lease that is too long to be reused.
+    // This lease is too long to be reused.
     let long = claim(LEASE, false);
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));
     store.release(&long, 0, soon()).freed();
     assert_eq!(member.lock().revoked, [2]);
-    // The key comes from an attempt in doubt: its late request may still use the lease.
+    // An attempt of unknown outcome put the key. Its late request may still use the lease, so the lease is
+    // not reused.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
@@ -252,9 +247,7 @@ fn an_ended_holds_lease_is_reused_or_revoked() {
     assert_eq!(member.lock().revoked, [2, STRANGE]);
 }
 
-// ---- locks that are kept until others ask for them
-
-/// Otherwise the holder would count on more time than its key has.
+/// With the shorter lease, the key could end while the holder still counts on it.
 #[test]
 fn a_caching_waiters_key_has_the_longer_lease() {
     let (member, store) = start();
@@ -264,7 +257,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     store.attempt(&caches, 1, soon()).busy();
-    // Recalls by other keys are not heard any more.
+    // The client no longer listens to recalls, so a key behind its own recalls nothing.
     let own = key_of(&caches, 5, 1);
     let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
     let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
@@ -279,7 +272,7 @@ fn a_caching_waiters_key_has_the_longer_lease() {
     );
 }
 
-/// The waiters include those that came before the client listened, whom no watch reports.
+/// Waiters that came before the client listened are reported by no event, so the grant looks for them.
 #[test]
 fn waiters_behind_a_caching_client_recall_its_grant() {
     let (member, store) = start();
@@ -297,7 +290,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     assert_eq!(listening.message_count(), before + 1);
 }
 
-/// The check includes waiters that came while there was no watch.
+/// The check also finds waiters that came while no watch was open.
 #[test]
 fn a_check_sees_waiters_and_writes_nothing() {
     let (member, store) = start();
@@ -318,8 +311,6 @@ fn a_check_sees_waiters_and_writes_nothing() {
     assert_eq!(look(&claim(LEASE, false), &held, &held), CachedCheck::Lost, "it is another's");
 }
 
-// ---- waiters
-
 const PLACE: WatchPlace = WatchPlace { created: 5, lease: 1 };
 
 fn front(key: &str) -> Front {
@@ -331,7 +322,7 @@ fn a_waiter_watches_the_key_before_it() {
     let (_member, store) = start();
     let id = store.key(&claim(LEASE, true));
     let listening = store.watch.wait_at(&id, &Waker::default()).unwrap();
-    store.watch.close(); // no thread polls meanwhile
+    store.watch.close(); // without a thread, nothing else sends requests
     let told = || listening.message_count();
     store.watch.follow(&id, PLACE, front("first"));
     store.watch.follow(&id, PLACE, front("second"));

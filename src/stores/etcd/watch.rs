@@ -1,11 +1,11 @@
-//! The one watch of a client, and the thread that reads it.
+//! The watch of a client, and the thread that reads its events.
 //!
-//! The watch reports deleted keys in front of waiters, new keys in the queues of cached locks, and, where
-//! leases may end early, deleted keys of holds. With a single waiter it covers one key, so that a release is
-//! reported to one waiter of all. The gateway adds no keys to an open watch, and with several watches it may
-//! lose some, so for several keys the watch covers everything below the prefix. Once a watch is open, the
-//! thread asks whether the keys in front are still there. (A watch can begin at an earlier revision, but the
-//! server reports past changes up to 100 ms late.)
+//! The client watches deleted keys in front of waiters, new keys in the queues of cached locks, and, if
+//! leases may end early, deleted keys of holds. A watch for one waiter covers one key, so that a release
+//! wakes one waiter only. The gateway cannot add keys to an open watch, and may lose some of several watches,
+//! so for several keys the watch covers the whole prefix. Once a watch is open, the thread reads whether the
+//! keys in front still exist. (A watch could begin at an earlier revision, but past events arrive up to 100
+//! ms late.)
 
 use std::io;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::stores::etcd::message::{self, Done, Front, number, txn};
 use crate::stores::etcd::watched::{EtcdNote, EtcdWatch, Scope, Watch, WatchHub, WatchState};
 use crate::time::{Clock, Moment};
 
-/// After this silence the watch is reopened: a member that is cut off is silent, too.
+/// After this silence the watch is opened again, because a member that is cut off sends nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// Waiters' channels outlive their listeners (`Duration::MAX`): a waiter leaves by giving up its place.
-/// Channels of cached locks end at once.
+/// Waiters' channels never end by themselves (`Duration::MAX`), but when their waiter leaves. Channels of
+/// cached locks end with their last listener.
 pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
     let wire = Transport::new(Arc::clone(&members), 1);
     Hub::new(EtcdWatch { members, wire }, Some(reporter), Duration::MAX)
@@ -65,7 +65,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until there is something to watch; `false`: the client was shut down.
+    /// Waits until there is something to watch. Returns `false` after shutdown.
     fn is_needed(&self) -> bool {
         let mut state = self.state.lock();
         while !state.closed {
@@ -107,7 +107,7 @@ impl Watch {
         let (ask, filters) = ask;
         let (key, end) = (ask.get("key"), ask.get("range_end"));
         let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": filters } });
-        // With this header a member that loses its leader ends the watch; without it the watch stalls.
+        // With this header, a member that loses its leader ends the watch instead of falling silent.
         let extra = "Grpc-Metadata-hasleader: true\r\n";
         let request =
             self.protocol.members.request(&connection.member, "/v3/watch", &asked.to_string(), extra);
@@ -127,11 +127,11 @@ impl Watch {
         let mut silent_at = Clock::System.after(SILENCE);
         loop {
             let now = Clock::System.now();
-            // At `next` a hold becomes old enough to be watched.
+            // At `next` a hold is old enough to be watched, which may need another watch.
             let next = self.state.lock().next_settles(now).unwrap_or(Moment::NEVER);
             match connection.chunk(silent_at.min(next)) {
                 Ok(Some(chunk)) => {
-                    // A partial line is no sign of life: a member that drips bytes must not hold the watch.
+                    // Only a complete line is a sign of life: single bytes must not keep the watch open.
                     if self.take(&mut rest, &chunk)? {
                         silent_at = Clock::System.after(SILENCE);
                     }
@@ -157,7 +157,7 @@ impl Watch {
         }
     }
 
-    /// The watch is open: asks about keys deleted before that.
+    /// Reads the watched keys, once the watch is open, because it does not report earlier changes.
     fn stands(&self) -> Result<()> {
         let (fronts, lines) = {
             let mut state = self.state.lock();
@@ -170,7 +170,7 @@ impl Watch {
             let fronts: Vec<Front> = state.fronts().cloned().chain(held).collect();
             (fronts, state.lines().map(|kept| kept.line.clone()).collect::<Vec<_>>())
         };
-        // A client may have joined a cached lock's queue before the watch was open, so the last key is read.
+        // The last key is read, because a client may have joined before the watch was open.
         self.look_at(
             &lines,
             |line| line.last(None),
@@ -189,7 +189,7 @@ impl Watch {
     }
 
     fn take(&self, rest: &mut Vec<u8>, chunk: &[u8]) -> Result<bool> {
-        // Bytes read earlier hold no line end and are not scanned again.
+        // Bytes of earlier chunks contain no line end, so only the new chunk is searched.
         let whole = chunk.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| rest.len() + end + 1);
         rest.extend_from_slice(chunk);
         let lines: Vec<u8> = rest.drain(..whole).collect();
@@ -206,7 +206,7 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // An expired token is refused in the same words; the waiters' next requests get a new token.
+                // An expired token causes the same message. The waiters' next requests then get a new token.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));
@@ -218,12 +218,12 @@ impl Watch {
             for event in events.into_iter().flatten() {
                 let Some(pair) = event.get("kv") else { continue };
                 let Some(key) = pair.get("key").and_then(Value::as_str) else { continue };
-                // etcd leaves out the type of a put.
+                // etcd omits the type of a put.
                 if event.get("type").and_then(Value::as_str) != Some("DELETE") {
                     self.put(key);
                     continue;
                 }
-                // The key may exist again.
+                // The key may have been created again since, so only holds older than this event are lost.
                 let revision = number(pair, "mod_revision").unwrap_or(0);
                 self.lost(key, |created| created < revision);
                 self.gone(key);
@@ -242,7 +242,7 @@ impl Watch {
         self.state.lock().own.watchdog = Some(watchdog);
     }
 
-    /// Records the key of a granted lock. Never waits for the server.
+    /// Notes the key of a granted lock, without waiting for the server.
     pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
         if !state.own.holds.are_watched {
@@ -265,12 +265,12 @@ impl Watch {
         self.state.lock().own.holds.end(key)
     }
 
-    /// Called before this client gives up the hold with this key.
+    /// Forgets the hold with this key before its release is sent, so that the deletion counts as no loss.
     pub(super) fn gives_up(&self, key: &str) {
         self.state.lock().own.holds.remove(key);
     }
 
-    /// Notifies the holder whose key is gone, if `is_it` accepts its creation.
+    /// Reports the loss of the hold with this key, if `is_it` accepts the key's creation.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
         if own.holds.lose(key, is_it)
@@ -285,14 +285,14 @@ impl WakeupProtocol for EtcdWatch {
     type Note = EtcdNote;
     type State = WatchState;
 
-    /// While nothing is wrong, the thread changes to the next watch without notifying the waiters.
+    /// Opens one watch after the other. Waiters are not notified of a change unless the watch failed.
     fn serve(&self, hub: &Arc<Watch>) -> Result<()> {
         while hub.is_needed() {
             let before = hub.state.lock().own.renewals;
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
-            // A changed count means that this client hung up itself, to watch more.
+            // A changed count means that this client closed the connection itself, to watch more keys.
             if state.own.renewals == before {
                 read.map_err(|error| error.during("watch"))?;
             }

@@ -1,5 +1,5 @@
-//! The keys that a client wants to hear of, and those that its watch covers: keys in front of waiters, and
-//! the queues of cached locks, in which a new key asks for the lock.
+//! The keys that a client needs events about, and the keys that its watch covers: those in front of waiters,
+//! and the queues of cached locks, in which a new key is a recall.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// Waiters' channels go by their key, cached locks' by their queue.
+/// A waiter's channel is named by its key, a cached lock's channel by its queue.
 pub(super) type Watch = Hub<EtcdWatch>;
 pub(super) type WatchHub = HubState<EtcdWatch>;
 
@@ -34,7 +34,7 @@ pub(super) struct EtcdNote {
 
 #[derive(Default)]
 pub(super) struct WatchState {
-    /// Holds whose leases may end early.
+    /// The client's holds, if their leases may end early.
     pub(super) holds: Holds,
     pub(super) watchdog: Option<ServiceWaker>,
     pub(super) is_idle: bool,
@@ -47,23 +47,23 @@ pub(super) struct WatchState {
 #[derive(Default)]
 pub(super) struct Waiter {
     pub(super) place: Option<WatchPlace>,
-    /// A request for the key was sent, so the key may exist.
+    /// Whether a request for the key was sent, so that the key may exist.
     pub(super) has_asked: bool,
-    /// The key in front, until it is known to have gone.
+    /// The key in front of the waiter's key, until it is deleted.
     pub(super) front: Option<Front>,
 }
 
-/// A key in the queue that was not yet found first.
+/// The place of a waiter's key in the queue, with its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WatchPlace {
     pub(super) created: i64,
     pub(super) lease: i64,
 }
 
-/// A queue in which a new key asks this client for the lock.
+/// The queue of a lock that this client caches: a new key in it is a recall.
 pub(super) struct Kept {
     pub(super) line: KeyLine,
-    /// The key under which this client holds the lock or asks for it.
+    /// The client's own key in this queue, which is no recall.
     pub(super) own: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Kept {
 pub(super) enum Scope {
     Key(String),
     Line(KeyLine),
-    /// All deletions, and puts if `with_puts`.
+    /// Deleted keys below the prefix; with `with_puts` also new ones.
     All {
         with_puts: bool,
     },
@@ -105,7 +105,7 @@ impl WatchHub {
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
-    /// The scope that is needed; `None`: nothing is to be watched.
+    /// The scope that the watch must have; `None` if nothing is to be watched.
     pub(super) fn wanted(&self, now: Moment) -> Option<Scope> {
         let mut lines = self.lines();
         let (line, is_only) = (lines.next(), lines.next().is_none());
@@ -123,7 +123,7 @@ impl WatchHub {
         Some(if is_one { Scope::Key(first.to_owned()) } else { Scope::All { with_puts: false } })
     }
 
-    /// Whether the watch covers what is needed, or will once it is open.
+    /// Whether the watch covers all that is needed, or will once it is open.
     pub(super) fn is_covered(&self, now: Moment) -> bool {
         let wanted = self.wanted(now);
         wanted.is_none_or(|wanted| self.own.scope.as_ref().is_some_and(|scope| scope.covers(&wanted)))
@@ -133,7 +133,7 @@ impl WatchHub {
         self.own.scope.as_ref().is_some_and(Scope::is_wide)
     }
 
-    /// When a hold becomes old enough to need another watch.
+    /// When the next hold becomes old enough to be watched. `None` if the present watch covers it anyway.
     pub(super) fn next_settles(&self, now: Moment) -> Option<Moment> {
         if self.is_wide() { None } else { self.own.holds.next_settles(now) }
     }
@@ -147,31 +147,31 @@ impl WatchHub {
     }
 }
 
-/// Longest time that [`Watch::end`] waits for waiters to leave.
+/// How long [`Watch::end`] waits for waiters to leave.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Watch {
-    /// Wakes `waker` when the waiter should ask again.
+    /// Registers a waiter: `waker` is woken when the waiter should ask again.
     pub(super) fn wait_at(self: &Arc<Self>, key: &str, waker: &Waker) -> Option<Subscription> {
         self.state.lock().waiter(key);
         self.listen(key, waker)
     }
 
-    /// How often there was reason to ask again; `None` while the watch does not report that.
+    /// The number of wake-ups so far; `None` while the watch is not open, so that wake-ups may be missing.
     pub(super) fn count_at(&self, key: &str) -> Option<u64> {
         let mut state = self.state.lock();
         let channel = &state.waiter(key).channel;
         channel.is_up().then(|| channel.message_count())
     }
 
-    /// Called before a request for the key is sent.
+    /// Notes that a request for the key is about to be sent.
     pub(super) fn asks(&self, key: &str) {
         if let Some(entry) = self.state.lock().channels.get_mut(key) {
             entry.note.waiter.has_asked = true;
         }
     }
 
-    /// Whether a waiter came, and left before it sent a request.
+    /// Removes a waiter that has sent no request. Returns `false` if there is none, or a request was sent.
     pub(super) fn left_early(&self, key: &str) -> bool {
         let mut state = self.state.lock();
         let is_early = state.channels.get(key).is_some_and(|entry| !entry.note.waiter.has_asked);
@@ -184,8 +184,8 @@ impl Watch {
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Notifies the waiter once `front` has gone. `true`: `front` may have gone already, unreported, so the
-    /// caller must ask. Never waits for the server.
+    /// Makes the deletion of `front` wake the waiter, without waiting for the server. Returns `true` if the
+    /// key may have been deleted already without an event, so the caller must ask again.
     pub(super) fn follow(self: &Arc<Self>, key: &str, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = &mut state.waiter(key).note.waiter;
@@ -212,12 +212,12 @@ impl Watch {
         }
     }
 
-    /// The waiter stops waiting, or has lost its place.
+    /// Notes that the waiter stops waiting (`for_good`), or that its key is gone.
     pub(super) fn leave(&self, key: &str, for_good: bool) {
         let mut state = self.state.lock();
         if for_good {
             if state.end(key).is_none() {
-                return; // was not waiting
+                return; // no waiter had this key
             }
         } else if let Some(entry) = state.channels.get_mut(key) {
             (entry.note.waiter.place, entry.note.waiter.front) = (None, None);
@@ -225,11 +225,11 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// Makes all waiters leave, within [`LAST_WAIT`], and closes.
+    /// Waits up to [`LAST_WAIT`] until all waiters have left, and closes the watch.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         let deadline = Clock::System.after(LAST_WAIT);
-        // Each notified waiter deletes its key.
+        // Shutdown wakes the waiters, and each deletes its key.
         while state.channels.values().any(|entry| entry.note.waiter.place.is_some()) {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -244,7 +244,8 @@ impl Watch {
 }
 
 impl WatchHub {
-    /// Up from the start: a waiter without a front has nothing to miss.
+    /// A new waiter's channel counts as up before the watch is open, because without a key in front there is
+    /// no event to miss.
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
         let is_up = !self.is_down_reported;
         self.enter(key, is_up)
@@ -252,7 +253,7 @@ impl WatchHub {
 }
 
 impl Watch {
-    /// Wakes `waker` when a waiter comes for a lock that this client caches. Never waits for the server.
+    /// Wakes `waker` when another client waits for a lock that this client caches. Sends nothing.
     pub(super) fn hear(self: &Arc<Self>, line: KeyLine, waker: &Waker) -> Option<Subscription> {
         let mut state = self.state.lock();
         let source = Arc::clone(self) as Arc<dyn ChannelSource>;
@@ -264,12 +265,12 @@ impl Watch {
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
         } else if state.own.is_up && !channel.is_up() {
-            channel.set_up(true); // otherwise once the watch is open
+            channel.set_up(true); // otherwise `stands` sets it up
         }
         Some(listening)
     }
 
-    /// Called before this client puts `key` for a lock that it will cache: this put is no recall.
+    /// Notes the client's own key before it is put, so that the put is not taken for a recall.
     pub(super) fn caches(&self, line: &KeyLine, key: &str) {
         let mut state = self.state.lock();
         if let Some(kept) = state.channels.get_mut(line.text()).and_then(|entry| entry.note.kept.as_mut()) {
@@ -283,7 +284,7 @@ impl Watch {
         }
     }
 
-    /// Recalls the cached lock in whose queue this key was put.
+    /// Wakes the listener of the cached lock in whose queue this key was put.
     pub(super) fn put(&self, key: &str) {
         if let Some(channel) = self.state.lock().recalled_by(key) {
             channel.notify();
@@ -310,7 +311,7 @@ mod tests {
     use crate::stores::etcd::members::Members;
     use crate::stores::etcd::watch::watch;
 
-    /// The hub of a client whose cluster does not answer.
+    /// A watch whose cluster does not answer.
     fn hub() -> Arc<Watch> {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)))
@@ -325,7 +326,7 @@ mod tests {
         let hub = hub();
         let (line, other) = (KeyLine::new("leasehold/", "a/b"), KeyLine::new("leasehold/", "a"));
         let (own, theirs) = (key(&line), key(&line));
-        hub.put(&theirs); // nobody listens
+        hub.put(&theirs); // nobody listens, so the put is ignored
         let listening = hub.hear(line.clone(), &Waker::default()).unwrap();
         hub.caches(&line, &own);
         hub.caches(&other, &own);

@@ -1,4 +1,4 @@
-//! One client's access to a store in this process, which passes each request to its kind of lock.
+//! One client's access to a store in this process. Each request goes to the module of its kind of lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// Closing it leaves the shared store open.
+/// Closing the access leaves the shared store open.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
-    /// Identifies the client whose requests a test makes fail.
+    /// Identifies the client, so that a test can make only its requests fail.
     pub(super) id: Arc<()>,
     closed: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Carries out a request unless a fault prevents it: at most one call of `ask`, as one round trip.
+    /// Calls `ask` once, as one round trip, unless a fault prevents the request.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {
@@ -58,7 +58,7 @@ impl MemoryAccess {
             None if delay.is_zero() => return ask(),
             None => {}
         }
-        // The store acts at once; only the answer is delayed.
+        // The request takes effect before the delay; only its answer is late.
         let answer = ask();
         let clock = &self.shared.clock;
         let left = deadline.since(clock.now());
@@ -225,7 +225,7 @@ fn channel(claim: &Claim) -> Option<String> {
     kind.channel(claim)
 }
 
-/// A client in the same process loses nothing by asking for a lock anew, so no hold is cached.
+/// Acquiring again is as cheap as using a cached hold here, so no hold is cached.
 impl HoldCaching for MemoryAccess {
     fn caches(&self) -> bool {
         false

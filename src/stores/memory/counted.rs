@@ -10,20 +10,20 @@ use crate::time::Moment;
 
 #[derive(Default)]
 pub(super) struct Counted {
-    /// `None`: never set up.
+    /// `None` before the count is set up, and after it is deleted.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// Whether each permit is still taken, by request. Released ones stay, so that none is released twice.
+    /// `true` while a request's permits are taken; then `false`, so a repeated release does nothing.
     taken: HashMap<Owner, bool>,
     out: HashMap<[u8; 16], Moment>,
     done: HashMap<Owner, i64>,
     queue: Alive<Owner>,
-    /// Waiters from the queue that may go on, until each has noticed.
+    /// Waiters for a condition that were notified, and have not asked since.
     notified: Alive<Owner>,
-    /// Waiters to which the present request sends a message.
+    /// Waiters to which this request sends a message.
     signalled: Vec<Owner>,
     pub(super) line: Line,
-    /// The client that the present request put into the line.
+    /// The waiting client that this request refused.
     refused: Option<ClientId>,
 }
 
@@ -43,7 +43,7 @@ impl CountedKind {
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
-    /// `None`: `inspect` does not show it.
+    /// How `inspect` shows this kind; `None` if it does not.
     pub(super) fn shown_as(self) -> Option<ObjectKind> {
         match self {
             CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
@@ -59,7 +59,7 @@ impl CountedKind {
 }
 
 impl Counted {
-    /// Gives expired permits back; returns the count before that.
+    /// Returns the permits whose leases have ended. The result is the count before that.
     pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
         let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
@@ -72,8 +72,9 @@ impl Counted {
         before
     }
 
-    /// After a request: whether all waiters may have reason to ask, the waiters for a condition that may go
-    /// on, and the clients with new reservations. Those behind a refused client may want fewer permits.
+    /// What a request changed: whether all listeners are to be woken, the waiters for a condition to wake,
+    /// and the clients with new reservations. If a client was refused, those behind it may get permits, as
+    /// they may want fewer.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
@@ -82,7 +83,7 @@ impl Counted {
         (self.count != before && !has_fewer, signalled, self.line.tell(free, behind, now))
     }
 
-    /// A deleted count stays deleted.
+    /// Adds to the count, unless the count was deleted.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);
@@ -95,7 +96,7 @@ impl Counted {
         Some((count.saturating_add(number(back)), self.ends))
     }
 
-    /// Permits with leases, the earliest end first.
+    /// The permits with leases, the earliest end first.
     pub(super) fn lent(&self, now: Moment) -> Vec<PermitInfo> {
         let mut out: Vec<_> = self.out.iter().filter(|(_, until)| **until > now).collect();
         out.sort_by_key(|(_, until)| **until);
@@ -159,7 +160,7 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// If a notified waiter did not notice in time, the next may go on instead.
+    /// Whether the waiter was notified. Passes on a notification that was not read in time.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);
@@ -209,7 +210,7 @@ impl Counted {
         if all { FREED } else { Release::NotHeld { holder: None } }
     }
 
-    /// Removes a waiter; a notification that it did not read passes to the next.
+    /// Removes a waiter. If it had not read its notification, the next waiter is notified.
     pub(super) fn leave(&mut self, owner: Owner, now: Moment) {
         self.queue.leave(owner);
         if self.notified.leave(owner) {
@@ -217,7 +218,7 @@ impl Counted {
         }
     }
 
-    /// Lets up to `most` waiters go on; returns how many.
+    /// Notifies up to `most` waiters, and returns how many.
     fn notify(&mut self, most: usize, now: Moment) -> i64 {
         let woken: Vec<Owner> = (0..most).map_while(|_| self.queue.next(now)).collect();
         self.notified.join(woken.iter().copied(), now.plus(PLACE_LASTS));
@@ -248,7 +249,7 @@ impl Counted {
             Counting::SetUp { to, lease } => {
                 let is_new = self.count.is_none();
                 if is_new {
-                    // Without a count a latch is open.
+                    // A latch of zero is stored as no count, which means open.
                     self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
                 }

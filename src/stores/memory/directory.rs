@@ -1,7 +1,7 @@
 //! The directory of clients, the list of locks, and the answers of `inspect`.
 //!
-//! Here several objects may share a name; on Redis their key would be one. `inspect` shows the first that
-//! exists, in this file's order.
+//! In this store, objects of several kinds may have one name. `inspect` shows the first that exists, in the
+//! order of this file. On Redis they would share one key.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl MemoryState {
     }
 }
 
-/// Faults do not affect a client's own entry: no caller waits for it, and tests do not mean it.
+/// Faults do not affect a client's entry, because the watchdog writes it, not a test's call.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment) -> Answer<()> {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));

@@ -41,7 +41,7 @@ fn with_lock<T>(
 }
 
 impl LockKind {
-    /// Notifies those who may take the lock now: all waiters, or the first of a wait queue.
+    /// Wakes those who may take the lock now: all listeners, or the first client in the wait queue.
     fn publish(self, lock: &mut Lock, access: &Access<'_>, name: &LockName, ends_write: bool) {
         let key = name.key();
         match self {
@@ -127,7 +127,7 @@ impl MemoryKind for LockKind {
         with_lock(access, &claim.name, |lock, _| lock.prolong(*self, claim.owner, end))
     }
 
-    /// Does not see spinning waiters.
+    /// Whether others want the lock. Waiters that spin are not seen, because they do not listen.
     fn hear(&self, access: &mut Access<'_>, claim: &Claim) -> CachedCheck {
         let key = claim.name.key();
         with_lock(access, &claim.name, |lock, access| {
@@ -153,7 +153,7 @@ impl MemoryKind for LockKind {
         }
     }
 
-    /// The end of a read-write lock cannot be set.
+    /// Only plain, fair and token locks support this.
     fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
         self.mode().is_none()
             && with_lock(access, &claim.name, |lock, _| lock.expire_at(*self, claim.owner, end))

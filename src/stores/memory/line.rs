@@ -1,7 +1,7 @@
-//! The wait queue of clients that want permits, or want to write under a read-write lock.
+//! The wait queue of clients that want permits, or the write half of a read-write lock.
 //!
-//! First come, first served, as on Redis: what is freed is reserved for the notified clients for as long as a
-//! message and a request take.
+//! Clients are served in order of arrival, as on Redis. After a release, what is free is reserved for the
+//! notified clients, until their requests can have arrived.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::ident::ClientId;
 use crate::seam::{Attempt, Claim, ListensFor, PLACE_LASTS, QueueMode};
 use crate::time::Moment;
 
-/// A reservation for a notified client lasts this long.
+/// How long a reservation for a notified client lasts.
 pub(super) const KEPT: Duration = Duration::from_millis(10);
 
-/// The waiters that poll, in order of arrival, each with the time until which it counts as alive.
+/// Waiters in order of arrival, each with the time until which its place lasts unless it asks again.
 pub(super) struct Alive<T>(VecDeque<(T, Moment)>);
 
 impl<T> Default for Alive<T> {
@@ -27,7 +27,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.retain(|(_, until)| *until > now);
     }
 
-    /// Removes expired waiters before the first one alive. Later ones keep their places if they ask again.
+    /// Removes expired waiters at the front only, so that later ones keep their places if they ask again.
     pub(super) fn expire_first(&mut self, now: Moment) {
         while self.0.front().is_some_and(|(_, until)| *until <= now) {
             self.0.pop_front();
@@ -55,7 +55,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.pop_front().map(|(first, _)| first)
     }
 
-    /// Prolongs the waiter's place, or adds one at the end.
+    /// Prolongs the waiter's place, or adds a place at the end.
     pub(super) fn stand(&mut self, one: T, until: Moment) {
         match self.0.iter_mut().find(|(other, _)| *other == one) {
             Some(place) => place.1 = until,
@@ -63,7 +63,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         }
     }
 
-    /// As [`stand`](Self::stand), for several waiters without a place.
+    /// Adds places for several waiters that have none.
     pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
         self.0.extend(all.into_iter().map(|one| (one, until)));
     }
@@ -84,7 +84,7 @@ struct Place {
 #[derive(Default)]
 pub(super) struct Line {
     places: Vec<Place>,
-    /// The notified clients, and until when a reservation lasts for each.
+    /// The notified clients, each with the end of its reservation.
     next: Alive<ClientId>,
 }
 
@@ -114,7 +114,7 @@ impl Line {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }
 
-    /// The answer to a claim that others keep out. A claim that waits joins the wait queue.
+    /// Answers a claim that was refused. If the claim waits, its client joins the wait queue.
     pub(super) fn stand(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
         if !claim.waits || matches!(claim.queue_mode, QueueMode::Barges | QueueMode::Yields) {
             return Attempt::Busy { retry_after };
@@ -133,7 +133,7 @@ impl Line {
         Attempt::InWaitQueue { retry_after, listens_for: ListensFor::OwnTurn, watches: false }
     }
 
-    /// The client's position in the queue, counted from one; zero if the client is not in it.
+    /// The client's position in the queue, counted from one; zero if it has none.
     pub(super) fn up_to(&self, client: ClientId) -> usize {
         self.places.iter().position(|place| place.client == client).map_or(0, |at| at + 1)
     }
@@ -143,7 +143,7 @@ impl Line {
         self.next.leave(client);
     }
 
-    /// Takes from the queue the clients to notify of `free` permits: the first ones after `behind` clients.
+    /// Removes the clients to notify of `free` permits from the queue: the first ones after `behind` clients.
     pub(super) fn tell(&mut self, free: usize, behind: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =

@@ -1,4 +1,4 @@
-//! One lock in this process, whatever its kind: a plain lock is a read-write lock that is only written.
+//! A lock of any kind but counted ones, in this process. All share one list of holds.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::seam::{Attempt, Claim, Family, HoldNote, Kind, Others, PLACE_LASTS, Q
 use crate::stores::memory::line::{Alive, KEPT, Line};
 use crate::time::Moment;
 
-/// Once the first writer has waited for this long, readers that come later wait for it.
+/// When the first writer in the queue has waited this long, later readers wait behind it.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +30,19 @@ impl LockKind {
     }
 }
 
-/// The holds of a lock, and the waiters for it.
+/// The holds of a lock, and its waiters.
 #[derive(Default)]
 pub(super) struct Lock {
     holds: Vec<Hold>,
     pub(super) queue: Alive<Owner>,
-    /// The waiting writers that go before readers.
+    /// The waiting writers of a lock with `writers_first`, which come before readers.
     waiting: Alive<Owner>,
     pub(super) line: Line,
-    /// The clients whose readers wait since the last write.
+    /// The clients whose readers have waited since the last write.
     pub(super) readers: Alive<ClientId>,
-    /// The clients whose readers waited when the last write ended, and have not come since.
+    /// The clients whose readers were waiting when the last write ended, and have not asked since.
     expected: Alive<ClientId>,
-    /// When the last write ended for which readers waited.
+    /// The end of the last write during which readers waited.
     phase: Option<Moment>,
 }
 
@@ -83,7 +83,7 @@ impl Hold {
 }
 
 impl Lock {
-    /// As on Redis, a writer's own read hold outlasts its write hold.
+    /// A writer's own read hold lasts as long as its write hold, as on Redis.
     pub(super) fn expire(&mut self, now: Moment) {
         let writer = self.holds.iter().find(|hold| hold.mode == Some(Mode::Write) && hold.until > now);
         let writer = writer.map(|hold| hold.owner);
@@ -112,7 +112,7 @@ impl Lock {
         self.holds.iter().any(|hold| hold.is_token)
     }
 
-    /// Whether a lock of another kind is held under this name.
+    /// Whether the name belongs to a lock of another kind now.
     pub(super) fn is_strange_to(&self, kind: Kind) -> bool {
         let mut holds = self.holds.iter();
         match kind.family() {
@@ -124,7 +124,7 @@ impl Lock {
         }
     }
 
-    /// `Ok`: granted; the fencing token is added later.
+    /// Grants the lock with `Ok`, to which the caller adds the fencing token, or returns the refusal.
     pub(super) fn attempt(
         &mut self,
         kind: LockKind,
@@ -175,7 +175,7 @@ impl Lock {
         if kind == LockKind::Write && claim.writers_first && claim.waits {
             self.waiting.stand(owner, alive_until);
         }
-        // Readers wait for another's write hold, not for that writer's own read hold.
+        // A reader waits only for a write hold.
         let in_its_way = |hold: &&Hold| kind != LockKind::Read || hold.mode == Some(Mode::Write);
         let holds = self.holds.iter().filter(in_its_way).map(|hold| hold.until);
         let longest = holds.chain(self.waiting.iter().map(|(_, until)| until)).max();
@@ -186,7 +186,7 @@ impl Lock {
                 if claim.waits {
                     self.queue.stand(owner, alive_until);
                 }
-                // A message wakes this waiter, or the end of the waiters in front.
+                // A message wakes the waiter. The poll covers waiters in front whose places expire.
                 return Attempt::Busy { retry_after: retry_after.or(Some(PLACE_LASTS)) };
             }
             LockKind::Read => {
@@ -199,15 +199,15 @@ impl Lock {
         Attempt::Busy { retry_after }
     }
 
-    /// Whether a writer goes before this reader: the writer had waited for too long when the reader came, or
-    /// the free lock is reserved for a writer. Readers that waited when the last write ended still enter.
+    /// Whether a writer goes before this reader: a writer had waited for too long when the reader came, or
+    /// the free lock is reserved for a writer. Readers that waited when the last write ended may still enter.
     fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
         let is_kept = self.holds.is_empty() && self.line.kept_for_others(None) > 0;
         let came = now.minus(claim.waited);
         is_kept || self.a_writer_waits_long(now) && came > self.phase.unwrap_or_default()
     }
 
-    /// Whether a waiting writer goes before readers that come later.
+    /// Whether a writer has waited so long that new readers wait behind it.
     pub(super) fn a_writer_waits_long(&self, now: Moment) -> bool {
         self.line.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
     }
@@ -217,8 +217,8 @@ impl Lock {
         is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
-    /// After a release, or when a writer stops waiting: returns the clients to notify, each with its message.
-    /// The readers that waited for a write go before the next writer, which polls soon.
+    /// After a release, or when a writer stops waiting: the clients to notify, each with its message. If
+    /// readers waited for a write, they come first, and the next writer gets a standby message.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = Alive::default();
@@ -239,7 +239,7 @@ impl Lock {
         !self.waiting.is_empty()
     }
 
-    /// Removes a waiting writer; returns whether readers may enter now.
+    /// Removes a waiting writer. Returns whether it was the last one, so that readers may enter.
     pub(super) fn stop_waiting(&mut self, kind: LockKind, owner: Owner) -> bool {
         kind == LockKind::Write && self.waiting.leave(owner) && self.waiting.is_empty()
     }

@@ -1,6 +1,6 @@
-//! The reference store, within this process, for tests and examples.
+//! The reference store, in this process, for tests and examples.
 //!
-//! Clients share a `store`, and each has an `access`, which can make its requests fail. `state` has the
+//! Clients share a `store`. Each client has an `access`, whose requests can be made to fail. `state` has the
 //! data, `kinds` the kinds of lock.
 
 mod access;

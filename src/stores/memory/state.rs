@@ -1,4 +1,4 @@
-//! The data of a store in this process, and a request's access to it.
+//! The data of a store in this process, and one request's access to the data.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ pub(super) struct MemoryState {
 }
 
 impl MemoryState {
-    /// Frees memory only: requests check leases themselves.
+    /// Frees memory. Requests do not depend on it, because they check leases themselves.
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, lock| {
@@ -29,7 +29,7 @@ impl MemoryState {
         });
     }
 
-    /// Deletes everything under this key except fencing tokens; returns whether there was anything.
+    /// Deletes everything under this key except fencing tokens. Returns whether anything existed.
     pub(super) fn forget(&mut self, key: &str) -> bool {
         let had = self.locks.remove(key).is_some();
         let before = self.counted.len();
@@ -52,7 +52,7 @@ pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
     format!("{key}:turn:{client}")
 }
 
-/// The channel of holders that hear of others waiting for their lock.
+/// The channel on which a client that caches a hold receives recalls.
 pub(super) fn recall_channel(key: &str) -> String {
     format!("{key}\0recall")
 }
@@ -64,7 +64,7 @@ pub(super) struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Publishes under the state's mutex, as a script does.
+    /// Called under the state's mutex, so that publishing and the change are one step, as in a script.
     pub(super) fn notify(&self, channel: &str) {
         if let Some(channel) = self.channels.get(channel) {
             channel.notify();
@@ -88,7 +88,7 @@ impl Access<'_> {
 }
 
 pub(super) trait MemoryKind: Sync {
-    /// `None`: waiters of this kind get no messages, and poll.
+    /// The channel of the claim's waiters. `None` if waiters of this kind poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     fn has_line(&self) -> bool {
@@ -107,22 +107,22 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// Whether others wait for the lock of a hold. `Lost` also for a kind that cannot tell.
+    /// Whether others wait for the lock of this hold. Kinds without cached holds answer `Lost`.
     fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
         CachedCheck::Lost
     }
 
-    /// `Lost` also for a kind that is not handed off.
+    /// Kinds without hand-off answer `Lost`.
     fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }
 
-    /// `false` also for a kind whose end cannot be set.
+    /// Kinds without an explicit end answer `false`.
     fn expire_at(&self, _turn: &mut Access<'_>, _claim: &Claim, _end: Moment) -> bool {
         false
     }
 
-    /// `None` also for a kind without a count.
+    /// Kinds without a count answer `None`.
     fn count(&self, _turn: &mut Access<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
         None
     }

@@ -1,4 +1,4 @@
-//! A store in this process, for several clients. A test can have requests refused, lost or answered late.
+//! A store in this process, whose requests tests can make fail, and whose answers they can delay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::stores::memory::state::MemoryState;
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
 
-/// Locks kept in this process, in place of a server.
+/// A lock store in this process that needs no server, for tests.
 ///
-/// Clients on clones of one store share its locks, as processes share a Redis; each has its own watchdog.
-/// With a [`ManualClock`] a test decides when leases end.
+/// Clients of one store, or of its clones, share its locks, as processes share a Redis server. With a
+/// [`ManualClock`], a test decides when leases end.
 ///
 /// # Examples
 /// ```
@@ -53,7 +53,7 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// Makes an empty store with `clock` as its clock, and its clients' clock.
+    /// Makes an empty store. `clock` is the clock of the store and of its clients.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> MemoryStore {
         let shared = MemoryShared { clock: Clock::Manual(clock), ..MemoryShared::default() };
@@ -64,12 +64,13 @@ impl MemoryStore {
         &self.shared.clock
     }
 
-    /// Makes every request of every client fail in this way until [`heal`](Self::heal).
+    /// Makes every request of every client fail in this way, until [`heal`](Self::heal).
     ///
-    /// Calls that wait retry for the client's `retry_timeout`, which never ends on a [`ManualClock`] that
-    /// stands still. A test with one thread sets [`retry_timeout`](crate::ClientBuilder::retry_timeout) to
-    /// zero and makes the client by [`build_in_memory`](crate::ClientBuilder::build_in_memory), or uses
-    /// calls that do not wait. Messages to waiters are not affected.
+    /// A call that waits retries for the client's `retry_timeout`. On a [`ManualClock`] that stands still
+    /// this time never ends, so a test with one thread sets
+    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) to zero and builds the client with
+    /// [`build_in_memory`](crate::ClientBuilder::build_in_memory), or uses calls that do not wait. Messages
+    /// to waiters still arrive.
     ///
     /// # Examples
     /// ```
@@ -87,11 +88,11 @@ impl MemoryStore {
         self.shared.faults.lock().of_all = Some(fault);
     }
 
-    /// Delays every answer until [`heal`](Self::heal). An answer later than the client's command time-out is
-    /// lost: the store carries out the request, and its outcome is unknown.
+    /// Delays every answer, until [`heal`](Self::heal). If an answer is later than the client's command
+    /// time-out, the request was carried out, but its outcome is unknown to the client.
     ///
-    /// Each call moves a [`ManualClock`] on by the delay, so that tests with one thread do not wait. The
-    /// watchdog's requests do not move the clock.
+    /// With a [`ManualClock`], each call moves the clock on by the delay, so that tests with one thread do
+    /// not wait. Requests of the watchdog do not move the clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
@@ -101,11 +102,11 @@ impl MemoryStore {
         *self.shared.faults.lock() = Faults::default();
     }
 
-    /// Deletes everything under this key, as a server that lost its data does, and returns whether there was
-    /// anything. No client is notified: a holder learns it from a renewal or release. Fencing tokens
-    /// continue.
+    /// Deletes everything under this key, like a server that lost its data, and returns whether anything
+    /// existed. No client is notified: a holder learns of the loss from its next renewal or release. Fencing
+    /// tokens continue.
     ///
-    /// The key is the lock's name after prefix and mapping.
+    /// The key is the lock's name with prefix and mapping applied.
     ///
     /// # Examples
     /// ```
@@ -133,8 +134,7 @@ impl ChannelSource for MemoryShared {
     }
 }
 
-/// A way in which requests to a [`MemoryStore`] fail, for unit tests; see
-/// [`MemoryStore::fail`](crate::MemoryStore::fail).
+/// How requests to a [`MemoryStore`] fail in unit tests; see [`MemoryStore::fail`](crate::MemoryStore::fail).
 ///
 /// # Examples
 /// ```
@@ -149,12 +149,13 @@ impl ChannelSource for MemoryShared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The store cannot be reached and the client knows that nothing is carried out: errors are of kind
+    /// The store cannot be reached, and nothing is carried out: errors are of kind
     /// [`Unreachable`](ErrorKind::Unreachable).
     Refused,
-    /// Requests are lost, unknown to the client: errors have an [unknown outcome](Error::outcome_unknown).
+    /// Requests do not arrive, and the client cannot know: errors have an [unknown
+    /// outcome](Error::outcome_unknown).
     RequestLost,
-    /// Requests are carried out and their answers are lost: errors have an [unknown
+    /// Requests are carried out, but answers do not arrive: errors have an [unknown
     /// outcome](Error::outcome_unknown).
     AnswerLost,
 }
@@ -178,7 +179,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,
-    /// The faults of single clients, by the id of a client's access.
+    /// Faults of single clients, each with the `id` of the client's access.
     pub(super) of_some: Vec<(Arc<()>, Fault)>,
     pub(super) delay: Duration,
 }

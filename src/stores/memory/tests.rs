@@ -1,4 +1,4 @@
-//! The order of readers and writers in memory, by a clock that stands still.
+//! Tests of the order of readers and writers in memory, with a manual clock.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn a_writer_in_memory_holds_readers_back_after_fifty_milliseconds() {
     assert!(is_granted(&store, &reads_already));
     store.leave_wait_queue(&writer, Moment::NEVER);
     assert!(is_granted(&store, &late));
-    // A waiting writer that never asks again is forgotten.
+    // The writer never asks again, so its place expires.
     assert!(!is_granted(&store, &writer));
     clock.advance(Duration::from_secs(6));
     assert!(is_granted(&store, &waits(Kind::Read)));
@@ -92,7 +92,8 @@ fn permits_in_memory_are_reserved_for_the_first_waiter() {
     assert!(is_granted(&store, &by_queue(&first)));
 }
 
-/// A thread that reads may also read under another owner, whoever waits in between.
+/// A waiting writer must not block a second read by a thread that already reads, even if it uses another
+/// owner.
 #[test]
 fn a_reading_thread_can_also_get_an_owned_read_guard() {
     let store = MemoryStore::new();

@@ -1,4 +1,4 @@
-//! The server's own words about itself, whether it runs scripts, and the format number stored on it.
+//! What a server says about itself, whether it runs scripts, and the format number stored on it.
 
 use std::sync::Arc;
 
@@ -44,18 +44,18 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
     refused_by("the server does not let this user run scripts, which all locks need", error).during("connect")
 }
 
-/// The key of the format number. Its prefix is that of the clients' entries, so a user who may write those
-/// may write it too. No client id reads `format`.
+/// The key of the format number. Its prefix is that of clients' entries, so a user who may write those
+/// entries may also write this key. No client's id is `format`.
 pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Compares the stored format number with this version's, and returns an error if they differ. If no number
-/// is stored and `notes` is set, stores this version's. Returns whether a number is stored now, and the reply
-/// to `first`, which is sent together with the first question.
+/// Refuses a server whose stored format number is not this version's. If none is stored and `notes` is set,
+/// stores this version's. Returns whether a number is stored now, and the reply to the request `first`, which
+/// is sent along.
 ///
-/// If the server refuses to read or store the number, the number counts as stored. With `is_followed`, for a
-/// cluster, a refusal that redirects to another member is returned as an error, which the caller follows.
+/// A refused read or write of the number counts as stored. With `is_followed`, for a cluster, a redirect to
+/// another member is returned as an error, which the caller follows.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),
@@ -69,7 +69,7 @@ pub(super) fn agree_on_format(
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
     let mut is_there = is_noted(replies.last(), is_followed)?;
     if !is_there && notes {
-        // Another client may have stored its number meanwhile.
+        // The number is read after the write, because another client may have stored one meanwhile.
         is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
     }
     Ok((is_there, replies.into_iter().next().filter(|_| has_first)))

@@ -1,15 +1,14 @@
-//! Grants that count only when replicas have acknowledged them, or append-only files hold them.
+//! Grants that count only after replicas have acknowledged them, or append-only files contain them.
 //!
-//! A grant goes over the shared connection, like all requests about its lock. WAIT blocks its connection
-//! until the replicas have what the server had written by then, so it has a connection of its own. One WAIT
-//! serves all grants before it: a *round*. Later grants gather for the next round, which one of their threads
-//! leads.
+//! Grants are sent over the shared connection. WAIT is not, because it blocks its connection until the
+//! replicas have all that the server had written. One WAIT serves all grants before it: a *round*. Grants
+//! that come during a round gather for the next round, which one of their threads leads.
 //!
-//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). Thus a
-//! round first writes, after all its grants: it sets the expiry of the leader's lock to its present value.
+//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). Therefore
+//! a round first writes something: it sets the expiry of the leader's lock to the present value.
 //!
-//! After a failover the connection may lead to a server that did not grant. Thus a round first asks, for each
-//! grant, whether this server has it.
+//! After a failover, the connection may lead to a server that has not granted the locks. Therefore a round
+//! also reads each grant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::time::{Clock, Moment, millis};
 
-/// If this time passes without an acknowledgement, ask with ROLE whether any replica is connected.
+/// After this time without an acknowledgement, the leader asks by ROLE whether a replica is connected at all.
 const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
@@ -48,7 +47,7 @@ pub(crate) struct Acks {
 #[derive(Default)]
 struct Rounds {
     is_asking: bool,
-    /// The grants that wait for the next round, in order of arrival, each with its check.
+    /// The grants for the next round, in order of arrival, each with the command that reads it.
     gathered: Vec<(Command, Arc<Waiter>)>,
 }
 
@@ -60,10 +59,10 @@ struct Waiter {
 
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
-    /// Asks whether the server has the grant; if so, the answer is `expected`.
+    /// Reads the grant. If the server has the grant, the reply is `expected`.
     pub(crate) check: Command,
     pub(crate) expected: Value,
-    /// Undoes the grant. If one script made several grants, undoes all of them.
+    /// Releases the grant, with all others that the same script made.
     pub(crate) undo: Command,
 }
 
@@ -85,7 +84,7 @@ impl Acks {
         })
     }
 
-    /// Waits until the grant has its copies; undoes it if they do not come.
+    /// Waits until the grant has its copies. If the time ends before that, undoes the grant.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
         self.reach(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),
@@ -99,10 +98,10 @@ impl Acks {
         Ok(reply.tag() == b"freed" && (1..=reply.len()).all(was_held))
     }
 
-    /// As [`confirm`](Self::confirm), without undoing.
+    /// As [`confirm`](Self::confirm), without undoing the grant.
     pub(crate) fn reach(&self, grant: &Grant, deadline: Moment) -> Result<()> {
         let begun = Clock::System.now();
-        // WAIT must end a little before the deadline of the request.
+        // A tenth of the time remains for the replies after WAIT.
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
         loop {
@@ -111,12 +110,12 @@ impl Acks {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error);
-                    // The slot has moved, and the grant with it: nobody knows whether copies exist.
+                    // The slot has moved to another member, so this member cannot say whether copies exist.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
                 Err(error) if has_led || Clock::System.now() >= until => return Err(error),
-                // The round ended early, at another grant's deadline; this grant still has time.
+                // The round ended at the deadline of another grant, and this grant can join the next round.
                 Err(_) => {}
             }
         }
@@ -127,8 +126,8 @@ impl Acks {
         self.rounds.lock().gathered.len()
     }
 
-    /// Makes the grant take part in a round; this thread leads it if no other round is running. Returns the
-    /// answer to the grant's check, or why the round failed; and whether this thread led.
+    /// Adds the grant to the next round, which this thread leads if no round is running. Returns the reply to
+    /// the grant's check, or the round's error, and whether this thread led the round.
     fn answer(&self, grant: &Grant, until: Moment, deadline: Moment) -> (Result<Value>, bool) {
         let (mut rounds, mut has_led) = (self.rounds.lock(), false);
         let mine = Arc::<Waiter>::default();
@@ -139,7 +138,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // The last leader may have woken this thread to lead.
+                // If the last leader woke this thread to lead, another thread must lead instead.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
@@ -169,7 +168,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. The inner result: the checks' answers, if all copies have what was written before.
+    /// Runs one round. The inner result has the replies to the checks, or the error if copies are missing.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,
@@ -188,7 +187,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // Sent with its body: after a NOSCRIPT reply it would be repeated behind the WAIT.
+        // Sent with its body, because a script sent by an unknown hash would run only after the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -216,7 +215,7 @@ impl Acks {
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
             match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                // A replica that has acknowledged nothing yet is still loading, and does not count.
+                // A replica without any acknowledgement is still loading, and does not count as connected.
                 Some(Seen::Nobody | Seen::Loading) => {
                     self.note(true);
                     return Ok(Ok(()));
@@ -248,7 +247,7 @@ impl Acks {
         }))
     }
 
-    /// WAIT takes 0 as no limit.
+    /// At least 1 ms, because WAIT takes 0 as no limit.
     fn wait(&self, within: Duration) -> Command {
         Command::new("WAIT").arg(self.wanted.replicas).arg(millis(within).max(1))
     }
@@ -311,11 +310,11 @@ enum Seen {
     Somebody,
 }
 
-/// Decodes the reply to ROLE; `None`: the server does not say.
+/// Reads the reply to ROLE. `None` if the server does not answer it.
 fn replicas_in(role: Option<Value>) -> Option<Seen> {
     let Some(Value::Array(parts)) = role else { return None };
     let Some(Value::Array(replicas)) = parts.get(2) else { return None };
-    // Address, port, acknowledged offset.
+    // Each replica is an array of address, port and acknowledged offset.
     let is_loading = |replica: &Value| match replica {
         Value::Array(parts) => matches!(parts.get(2), Some(Value::BulkString(offset)) if offset == b"0"),
         _ => false,
@@ -343,7 +342,7 @@ impl Rounds {
     }
 }
 
-/// Ends the leader's round on drop, however the thread leaves, so that another thread can lead the next.
+/// Ends the round when dropped, even after a panic, so that another thread can lead the next round.
 struct Leader<'a> {
     acks: &'a Acks,
     waiters: Vec<Arc<Waiter>>,

@@ -1,4 +1,4 @@
-//! The server's address and login, and the opening of connections to it.
+//! The server's address and login, and how connections to it are opened.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::system::NO_LOCAL_SOCKETS;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// The facts that a new connection needs. Not `Debug`: it holds the password.
+/// All that a new connection needs. Not `Debug`, because it contains the password.
 #[derive(Clone)]
 pub(super) struct RedisAddress {
     pub(super) target: Target,
@@ -33,12 +33,11 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of dials that reach replicas: behind one address for all, the next may reach the master.
+/// Maximum number of connects that reach replicas; with several servers the next may be the master.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
-    /// Reads the URL; fields that the options set take precedence. No message repeats the URL, since it may
-    /// hold a password.
+    /// Reads the URL; `options` take precedence. No error repeats the URL, which may have a password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let (form, is_tls) = Form::of(&options.url)?;
         RedisAddress::read(options, form, is_tls)?.pop().ok_or_else(|| form.unusable())
@@ -100,7 +99,7 @@ impl RedisAddress {
             let words = "the URL does not start with rediss:// or rediss-sentinel://";
             read.tls.refused_without_tls(words)?;
         }
-        // `Sentinels` adds the certificates itself.
+        // For Sentinel URLs, `Sentinels` adds the certificates itself.
         let tls = certificates(&read, is_tls && form != Form::Sentinels)?;
         let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
         if list.places.iter().any(|(host, _)| is_anywhere(host)) {
@@ -119,7 +118,7 @@ impl RedisAddress {
                 vec![Target::Place(ServerPlace::Unix(path.ok_or_else(bad)?.into()))]
             }
             Form::Sentinels => {
-                // The characters that Sentinel allows in a name.
+                // The characters that Sentinel allows in a master's name.
                 if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
                     return Err(bad());
                 }
@@ -147,13 +146,13 @@ impl RedisAddress {
         Ok(targets.into_iter().map(address).collect())
     }
 
-    /// As [`new`](Self::new), but rereads a password or certificate that changes while the client runs.
+    /// As [`new`](Self::new), but a password or certificate that changes later is read again.
     pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
         let (renewal, address) = Renewable::new(options, RedisAddress::new)?;
         Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
     }
 
-    /// The same login on another server. `None`: this address is not a host name and port.
+    /// The address of another server with the same login. `None` if this address has no host and port.
     pub(super) fn at(&self, endpoint: &Endpoint, role: Role) -> Option<RedisAddress> {
         let Target::Place(ServerPlace::Tcp { tls, .. }) = &self.target else { return None };
         let Endpoint { host, port } = endpoint.clone();
@@ -216,7 +215,7 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. A cluster's URL is not read here.
+    /// The form of a URL, and whether it asks for TLS. Cluster URLs are not read here.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
@@ -255,9 +254,9 @@ impl Form {
     }
 }
 
-/// The options with the URL's parameters, named as in redis-py, go-redis and node-redis; fields that the
-/// options set take precedence. An unknown parameter is refused: ignoring it could mean another database, or
-/// no TLS.
+/// The options with the URL's parameters, named as in redis-py, go-redis and node-redis. The fields of
+/// `options` take precedence. Unknown parameters are refused, because one that is ignored might select
+/// another database, or TLS.
 fn with_parameters(
     options: &ServerOptions,
     pairs: Vec<(&str, &str)>,
@@ -278,7 +277,7 @@ fn with_parameters(
                 }
                 read.database = options.database.or(Some(number));
             }
-            // Accepted and ignored: the client always speaks RESP2.
+            // Accepted without effect, because the client always uses RESP2.
             "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
             "protocol" => return Err(bad()),
             "username" | "user" => read.username = options.username.clone().or(Some(text()?)),
@@ -433,7 +432,7 @@ mod tests {
             "redis-sentinel://user:S3CR3T@one?x,two/m",
         ] {
             let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
-            // Without Unix sockets every socket URL is refused as unsupported.
+            // On systems without Unix sockets, every socket URL is refused as unsupported.
             let is_refused = url.starts_with("redis+unix") && NO_LOCAL_SOCKETS.is_some();
             let kind = if is_refused { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
             assert_eq!(error.kind(), kind, "{url}");

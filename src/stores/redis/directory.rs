@@ -1,6 +1,5 @@
-//! The directory of clients on one server, and the list of its locks.
-//!
-//! Both listings use SCAN outside of scripts, so the server serves others between pages.
+//! The directory of clients on one server, and the list of its locks. Both use SCAN outside of scripts, so
+//! that the server can serve other clients between pages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +18,12 @@ use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// Table slots that one page scans; the server needs about a millisecond.
+/// How many slots of its hash table the server scans for a page, which takes it about a millisecond.
 const PAGE: u32 = 500;
 
-/// Maximum number of keys in one write. A server runs all commands of one read before it serves another
-/// client, so each write awaits the replies to the last. One write takes the server a millisecond or two, and
-/// a page a few round trips.
+/// Maximum number of commands in one write. A server runs all commands of a read before it serves another
+/// client, so each write waits for the replies to the last one. A write takes the server one or two
+/// milliseconds.
 const TOGETHER: usize = 50;
 
 pub(super) fn entry(client: ClientId) -> String {
@@ -33,7 +32,7 @@ pub(super) fn entry(client: ClientId) -> String {
 
 struct Scanned {
     keys: Vec<String>,
-    /// The cursor of the next page; empty after the last.
+    /// The cursor of the next page; empty after the last page.
     cursor: String,
     number: u64,
 }
@@ -49,7 +48,7 @@ impl RedisStore {
         decoded(scanned(&self.ask_plain(command, deadline)?))
     }
 
-    /// Scans for keys that may be locks. A server that refuses SCAN in a script gives all keys instead.
+    /// Scans for keys that may be locks. If the server refuses SCAN in a script, scans for all keys.
     fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let from = if cursor.is_empty() { "0" } else { cursor };
         let command = LIST.on::<&str>(&[]).arg(from).arg(pattern).arg(PAGE);
@@ -60,7 +59,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of the locks. `again`: which refusals the caller repeats on another member, since a slot moves.
+    /// A page of locks. `again` picks the refusals that the caller repeats on a moved slot's new member.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,
@@ -70,7 +69,7 @@ impl RedisStore {
     ) -> Answer<Page<Inspection>> {
         let Scanned { keys, cursor, number: examined } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
-        // Leaves out keys that are parts of a lock, and keys that no name can lead to.
+        // Skips keys that are parts of a lock, and keys that no lock name can have.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -119,8 +118,8 @@ impl RedisStore {
         let clients: Vec<ClientId> = clients.collect();
         let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
         if !clients.is_empty() {
-            // One command per entry, since a cluster has entries in different slots. An entry in a moved slot
-            // is left out: the slot's new member lists it.
+            // One command for each entry, because in a cluster the entries have different slots. An entry
+            // whose slot has moved is skipped, because the slot's new member lists it.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;
@@ -173,9 +172,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     list(reply)?.chunks(2).map(one).collect()
 }
 
-/// The lock under a key, if every owner has the format that clients write. A cache's entry looks like a token
-/// lock, and a hash of counters like a lock; neither is listed. A key whose related keys have another type is
-/// not listed either.
+/// The lock under a key, or `None` for another program's key. Keys that only look like a token lock or a
+/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. A key whose related keys
+/// have another type is skipped too.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {
@@ -191,7 +190,7 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 }
 
 impl Directory for RedisStore {
-    /// Avoids the connection for renewals, which must not wait for this.
+    /// Uses the shared connection, so that renewals never wait for the entry.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
         answered(self.ask_plain(put(client, text, lease), deadline).map(drop))

@@ -1,4 +1,4 @@
-//! Keys and channels derived from a lock's name on Redis; `ident/derived.rs` lists them.
+//! The keys and channels that belong to a lock's name on Redis. `ident/derived.rs` lists them.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ pub(super) fn before(part: Part, name: &str) -> String {
     in_parts(part, name).concat()
 }
 
-/// A derived name in parts, which the command joins.
+/// The parts of a derived name, which the command joins.
 pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     let text = part.text();
     let colon = if text.ends_with(':') { "" } else { ":" };
@@ -33,7 +33,7 @@ pub(super) fn rw_channel(lock: &str) -> String {
     before(Part::RwChannel, lock)
 }
 
-/// The prefix of an owner's read markers; 1, 2, … follow.
+/// The prefix of an owner's read markers, which end in 1, 2, …
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
     format!("{}:{owner}{}", in_braces(lock).concat(), Part::RwMarker.text())
 }
@@ -47,12 +47,12 @@ pub(super) fn permits_out(semaphore: &str) -> String {
     [open, name, close, Part::PermitsOut.text()].concat()
 }
 
-/// Always in braces, as in Redisson, whatever the name contains.
+/// In braces even if the name contains braces, as in Redisson.
 pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }
 
-/// The key of the recorded outcome of a request that must not run twice.
+/// The key of the recorded outcome of a request that must take effect only once.
 pub(super) fn command(name: &str, id: &str) -> String {
     [&before(Part::Request, name), ":", id].concat()
 }
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Names derived from `key`, which must be refused in their turn.
+    /// Names derived from `key`, which users must not use as lock names.
     fn made_of(key: &str) -> [String; 2] {
         [permits_out(key), rw_markers(key, "owner:1") + "1"]
     }
@@ -132,7 +132,7 @@ mod tests {
             "redisson_sc",
             "redisson_lock_tokens",
             "leasehold_ring_epochs",
-            // Redisson's name for the lock of an entry of a map.
+            // Redisson's name for the lock of a map's entry.
             "{map}:t6rZwibGo2uy1OSmNVe8pg:lock",
         ];
         for name in names {

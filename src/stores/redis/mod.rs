@@ -1,10 +1,9 @@
-//! One Redis or Valkey server, or the master that Sentinels name; or many servers, in `cluster`.
+//! Stores locks on a Redis or Valkey server, on the master that Sentinels name, or in a `cluster`.
 //!
-//! `store` passes each question to the module in `kinds` for the lock's kind, which makes the request and
-//! reads the reply. `connections` carries requests, mostly over its `shared` connection, and `pubsub`
-//! notifications; `handshake` opens both kinds of connection, on the sockets of `connection`. `address` has
-//! the server's address; with Sentinels, `sentinel` finds the master for each connection, and `monitor`
-//! notices switches.
+//! `store` passes each question to the module in `kinds` of the lock's kind, which makes the request and
+//! reads the reply. `connections` sends requests, mostly over its `shared` connection, and `pubsub` receives
+//! notifications; `handshake` opens connections of both sorts. `address` has the server's address. With
+//! Sentinels, `sentinel` finds the master for each connection, and `monitor` notices switches.
 
 mod about;
 mod acks;
@@ -22,7 +21,6 @@ mod sentinel;
 mod show;
 mod store;
 
-// The tests reach their server through a Unix socket.
 #[cfg(all(unix, not(leasehold_shuttle)))]
 #[cfg(test)]
 mod tests;

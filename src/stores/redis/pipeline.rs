@@ -1,5 +1,4 @@
-//! Requests of one server's store that are answered later, that serve several locks, or that run under a
-//! ring's mark.
+//! Requests that are answered later, serve several locks, or run under a ring's mark.
 
 use std::sync::Arc;
 
@@ -19,11 +18,11 @@ use crate::stores::redis::script::{ACQUIRE_ALL, CHECK, Command, RELEASE_ALL, RIN
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// Maximum number of claims in one script, which the server runs in about a millisecond.
+/// Maximum number of claims in one script, which takes the server about a millisecond.
 const TOGETHER: usize = 100;
 
 impl RedisStore {
-    /// The request of an attempt, and how to read its reply: a grant counts once it has its copies.
+    /// The request of an attempt, and a function that reads its reply and waits for copies if needed.
     fn attempting(
         &self,
         claim: &Claim,
@@ -32,7 +31,7 @@ impl RedisStore {
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
         let claim = if self.server.connections.asking && claim.queue_mode != QueueMode::Barges {
-            // While the slot moves, the queue may still be at the old member: no second one may begin here.
+            // The queue's key may not have moved here yet, so the claim must not begin a second queue.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -55,7 +54,7 @@ impl RedisStore {
         self.server.connections.call(command, deadline).and_then(read)
     }
 
-    /// `Refused`: nothing was sent.
+    /// Sends a request, and returns how to read its answer. `Refused` if nothing was sent.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -135,7 +134,7 @@ impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.agree(true, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
-        // A repetition changes nothing, and no client relies on a mark that was not confirmed.
+        // A repetition does no harm and an unconfirmed mark is unused, so this counts as refused.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
         named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }
@@ -204,8 +203,8 @@ fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
     })
 }
 
-/// Reads the reply to a release of several locks. `own_listeners`: for each lock, how many of the message's
-/// receivers are this client itself. `rights` learns what the reply says about wait queues.
+/// Reads the reply to a release of several locks. `own_listeners` says for each lock how many of the notified
+/// clients are this one. `rights` notes whether the user may notify wait queues.
 fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> Answer<Vec<Release>> {
     rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
@@ -263,7 +262,7 @@ impl Batches for RedisStore {
             let fences = acquired(&tagged(reply)?)?;
             match acks {
                 Some(acks) if !fences.is_empty() => {
-                    // All grants came from one server, so one WAIT confirms them all.
+                    // One server made all the grants, so one WAIT confirms them all.
                     acks.confirm(&Grant { undo, ..grant }, deadline).map(|()| fences)
                 }
                 _ => Ok(fences),

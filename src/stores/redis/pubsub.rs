@@ -1,10 +1,10 @@
-//! Notifications: the commands on the subscriber connection, one connection per client and server.
+//! Notifications, over one subscriber connection for each client and server.
 //!
-//! Any thread may add commands to the outbox under the mutex; then, without it, the thread writes as much as
-//! the socket takes at once. Every attempt and every release takes the mutex, and a server that does not read
-//! must not hold them up. The reading thread, the only one, writes the rest when the server has answered.
-//! Replies come in the order of the commands, so the queue of sent commands shows what each reply answers;
-//! messages come in between.
+//! Any thread adds commands to the outbox under the mutex. It then unlocks the mutex, and writes as much as
+//! the socket accepts at once, because every attempt and release needs the mutex, and a server that does not
+//! read must not block them. One thread reads, and writes the rest once the server has sent something.
+//! Replies come in the order of the commands, with messages between them, so the queue of sent commands shows
+//! what each reply answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
 use crate::wire::{Wire, broken, is_late};
 
-/// After this time without a message the client pings; after as long again the connection counts as dead.
+/// After this time without a message the client sends a PING. After as long again, it reconnects.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct SubscribeMode {
 }
 
 pub(crate) const PLAIN: SubscribeMode = SubscribeMode { subscribe: "SUBSCRIBE", unsubscribe: "UNSUBSCRIBE" };
-/// For the members of a cluster that have the channel's slot.
+/// For members of a cluster: the message is sent only to the member that has the channel's slot.
 pub(crate) const SHARDED: SubscribeMode =
     SubscribeMode { subscribe: "SSUBSCRIBE", unsubscribe: "SUNSUBSCRIBE" };
 
@@ -57,7 +57,7 @@ pub(crate) struct PubSubState {
 }
 
 pub(super) enum Awaited {
-    /// A channel is subscribed to in several modes: the confirmation of any but the last.
+    /// One of several subscriptions to the channel, but not the last one.
     Half(Arc<Channel>),
     Subscribed(Arc<Channel>),
     Unsubscribed(Box<str>),
@@ -65,7 +65,7 @@ pub(super) enum Awaited {
 }
 
 impl Subscriber {
-    /// Writes the queued commands, as many as the socket takes at once. The reading thread writes the rest.
+    /// Writes queued commands, as many as the socket accepts at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         if state.closed {
@@ -84,8 +84,8 @@ impl Subscriber {
         }
     }
 
-    /// Gives up the channels that are on another server now; their waiters ask the store again. The caller
-    /// wakes the hub, as after [`listen_for`](Self::listen_for).
+    /// Removes channels that are now on another server, whose waiters must ask the store again. The caller
+    /// then wakes the hub, as after [`listen_for`](Self::listen_for).
     pub(crate) fn part_with(
         &self,
         is_elsewhere: impl Fn(&str) -> bool,
@@ -97,13 +97,12 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
-        // Under the mutex: no confirmation that is being read may follow. Pairs with `ReplyReader::take`.
+        // Done under the mutex, so that no confirmation sets a channel up afterwards. Pairs with `take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
 
-    /// Takes over a channel that another subscriber gave up. The caller wakes the hub, as after
-    /// [`listen_for`](Self::listen_for).
+    /// Takes over another subscriber's channel. The caller wakes the hub: [`listen_for`](Self::listen_for).
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -112,7 +111,7 @@ impl Subscriber {
         }
     }
 
-    /// Ends the subscription to `channel` when it has no listener here, unless a new one comes first.
+    /// Ends the subscription without the usual delay, once the channel has no listener.
     pub(crate) fn end_soon(&self, channel: &str) {
         let mut state = self.state.lock();
         if let Some(entry) = state.channels.get_mut(channel) {
@@ -125,8 +124,8 @@ impl Subscriber {
         self.wake();
     }
 
-    /// Ends the connection, because it leads to the wrong server. The reading thread connects to another one,
-    /// and all waiters ask the store again.
+    /// Ends the connection because it leads to the wrong server. The reading thread connects again, and all
+    /// waiters ask the store again.
     pub(crate) fn look_up_anew(&self) {
         self.state.lock().own.hang_up();
     }
@@ -209,11 +208,9 @@ impl HubState<RedisPubSub> {
     }
 }
 
-// ---- the reading thread: connects, reads messages, and notices when the connection is dead
-
-/// The shortest and the longest pause between two tries for a channel whose slot moves.
+/// The shortest and the longest pause before subscribing again to a channel whose slot is moving.
 const SLOT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// A write must not wait for buffer space; no operating system accepts a shorter time-out.
+/// A write must not wait for space in the socket's buffer. Operating systems accept no shorter time-out.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 const LEAST_TICK: Duration = Duration::from_millis(20);
 
@@ -226,7 +223,7 @@ impl WakeupProtocol for RedisPubSub {
             return Ok(());
         }
         let connection = self.address.open(Clock::System.after(self.address.connect_timeout))?;
-        // Its address may lead to another server by then, and a demoted server publishes nothing.
+        // The connection is replaced at this time, because the address may then lead to another server.
         let replace_at = connection.origin.replaced_at();
         let stream = connection.into_stream();
         let served = self.read(hub, &stream, replace_at);
@@ -241,8 +238,7 @@ impl WakeupProtocol for RedisPubSub {
 }
 
 impl RedisPubSub {
-    /// Reads until the connection ends, and returns why. `Ok`: the subscriber was closed, or the connection is
-    /// to be replaced.
+    /// Reads until the connection ends; `Ok` if the hub is closed, or the connection is too old.
     fn read(&self, hub: &Subscriber, stream: &Arc<Wire>, replace_at: Moment) -> Result<()> {
         {
             let mut state = hub.state.lock();
@@ -265,7 +261,7 @@ impl RedisPubSub {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
             let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
-            // Also writes what did not fit before: if the server has sent anything, it may have read as well.
+            // Also writes what the socket did not accept: if the server has sent something, it may have read.
             hub.flush();
             if polls_within != armed {
                 stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;
@@ -277,7 +273,7 @@ impl RedisPubSub {
                 Err(error) if is_late(&error) => Ok(None),
                 other => other,
             };
-            // Only whole messages are signs of life: a server that drips bytes must time out.
+            // Only complete messages are signs of life, so that a server that sends single bytes times out.
             while let Ok(Some(whole)) = reply {
                 (last_word, asked) = (now, false);
                 take(hub, whole)?;
@@ -296,7 +292,7 @@ impl RedisPubSub {
                     let words = "the server was silent for too long";
                     return Err(Error::new(ErrorKind::TimedOut, "subscribe", words));
                 }
-                // Any answer is a sign of life, even a refusal.
+                // Any reply to the PING is a sign of life, even an error.
                 (last_word, asked) = (now, true);
                 hub.state.lock().own.write([(Command::new("PING"), Awaited::Pong)]);
             }
@@ -319,8 +315,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
                 }
                 return Ok(());
             }
-            // The client did not ask for this: the server no longer has the slot. If the server gets the slot
-            // back, the subscription below brings the channel back; if not, the waiters find the new member.
+            // The server unsubscribed the channel, because the slot has moved away. The new subscription
+            // restores the channel if the slot comes back. Otherwise the waiters find the slot's new member.
             b"sunsubscribe" if !state.own.is_ending(name) => {
                 if let Some(channel) = channel {
                     channel.set_up(false);
@@ -340,8 +336,9 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // Under the mutex: another subscriber may have the channel by now, or be about to take it. Pairs
-            // with `Subscriber::part_with`. The channel counts as up only in all its modes.
+            // Checked under the mutex, because another subscriber may have taken over the channel. Pairs with
+            // `Subscriber::part_with`. This is the confirmation of the channel's last mode, so the channel is
+            // now up.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()
@@ -359,10 +356,9 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
     }
 }
 
-/// The channel stays down until a later try. Only the refusal of a right lasts: then waiters that listen for
-/// their turn listen for releases until their wait ends, and waiters that listen for releases poll. If the
-/// server is useless for now, the error ends the connection, and the next one subscribes to all channels
-/// again.
+/// Handles a refused subscription: the channel stays down until a later try. If the user lacks the right,
+/// waiters for their turn listen to releases instead, and waiters for releases poll. If the server cannot
+/// serve now, the error ends the connection, and the next connection subscribes to all channels again.
 fn refused(
     hub: &Subscriber,
     state: &mut HubState<RedisPubSub>,
@@ -371,8 +367,8 @@ fn refused(
 ) -> Result<()> {
     let now = Clock::System.now();
     if error.code() == "MOVED" {
-        // Waiters ask the store at once: a request that is redirected too updates the slot map, which moves
-        // the channel to another member. Or the slot is still on its way to this member.
+        // The waiters ask the store at once. If their request is redirected too, the slot map is reloaded,
+        // and the channel moves to the new member. Otherwise the slot is still moving to this member.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {

@@ -1,4 +1,4 @@
-//! The server's answers: results of scripts, and error replies.
+//! The server's replies: results of scripts, and errors.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,7 +9,7 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
 
-/// A script's reply: an array that begins with a tag, or only the tag.
+/// The reply of a script: an array that begins with a tag, or only the tag.
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
@@ -52,10 +52,10 @@ impl Tagged {
     }
 }
 
-/// In place of the number of listeners, when several locks are released: the owner did not hold this lock.
+/// In place of the number of notified listeners: the owner did not hold this lock.
 pub(super) const NOT_HELD: i64 = -2;
 
-/// Truncated, since other programs may write anything.
+/// Shortened to 256 characters, because another program may have written anything.
 pub(super) fn owner_text(bytes: &[u8]) -> String {
     const MOST: usize = 256;
     String::from_utf8_lossy(bytes).chars().take(MOST).collect()
@@ -85,7 +85,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value).ok()?).ok()
 }
 
-/// A field of a list of names and values, which RESP3 sends as a map.
+/// The field `name` of a list of names and values, which RESP3 sends as a map.
 pub(super) fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a Value> {
     match fields {
         Value::Array(items) => items.chunks(2).find_map(|pair| match pair {
@@ -116,12 +116,12 @@ pub(super) fn tagged(reply: Value) -> Answer<Tagged> {
     }
 }
 
-/// The reply, or the error of an error reply.
+/// The reply, or the error if it is an error reply.
 pub(super) fn done(reply: Value) -> Result<Value> {
     accepted(reply).map_err(|error| refusal(&error))
 }
 
-/// An undecodable reply leaves the outcome unknown.
+/// If a reply cannot be decoded, the outcome of its request is unknown.
 pub(super) fn decoded<T>(result: Result<T>) -> Answer<T> {
     result.map_err(Failure::Unknown)
 }
@@ -148,12 +148,12 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error for an error reply. Redis 6.2 wraps the error of a script's command; the inner code counts.
+/// The error for an error reply. Redis 6.2 wraps the error of a command in a script; the inner code counts.
 pub(super) fn refusal(error: &ServerError) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text);
     let said = said(error.code(), text);
-    // The server's own text for a missing password is long, and about its commands.
+    // For NOAUTH, the server's text is long, and about its own commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {
@@ -166,7 +166,7 @@ pub(super) fn refusal(error: &ServerError) -> Error {
     }
 }
 
-/// As [`refusal`], but with `words` if the server will go on refusing.
+/// As [`refusal`], but with `words` if the refusal is lasting.
 pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     let refused = refusal(error);
     match refused.kind() {
@@ -177,19 +177,19 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the error says nothing about the server's abilities or the user's rights.
+/// Whether the error is temporary, and says nothing about the server's abilities or the user's rights.
 pub(super) fn is_passing(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// The place of a slot, as a cluster's member says; attached to the error as its source.
+/// Where a cluster's member says that a slot is. Attached to the error as its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// Only this key has moved already; the rest of its slot has not.
+    /// Whether the slot is still moving, so that ASKING must precede the request.
     pub(super) asking: bool,
     pub(super) slot: u16,
-    /// Empty: the host that sent the redirect.
+    /// Empty if the slot is on the same host as the member that answered.
     pub(super) host: String,
     pub(super) port: u16,
 }
@@ -225,8 +225,8 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     if is_known(&code) {
         return code;
     }
-    // Redis 6.2: `ERR Error running script (call to f_…): @user_script:8: -OOM command …`, or `… 8: WRONGTYPE
-    // …`.
+    // Redis 6.2 has these forms: `ERR Error running script (call to f_…): @user_script:8: -OOM command …` and
+    // `… 8: WRONGTYPE …`.
     let inner = text.split_once("@user_script").map_or("", |(_, inner)| inner);
     let mut words = inner.split([' ', ':']).map(|word| word.trim_start_matches('-')).take(8);
     words.find(is_known).unwrap_or(code)
@@ -242,7 +242,7 @@ pub(crate) enum Fitness {
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
-        // NOAUTH: the connection's login has ended.
+        // NOAUTH means that the connection's login has ended.
         "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
         "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
         _ => Fitness::Fit,
@@ -284,7 +284,7 @@ const READ_ONLY: &str = "the server is a read-only replica";
 const LACKING: &str = "the server does not know a command that this request needs";
 const NO_INTEGER: &str = "the value in the key is not an integer";
 
-/// A running script accessed a key that it had not declared, and that is on another member by now.
+/// The error of a script that used an undeclared key which has moved to another member.
 const SPLIT: &str = "access a non local key";
 
 pub(super) fn is_split(error: &Error) -> bool {

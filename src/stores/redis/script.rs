@@ -1,4 +1,4 @@
-//! The Lua scripts, and requests that run them.
+//! The Lua scripts, and the requests that run them.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,11 +15,11 @@ pub(super) struct Script {
     body: Cow<'static, str>,
     call: Vec<u8>,
     number: usize,
-    /// The script behind each [`Prefix`], in their order.
+    /// The script with each [`Prefix`], in the order of the prefixes.
     behind: [OnceLock<Box<Script>>; 3],
 }
 
-/// A script's prefix: notifies by another command than PUBLISH, or checks a ring's mark.
+/// Lua code before a script, which replaces PUBLISH by another command, or checks a ring's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     PublishSharded,
@@ -27,7 +27,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// The scripts that the connection's server has run, one bit each.
+/// Which scripts the connection's server has run, one bit each.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -129,23 +129,23 @@ impl Script {
         made.get_or_init(|| Box::new(Script::of(Cow::Owned([prefix, &self.body].concat()))))
     }
 
-    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, among them the waiters'
-    /// channel. The channel is not declared as a key: while its slot moves, a server refuses a script that
-    /// declares a missing key, and the user would need a right to that key (docs/decisions/0051).
+    /// A request that runs the script on `keys`. The waiters' channel is added with [`Command::arg`], not as
+    /// a key. If it were a key, the server would refuse the script while the slot moves, because the key does
+    /// not exist, and the user would need a right to the key (docs/decisions/0051).
     pub(super) fn on<K: AsRef<str>>(&'static self, keys: &[K]) -> Command {
         let command = Command { script: Some(self), ..Command::empty() }.arg(keys.len());
         keys.iter().fold(command, |command, key| command.arg(key.as_ref()))
     }
 }
 
-/// One command, packed while it is built, so that it is copied only once on its way to the socket.
+/// A command, encoded while it is built, so that it is copied only once on its way to the socket.
 #[derive(Clone)]
 pub(super) struct Command {
-    /// The words, except those that call the script.
+    /// The encoded words, without those that name the script.
     packed: Vec<u8>,
     words: usize,
     script: Option<&'static Script>,
-    /// The words include the script's body, so its hash is not sent.
+    /// Whether the words include the script's body, so that no hash is sent.
     has_body: bool,
 }
 
@@ -229,7 +229,7 @@ impl Word for Owner {
     }
 }
 
-/// `fmt` takes several times as long.
+/// Formats a number. `fmt` takes several times as long.
 fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
     let mut number = number.try_into().unwrap_or(u64::MAX);
     let mut digits = [b'0'; 20];
@@ -264,7 +264,7 @@ impl Command {
         Command { script: self.script.map(|script| script.behind(prefix)), ..self }
     }
 
-    /// The same request; the server runs it only if the node has `mark`, and gives a token above `fence`.
+    /// The same request, run only if the node has `mark`. A fencing token that it returns is above `fence`.
     pub(super) fn under(self, mark: &str, fence: u64) -> Command {
         self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -279,7 +279,8 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// Packs the request, with the body unless the server surely knows it: NOSCRIPT would come too late.
+    /// Encodes the request. Includes the body unless the server surely knows the script, because a later
+    /// repetition would change the order of requests.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };
@@ -291,7 +292,7 @@ impl Command {
         self.script
     }
 
-    /// The request to repeat if the server ran nothing, for lack of the script or after the end of the login.
+    /// The request to send again, if the script was unknown or the login had ended, so nothing ran.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }

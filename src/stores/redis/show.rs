@@ -1,4 +1,4 @@
-//! The object under a name; its kind follows from the form of its keys.
+//! Describes the object under a name. The form of its keys shows its kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::time::Moment;
 
 const MOST: u32 = 100;
 
-/// The hash field in which a hold with a maximum time describes itself.
+/// The hash field with the note of a hold that has a maximum time.
 const ABOUT: &str = "leasehold:about";
 
 const KEPT: &str = "leasehold:cached";
 
-/// The number that Redisson writes for a lease without end.
+/// What Redisson writes as the end of a lease without an end.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
 pub(super) fn describe(
@@ -55,7 +55,7 @@ pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
-/// The parts of the reply, in its order.
+/// The parts of the reply, in their order.
 struct Shown<'a> {
     kind: String,
     ttl_ms: i64,
@@ -77,7 +77,7 @@ struct Shown<'a> {
 struct Field {
     name: String,
     value: String,
-    /// The remaining time of the owner's longest marker.
+    /// The remaining time of the owner's read marker that lasts longest.
     ttl_ms: i64,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Shown<'a> {
         Ok(seen)
     }
 
-    /// The listeners of one of the channels. `None`: the user has no right to ask.
+    /// The number of listeners of one of the channels. `None` if the user may not ask.
     fn listeners(&self, channel: usize) -> Option<u64> {
         let told = self.listeners.get(channel).and_then(|told| number(told).ok());
         told.and_then(|told| u64::try_from(told).ok())
@@ -186,7 +186,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // Other content is private: neither shown nor called a holder.
+        // A hash with other fields is another program's, so its content is not shown.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());
@@ -209,16 +209,16 @@ impl<'a> Shown<'a> {
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2: expired by Redisson's rule, but blocks until the hash expires; -3: not asked.
+        // -2: expired by Redisson's rule, though the hash exists; -3: the time was not read.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
 
-    /// Redisson's lock of several values: an owner, an end and a count for each.
+    /// Redisson's lock of several values. Each value has an owner, an end and a count.
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            // A value may contain colons, and an owner contains one.
+            // An owner contains one colon, so it begins after the second last one.
             let (at, _) = hold.rmatch_indices(':').nth(1)?;
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
@@ -228,7 +228,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// Adds a holder's note, `owner since_ms ends_ms pid host thread`, if that owner still holds the lock.
+    /// Adds the note `owner since_ms ends_ms pid host thread`, if this owner still holds the lock.
     fn add_location(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -245,7 +245,7 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token may be a secret: only `RedisLock::holder` of a token lock shows it.
+            // Another library's token may be secret, so only `RedisLock::holder` shows it.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

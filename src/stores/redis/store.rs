@@ -1,4 +1,4 @@
-//! The store of one server: passes each question to the module of the lock's kind.
+//! The store of one server, which passes each question to the module of the lock's kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,15 +35,15 @@ use crate::time::{Clock, Moment};
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     monitor: Option<SentinelMonitor>,
-    /// One script may use the keys of several locks; false for a cluster's member.
+    /// Whether one script may use the keys of several locks, which is impossible in a cluster.
     pub(super) has_all_keys: bool,
     notes: bool,
-    /// Whether a format number was there at the first request; empty before.
+    /// Whether a format number was stored at the first request. Empty before that.
     had_format: OnceLock<bool>,
 }
 
 impl RedisStore {
-    /// Connects and checks that the server can keep locks. Writes nothing; [`RedisStore::note_format`] does.
+    /// Connects, and checks the server. Stores no format; [`RedisStore::note_format`] does.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -55,7 +55,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Does not connect; the first request does.
+    /// Makes the store without connecting; the first request connects.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::renewed(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
@@ -68,7 +68,7 @@ impl RedisStore {
         Ok(RedisStore { monitor, has_all_keys: true, notes: options.notes, ..store })
     }
 
-    /// `has_replicas`: by default each grant waits for a replica.
+    /// With `has_replicas`, each grant waits for a replica unless the options say otherwise.
     pub(super) fn new(
         connections: Connections,
         options: &ServerOptions,
@@ -82,7 +82,7 @@ impl RedisStore {
         let subscriber = Hub::new(protocol, Some(Arc::clone(reporter)), options.unsubscribe_delay);
         let copies = options.copies(has_replicas);
         let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
-        // A demoted server's messages are useless, so no waiter may depend on them.
+        // A demoted server sends no more useful messages, so its subscriptions end.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {
@@ -111,8 +111,8 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// Stores the format number if none was there at the first request. Where several servers keep a lock
-    /// together, the caller checks all of them before storing any.
+    /// Stores the format number if none was stored at the first request. If several servers keep a lock
+    /// together, the caller first checks all of them.
     pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get() == Some(&false) {
             self.agree(true, None, deadline).map(drop)
@@ -141,12 +141,12 @@ impl RedisStore {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the socket's path; safe to show.
+    /// Host and port of a URL, or the path of its socket, without any password.
     pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
-    /// Sends one request for each claim, on the connection for renewals; refuses a claim that has no request.
+    /// Sends a request for each claim on the connection for renewals. Kinds without one are refused.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -227,14 +227,14 @@ impl Store for RedisStore {
         let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
         let read = move |reply| {
             let handed = replies::handed(&tagged(reply)?, wants_fence)?;
-            // Without copies the outcome is unknown to both threads: each retires its owner number, and the
-            // clean-up removes what is left of both.
+            // Without copies, neither thread knows whether it holds the lock. Each retires its owner number,
+            // and a clean-up removes what is left.
             if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
                 acks.reach(&kinds::of(claim.kind).grant(&claim), deadline).map_err(Failure::Unknown)?;
             }
             Ok(handed)
         };
-        // `None` makes the caller release the lock instead; the release reports the error.
+        // If the hand-off cannot be sent, the caller releases the lock, and the release reports the error.
         self.begin("lock", to, command, deadline, read).ok()
     }
 
@@ -268,7 +268,7 @@ impl Store for RedisStore {
     fn message_count(&self, claim: &Claim) -> Option<u64> {
         let subscriber = &self.server.subscriber;
         if subscriber.is_idle() {
-            return None; // the usual case, which needs no channel name
+            return None; // usual, and needs no channel name
         }
         count_of_all(kinds::of_channels(claim, |channel| subscriber.message_count(|| Some(channel)))?)
     }
@@ -302,7 +302,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If the entry cannot be removed, it has no listener, so a release skips it.
+            // If the place cannot be removed, ending the subscription makes releases skip this client.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -311,7 +311,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // Not repeated after NOSCRIPT: by then the client may want the place again.
+            // Not repeated after NOSCRIPT, because the client may have joined the queue again by then.
             connections.post(command, deadline, None, take);
         }
     }

@@ -1,4 +1,4 @@
-//! A database: how to connect, and what a request showed about its connection.
+//! What the pool needs of a database: how to connect, and what a request showed about its connection.
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,7 +13,7 @@ pub(super) trait Link: Send + 'static {
     fn deadline(&mut self) -> &mut Moment;
 
     /// Runs a statement and reads its rows. A statement that cannot return rows yields one row if it changed
-    /// any: its insert id, or zero.
+    /// any: the id of the insert, or zero.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>>;
 }
 
@@ -25,20 +25,20 @@ pub(super) trait Database: Send + Sync + 'static {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether an idle connection is still open, as far as is known without asking the server.
+    /// Whether an idle connection seems open. Does not ask the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether an answer did not arrive in time. The pool does not reuse such a connection.
+    /// Whether an answer was late. The pool does not use such a connection again.
     fn is_silent(&self, _link: &Self::Link) -> bool {
         false
     }
 
-    /// Gives up a connection with a request in doubt; the server may still work on that request for long.
+    /// Drops a connection with a request of unknown outcome, on which the server may still be working.
     fn give_up(&self, link: Self::Link) {
         drop(link);
     }
 
-    /// Called when the server takes no more writes: connections outside the pool must check, too.
+    /// Called when a server has become read-only, so that connections outside the pool check this too.
     fn note_read_only(&self) {}
 
     fn listen(&self, _claim: &Claim, _waker: &Waker) -> Option<Subscription> {
@@ -54,7 +54,7 @@ pub(super) trait Database: Send + Sync + 'static {
 
 pub(super) struct PooledLink<L> {
     pub(super) link: L,
-    /// When connecting began; the server's address was looked up after that.
+    /// When connecting began. The server's address was looked up after that.
     pub(super) made: Moment,
     pub(super) replace_at: Moment,
     pub(super) used: Moment,
@@ -74,12 +74,12 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// The state of a connection after a request; of several requests, the last counts.
+/// What a request showed about its connection. Of several requests, the greatest value counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,
     ReadOnly,
-    /// A request may still be under way: the connection is dropped, never reused.
+    /// A request may still be running, so the connection is dropped.
     InDoubt,
 }
 

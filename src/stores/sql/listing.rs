@@ -1,6 +1,5 @@
-//! The list of the locks in a table, page by page, and the directory of clients, in its own table.
-//!
-//! Without the directory's table, a lock's row is all that is known about its holder.
+//! The list of the locks in a table, and the directory of clients in a table of its own, each read page by
+//! page. Without the second table, only the locks' rows describe their holders.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
     fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // No request waits for this connection.
+        // The connection for renewals, so that requests do not wait for the entry.
         self.pool.over(Rank::Renewal, deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
                 link.run(&database.statements().tidy, &Args::none())?;
@@ -41,7 +40,7 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
-/// `None`: another program wrote the entry.
+/// `None` if another program wrote the entry.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))

@@ -1,8 +1,9 @@
-//! Stores locks in databases: a row for each, with owner, count, end by the server's clock, and last fence.
+//! Stores locks in databases. Each lock is a row with its owner, count, end by the server's clock, and last
+//! fencing token.
 //!
-//! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests go
-//! over the connections of a `pool`, one of which is for renewals alone. `sessions` keeps locks without a
-//! table: each belongs to a connection, and ends with it.
+//! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests use
+//! the connections of a `pool`, one of which is for renewals only. `sessions` has locks without a table: each
+//! belongs to a connection, and ends with it.
 
 #[macro_use]
 mod statement;
@@ -49,8 +50,8 @@ use crate::error::{Error, ErrorKind};
 
 const TABLE: &str = "leasehold_locks";
 
-/// The query on the table in use. `table` is a plain identifier, by `ServerOptions::checked_for_database`,
-/// or was quoted by the database.
+/// The query with the table's name. `table` is a plain identifier, as `ServerOptions::checked_for_database`
+/// ensures, or is already quoted.
 fn query(text: &str, table: &str) -> String {
     let mut parts = text.split(TABLE);
     let mut query = parts.next().unwrap_or_default().to_owned();
@@ -63,7 +64,7 @@ fn query(text: &str, table: &str) -> String {
     query
 }
 
-/// Appends `suffix` to a table's name, inside its closing quote.
+/// Appends `suffix` to a table's name, before a closing quote.
 fn beside(table: &str, suffix: &str) -> String {
     match table.strip_suffix('"') {
         Some(open) => format!("{open}{suffix}\""),

@@ -1,8 +1,8 @@
-//! Connections to one database.
+//! The connections to one database.
 //!
-//! A connection ends with a request in doubt; at the end of its `Lifetime`; and, once its server proves
-//! read-only, together with every connection of its age. The connections of session locks are outside the
-//! pool and have no age: their locks would end with them. Source: docs/decisions/0035.
+//! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. When a server
+//! proves read-only, all connections of that age or older are closed. The connections of session locks are
+//! outside the pool and get no age, because closing them would free their locks. See docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
@@ -22,7 +22,7 @@ type Lent<'a, D> = (Place<'a, Pooled<D>>, PooledLink<<D as Database>::Link>);
 pub(super) struct Pooled<D> {
     database: D,
     lifetime: Lifetime,
-    /// Connections made before this moment (`Moment::nanos`) lead to a server that takes no writes.
+    /// Connections made before this moment (`Moment::nanos`) lead to a server that has become read-only.
     stale_before: AtomicU64,
 }
 
@@ -50,7 +50,8 @@ impl<D: Database> Connector for Pooled<D> {
         D::HAS_SERVERS && self.lifetime.is_over(link.replace_at, link.used, Clock::System.now())
     }
 
-    /// A revoked password ends requests, but no holds.
+    /// Whether an old connection may still be used although no new one opens. After a refused login only
+    /// renewals may use it, so that a revoked password does not end holds.
     fn serves_on(&self, link: &mut Self::Link, rank: Rank, error: &Error) -> bool {
         if error.kind() == ErrorKind::Authentication {
             return rank == Rank::Renewal;
@@ -119,7 +120,7 @@ impl<D: Database> Pool<D> {
         self.kept(link, Shown::Sound).into_iter().for_each(|link| self.0.give(link));
     }
 
-    /// The connection, if another request may use it.
+    /// Returns the connection if another request may use it, else closes it.
     pub(super) fn kept(&self, mut link: PooledLink<D::Link>, shown: Shown) -> Option<PooledLink<D::Link>> {
         let pooled = &self.0.connector;
         link.used = Clock::System.now();
@@ -162,11 +163,11 @@ mod tests {
     use std::cell::RefCell;
     use std::time::Duration;
 
-    /// A database that numbers its connections; all of them work.
+    /// A simulated database that numbers its connections.
     #[derive(Default)]
     struct Numbered {
         made: AtomicUsize,
-        /// Why there is no new connection.
+        /// The error of new connections; `None`: they open.
         refuses: Mutex<Option<ErrorKind>>,
         was_told: AtomicBool,
     }
@@ -211,7 +212,7 @@ mod tests {
         Pool::within(lifetime, database, size, first)
     }
 
-    /// Makes a request that ends as `ended`; returns the number of its connection.
+    /// Makes a request with the outcome `ended`, and returns the number of its connection.
     fn used(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with(soon(), |_, link| {
@@ -237,7 +238,6 @@ mod tests {
         });
     }
 
-    /// The numbers of the idle connections.
     fn idle(pool: &Pool<Numbered>) -> Vec<usize> {
         let numbers = RefCell::<Vec<usize>>::default();
         pool.0.end_idle(|link| {
@@ -247,7 +247,7 @@ mod tests {
         numbers.into_inner()
     }
 
-    /// The connection leads to a former master, as does every connection of its age.
+    /// The connection leads to a former master, and so does every connection of its age.
     #[test]
     fn a_read_only_answer_renews_all_connections() {
         let pool = pool(LASTING, 2);
@@ -259,11 +259,11 @@ mod tests {
         assert_eq!(used(&pool, read_only()), Some(0));
         assert!(pool.database().was_told.load(Ordering::SeqCst));
         assert_eq!((used(&pool, Ok(())), renewed(&pool)), (Some(2), Some(2)));
-        // A new connection is not replaced again at once, since another would reach the same server.
+        // A new connection is not replaced at once, because another one would reach the same server.
         assert_eq!((used(&pool, read_only()), used(&pool, Ok(()))), (Some(2), Some(2)));
     }
 
-    /// A connection that is in use while the server proves read-only does not return.
+    /// The connection is in use while another one proves the server read-only.
     #[test]
     fn a_connection_as_old_as_a_read_only_one_ends_after_its_use() {
         let pool = pool(LASTING, 2);
@@ -291,7 +291,7 @@ mod tests {
         assert!(idle(&pool).is_empty());
     }
 
-    /// An old connection is used if no new one can be opened; after a revoked password, for renewals only.
+    /// If no new connection opens, the old one is used; after a revoked password, for renewals only.
     #[test]
     fn an_old_connection_serves_without_another() {
         let pool = pool(Lifetime { age: NO_TIME, ..LASTING }, 1);
@@ -336,7 +336,7 @@ mod tests {
                 assert_eq!(other.join().unwrap(), Some(0));
             }
         });
-        // After the last connection has broken, no request waits for it.
+        // After the last connection has broken, no request waits for a new one.
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(idle(&pool), [1], "one in doubt is not used again");
     }
 
-    /// No request may wait behind the directory's, nor renewals behind requests.
+    /// No request waits behind the directory's, and no renewal behind requests.
     #[test]
     fn requests_and_renewals_have_places_of_their_own() {
         let pool = pool(LASTING, 1);
@@ -376,7 +376,7 @@ mod tests {
         );
     }
 
-    /// The thread of a run writes the record while the watchdog may renew.
+    /// The thread of a run writes its record while the watchdog may renew.
     #[test]
     fn requests_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);
@@ -397,10 +397,11 @@ mod tests {
         });
     }
 
-    /// Makes a request with this outcome; returns the number of its connection.
+    /// Makes a request with this outcome, and returns the number of its connection.
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
-    /// An answer could be read as the next request's, or the next request could queue behind this one.
+    /// The next request could read the late answer as its own, or wait for the server to finish the first
+    /// one.
     #[test]
     fn only_connections_in_doubt_are_discarded() {
         let pool = pool(LASTING, 1);

@@ -1,4 +1,4 @@
-//! The store that keeps locks in a table.
+//! The store that keeps each lock in a row of a table.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals wait for this connection, so nothing here may wait for a locked row.
+            // Renewals use this connection too, so the clean-ups must not wait for locked rows.
             let begun = database.wait_for_rows(link, true);
             let mut outcomes =
                 until_broken(link, claims, begun, |link, claim| Self::leave_one(database, link, claim, 0));
@@ -185,8 +185,7 @@ impl<D: Rows> WaitQueues for RowStore<D> {
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
-        // A failure does no harm: a client that stays in the wait queue is skipped once it has not asked
-        // for a while.
+        // A failure is ignored: without requests, a client's place in the queue expires.
         drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));
     }
 }

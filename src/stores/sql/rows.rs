@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub(super) token: bool,
     pub(super) owner: String,
     pub(super) holds: i64,
-    /// Time left of the lease, rounded up; at most zero if the lock is free.
+    /// The rest of the lease, rounded up. Zero or less if the lock is free.
     pub(super) remaining_ms: i64,
     pub(super) keeper: Option<String>,
 }
@@ -56,7 +56,7 @@ pub(super) fn milliseconds(value: i64) -> Duration {
     Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
-/// A lock for `inspect`, from the columns of `show.sql`; a fence of zero means none.
+/// Reads a lock from the columns of `show.sql`, in which a fencing token of zero means none.
 pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> {
     let row = Row::read(record, 0)?;
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// The condition failed; the row at about that time, if there was one.
+    /// The condition failed. Has the row at about that time, if it existed.
     None(Option<Row>),
 }
 
@@ -101,7 +101,7 @@ impl<T> Change<T> {
     }
 }
 
-/// `None`: the statement says nothing about an unchanged lock.
+/// `None` if the statement does not describe a lock that it leaves unchanged.
 pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     let Some(record) = records.first() else { return Ok(None) };
     if let Some(made) = record.maybe(0, Record::int)? {
@@ -117,12 +117,12 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether clients can queue for a lock, and recall a cached one.
+    /// Whether the database has a wait queue, through which clients also recall cached locks.
     const HAS_QUEUE: bool = false;
 
     fn statements(&self) -> &Statements;
 
-    /// Refuses if the server takes no writes although a user may write.
+    /// Refuses if the server is read-only for every user.
     fn refuse_read_only(&self, _link: &mut Self::Link) -> Answer<()> {
         Ok(())
     }
@@ -131,7 +131,7 @@ pub(super) trait Rows: Database {
         Ok(None)
     }
 
-    /// Why other clients do not see changes made over this connection.
+    /// The error if other clients cannot see changes made over this connection.
     fn displaced(&self, _link: &Self::Link) -> Option<Error> {
         None
     }
@@ -139,7 +139,7 @@ pub(super) trait Rows: Database {
     fn change(&self, link: &mut Self::Link, statement: &Statement, args: &Args) -> Answer<Change<u64>> {
         match change_of(&link.run(statement, args)?)? {
             Some(change) => Ok(change),
-            // Nothing was changed: from here on a failure is one of reading.
+            // Nothing was changed, so a failure from here on cannot have an unknown outcome.
             None => self.look(link, args).map(Change::None).map_err(Failure::of_reading),
         }
     }
@@ -156,7 +156,7 @@ pub(super) trait Rows: Database {
     fn acquire_by_row(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Attempt> {
         match self.take(link, claim, claim.wants_fence)? {
             Change::Made(fence) => Ok(granted(claim, fence)),
-            // `None`: another client was quicker, and this statement's snapshot does not show its row.
+            // `None`: another client was faster, and the statement's snapshot lacks its row.
             Change::None(row) => Ok(Attempt::Busy {
                 retry_after: Some(of_kind(row, claim.kind)?.map_or(Duration::ZERO, |row| row.remaining())),
             }),
@@ -172,7 +172,7 @@ pub(super) trait Rows: Database {
         self.in_place(link, taken)
     }
 
-    /// A grant in a file that was moved away excludes nobody.
+    /// Makes a grant fail if it was written to a file that has been moved away, which no other client reads.
     fn in_place(&self, link: &Self::Link, taken: Change<u64>) -> Answer<Change<u64>> {
         match self.displaced(link) {
             Some(error) if matches!(taken, Change::Made(_)) => Err(Failure::Unknown(error)),
@@ -181,7 +181,7 @@ pub(super) trait Rows: Database {
     }
 
     fn taking(&self, claim: &Claim, fenced: bool) -> Args {
-        // A database may be unable to store other characters.
+        // Other characters are replaced, because the table's character set may lack them.
         let plain = |text: String| text.replace(|c: char| !c.is_ascii(), "?");
         let Location { host, pid, thread, .. } = Location::here();
         let args = Args::of(claim).and("fenced", fenced).and("host", plain(host)).and("pid", pid);
@@ -201,7 +201,7 @@ pub(super) trait Rows: Database {
         Ok(if is_lost { Change::None(None) } else { left })
     }
 
-    /// Frees the owner's lock; returns which clients were notified, as far as is known.
+    /// Frees the owner's lock. Returns which clients were notified, as far as that is known.
     fn free(&self, link: &mut Self::Link, claim: &Claim) -> Answer<Change<Others>> {
         Ok(self.leave(link, claim, 0)?.map(|()| Others::Nobody))
     }
@@ -211,8 +211,8 @@ pub(super) trait Rows: Database {
     }
 
     fn renew(&self, link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<bool>> {
-        // A server that others have left must not renew, even if this user may write there. A locked row
-        // must not delay the holds behind it: the engine soon asks again.
+        // A read-only server must not renew, because others may use its successor. A locked row must not
+        // delay the holds behind it, so the wait is short, and the engine soon asks again.
         let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, true));
         let renewed = until_broken(link, claims, begun, |link, claim| {
             let renewed = link.run(&self.statements().renew, &Args::of(claim))?;
@@ -225,12 +225,12 @@ pub(super) trait Rows: Database {
         }
     }
 
-    /// Sets how long statements wait for a locked row: `_briefly`, or as long as a request may.
+    /// Limits how long statements wait for a locked row: a short time, or as long as a request may.
     fn wait_for_rows(&self, _link: &mut Self::Link, _briefly: bool) -> Answer<()> {
         Ok(())
     }
 
-    /// Whether others want locks that their client caches. A lock that cannot be read counts as wanted.
+    /// Whether others want cached locks. Without a check, each counts as wanted.
     fn check_cached(&self, _link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<CachedCheck>> {
         claims.iter().map(|_| Ok(CachedCheck::Wanted)).collect()
     }
@@ -257,7 +257,7 @@ pub(super) trait Rows: Database {
     }
 }
 
-/// Asks for each claim, until a request's outcome is unknown or the deadline has passed.
+/// Makes a request for each claim, until an outcome is unknown or the deadline has passed.
 pub(super) fn until_broken<L: Link, T>(
     link: &mut L,
     claims: &[Claim],
@@ -296,8 +296,8 @@ pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Answer<Option<Row>> {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-/// Takes and frees a lock in a transaction that is rolled back, so that settings, triggers and columns that
-/// would fail every lock are found on connecting. A user who may only read is accepted.
+/// Acquires and releases a lock in a transaction that is rolled back. This finds settings, triggers and
+/// columns that would make every lock fail. A user who may only read is accepted.
 pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link) -> Answer<()> {
     let key = format!("leasehold-try:{}", ClientId::random());
     let name = LockName::new(&Arc::from(&*key), key).map_err(Failure::Refused)?;

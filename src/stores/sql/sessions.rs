@@ -1,11 +1,11 @@
-//! Locks that belong to a connection: the server frees them when the session ends.
+//! Locks that belong to a connection: the server frees them when the connection's session ends.
 //!
-//! Each hold has a connection of its own, whose session ends when it has idled for the lease; renewing is a
-//! request over it. The server thus frees the lock of a client that died, stalls or is cut off, and a client
-//! that still runs is notified.
+//! Each hold has a connection of its own, whose session ends when it has been idle for the lease. A renewal
+//! is a request over it. So the server frees the lock of a client that died, hangs or is cut off, and a
+//! client that still runs learns of it.
 //!
-//! A server that turned read-only keeps such a lock, since holding it writes nothing, while other clients
-//! acquire it from its successor. Therefore each attempt and each renewal checks the server's role.
+//! A server that has become read-only keeps such locks, because holding them writes nothing, while other
+//! clients use its successor. Therefore each attempt and each renewal checks that the server can write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +30,18 @@ use crate::time::{Clock, Moment};
 pub(super) trait SessionDatabase: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether `is_alive` notices that the server hung up, without asking it.
+    /// Whether `is_alive` notices that the server closed the connection, without a request.
     const SEES_ENDS: bool = false;
 
-    /// Takes the lock and makes the session end when idle for the lease; `false` if another has it. A server
-    /// that takes no writes refuses, and the session holds nothing.
+    /// Acquires the lock, and makes the session end when idle for the lease. `false` if another session has
+    /// the lock. A read-only server is an error, and the session then holds nothing.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim) -> Answer<bool>;
 
-    /// Makes the session end when idle for the lease from now on. `false`: the server takes no more writes.
+    /// Makes the session end when idle for the lease from now on. `false` if the server has become read-only.
     fn prolong(&self, link: &mut Self::Link, lease: Duration) -> Answer<bool>;
 
-    /// Frees the lock, notifies waiters, and lets the session idle. `false` if the session did not hold it,
-    /// or the server takes no more writes.
+    /// Frees the lock, notifies waiters, and removes the limit on idling. `false` if the session did not hold
+    /// the lock, or the server has become read-only.
     fn unlock(&self, link: &mut Self::Link, name: &LockName) -> Answer<bool>;
 
     fn holder(&self, link: &mut Self::Link, name: &LockName) -> Answer<Option<String>>;
@@ -50,14 +50,14 @@ pub(super) trait SessionDatabase: Database {
 
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the claim's session over another connection; `false` if it does not hold the lock.
+    /// Ends the claim's session over another connection. `false` if that session does not hold the lock.
     fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
 
-    /// Checks that the server answers, where one late answer makes a session's connection unusable.
+    /// Checks that the server answers, for drivers that cannot use a connection after a late answer.
     fn sound_out(&self, _pool: &Pool<Self>, _deadline: Moment) -> Answer<()>
     where
         Self: Sized,
@@ -75,10 +75,10 @@ struct HeldSession<L> {
     asked: Moment,
 }
 
-/// A hold's session; empty while in use, and after it was freed.
+/// The session of a hold. Empty after the session has ended or the lock was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-/// A session whose connection was given up: the server may not have noticed, and keep its lock.
+/// A session whose connection was given up. Its server may not have noticed, and keep the lock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
     pub(super) session: u32,
@@ -126,7 +126,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
-    /// Runs `talk` over the claim's session; `None` if it has ended, or never was.
+    /// Runs `talk` over the claim's session; `None` if the session has ended, or never existed.
     fn with_session<T>(
         &self,
         claim: &Claim,
@@ -143,7 +143,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
-            // A late answer is not the end: the session still holds the lock.
+            // The answer is only late: the session has not ended, and still holds the lock.
             Some(Err(failure)) if !database.is_over(&mut held.link) => return Err(failure),
             None if !database.is_over(&mut held.link) => {
                 let words = "the hold's connection fell silent, and cannot be used any more";
@@ -151,7 +151,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whether or not the request was carried out, the server ends the session once it notices.
+        // The connection is broken, so the server will end the session in any case.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -171,7 +171,7 @@ impl<D: SessionDatabase> SessionStore<D> {
             Ok(true)
         })?;
         if outcome == Some(false) {
-            // The server's successor may grant the lock to another client. Hanging up frees it here.
+            // The server's successor may grant the lock. Closing the connection frees it here.
             drop(self.remove(claim));
         }
         Ok(outcome == Some(true))
@@ -179,7 +179,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.forget_ended();
-        // An earlier attempt of this owner, with an unknown outcome, may have taken it.
+        // An earlier attempt of this owner, with an unknown outcome, may have acquired the lock.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
             return Ok(Attempt::granted(None));
         }
@@ -192,7 +192,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // Hanging up frees a lock that may have been taken; the clean-up makes sure.
+            // The lock may have been acquired. Closing the connection frees it, and the clean-up makes sure.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => {
                 self.pool.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link))
@@ -203,7 +203,7 @@ impl<D: SessionDatabase> SessionStore<D> {
 
     fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         if left > 0 {
-            // No request goes to the server, because a request would prolong the lease.
+            // Sends no request, because a request would prolong the lease.
             let outcome = self.with_session(claim, deadline, |_, held| {
                 held.count = left;
                 Ok(())
@@ -236,8 +236,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// Whether a refused release leaves the lock for another try. Over a silent connection each try may fail,
-    /// whereas hanging up frees the lock.
+    /// Whether the lock remains for another release. Over a silent connection another release may fail too,
+    /// so the connection is closed, which frees the lock.
     fn can_ask_again(&self, claim: &Claim, error: &Error) -> bool {
         let place = self.place(claim);
         match place.as_ref().map(|place| place.try_lock()) {
@@ -250,7 +250,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// The release of a lock without a connection here. Only the server can say whether it is gone.
+    /// Releases a lock whose connection is gone. Only the server knows whether it has freed the lock.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);
@@ -278,7 +278,7 @@ fn key(claim: &Claim) -> SessionKey {
     (claim.name.key().into(), claim.owner)
 }
 
-/// A quarter of the time left, so that a request that hangs leaves time for others.
+/// A deadline after a quarter of the remaining time, so that a request that hangs leaves time for others.
 fn share(deadline: Moment) -> Moment {
     let now = Clock::System.now();
     now.plus(deadline.since(now) / 4)
@@ -362,8 +362,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// Forgets the sessions that have ended, since they hold nothing any more; returns whether there were
-    /// any. Skips connections in use.
+    /// Forgets ended sessions, except in use; returns whether there were any.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;
@@ -387,15 +386,16 @@ mod tests {
     /// A simulated server with one client.
     #[derive(Default)]
     struct Server {
-        /// Sessions go on, but late answers make their connections unusable.
+        /// Answers come too late, which makes their connections unusable, but the sessions go on.
         is_silent: AtomicBool,
         is_over: AtomicBool,
-        /// Counts requests over connections of holds.
+        /// The number of requests over connections of holds.
         asked: AtomicUsize,
-        /// The failure of the next request to free a lock; `None`: it succeeds.
+        /// The failure of the next request to free a lock; `None` if it succeeds.
         unlocks: Mutex<Option<Failure>>,
         is_read_only: AtomicBool,
-        /// Answers, the last first, about a given-up connection's session; by default that it holds nothing.
+        /// Answers about the session of a given-up connection, the last one first. By default it holds
+        /// nothing.
         left: Mutex<Vec<Answer<bool>>>,
         open: AtomicUsize,
     }
@@ -484,7 +484,7 @@ mod tests {
         crate::tests::claim(Kind::Mutex, "a", Duration::from_secs(60))
     }
 
-    /// A store, and a claim that has been granted twice.
+    /// A store, and a claim with two levels.
     fn held_twice() -> (Arc<Server>, SessionStore<Arc<Server>>, Claim) {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
@@ -497,7 +497,7 @@ mod tests {
         (server, store, claim)
     }
 
-    /// The client notices the end from its connection, without a request.
+    /// The client notices the end of the session without a request.
     #[test]
     fn an_ended_sessions_inner_release_is_a_loss() {
         let (server, store, claim) = held_twice();
@@ -508,7 +508,7 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
-    /// The late answer could be taken for the answer to another request.
+    /// The next request could take the late answer for its own.
     #[test]
     fn a_silent_session_connection_keeps_its_hold() {
         let (server, store, claim) = held_twice();
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
-    /// Hanging up frees the lock at an unknown time: the release is neither refused nor forgotten.
+    /// Closing the connection frees the lock at an unknown time, so the release is repeated as a clean-up.
     #[test]
     fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
@@ -541,7 +541,7 @@ mod tests {
         }
     }
 
-    /// A refused release changed nothing: the session still holds the lock.
+    /// The refused release changed nothing, so the session still holds the lock.
     #[test]
     fn a_refused_release_can_be_repeated() {
         let (server, store, claim) = held_twice();
@@ -552,7 +552,7 @@ mod tests {
         assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
 
-    /// Nothing has freed the lock, and the server may not have noticed the end of the connection.
+    /// The lock was not freed, and the server may not have noticed the end of the connection.
     #[test]
     fn a_broken_sessions_release_needs_confirmation() {
         for breaks_first in [false, true] {
@@ -563,7 +563,8 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 store.release(&claim, 0, soon()).unknown();
             }
-            // The last first: the server cannot be asked, the session holds the lock, the session is gone.
+            // The answers, the last one first: the request fails, the session holds the lock, the session is
+            // gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 store.release(&claim, 0, soon()).unknown();
@@ -573,7 +574,7 @@ mod tests {
         }
     }
 
-    /// The server's successor may grant the lock again, and a request that writes nothing is not refused.
+    /// The server's successor may grant the lock again. The old server refuses only requests that write.
     #[test]
     fn a_demoted_servers_session_lock_is_lost() {
         let (server, store, claim) = held_twice();
@@ -598,7 +599,7 @@ mod tests {
         server.left.lock().push(Ok(true));
         let released = store.release(&second, 0, soon());
         assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
-        // Once the server has said that the session holds nothing, the client does not ask about it again.
+        // After the server has said that the session holds nothing, the client does not ask about it again.
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
         server.left.lock().push(Ok(true));
         assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));

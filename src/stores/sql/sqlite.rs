@@ -1,4 +1,4 @@
-//! SQLite: a file, for the processes of one machine. Writers take turns by its lock; waiters only read.
+//! SQLite: a database file for the processes of one machine, of which one writes at a time.
 
 use std::io;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // Later connections do not check this: a new path of a running client's file costs no hold.
+    // Checked only once, because a new path of the file must not cost a running client its holds.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -49,7 +49,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Without this table only the directory fails, so a failure here does not fail the client.
+            // Without this table only the directory fails, so the client starts anyway.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -58,7 +58,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // A pool of one: SQLite would queue the writers of a process by sleeping and polling.
+    // The pool has one connection, because SQLite's own queue for writers sleeps and polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
@@ -72,25 +72,25 @@ struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file. Only a new client may create the file: a person who moved it away meanwhile may be
-    /// about to put another in its place.
+    /// Opens the file. Only a new client may create it: later, a missing file was moved away, and the person
+    /// who did that may be about to replace it.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
-            // SQLite tries to open a file for writing, then for reading. If the file appears between the
-            // two, the connection would refuse every change; and for a user who may only read, its first
-            // read would leave a log and an index that lock everybody else out.
+            // SQLite tries to open the file for writing, then for reading. If it appears between the two
+            // tries, the connection cannot write. For a user who may only read, a first read would create a
+            // log and an index that others cannot write. Such a connection is dropped.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
             limit(&conn, deadline)?;
-            // WAL: readers and the writer do not wait for each other. No sync for each grant: a power cut
-            // loses only locks of processes that it ended too, and fences also follow the clock. While other
-            // programs read, the log grows; 16 MiB of it stay when it restarts.
+            // In WAL mode, readers and the writer do not wait for each other. Grants are not synced to disk:
+            // a power cut loses only locks whose processes it ended too, and fencing tokens also follow the
+            // clock. While other programs read, the log grows; when it restarts, its file is cut to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
-            // Keeps the `-wal` and `-shm` files in existence.
+            // A first read, which creates the `-wal` and `-shm` files and keeps them open.
             made_by(&conn, &self.table)?;
             share(&self.path);
             Ok(Some(conn))
@@ -102,8 +102,7 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // If several processes create the file at once, one changes its journal mode, and SQLite
-                // refuses the others without waiting.
+                // While another process changes the journal mode of a new file, SQLite refuses at once.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();
@@ -134,7 +133,7 @@ impl Database for Sqlite {
 
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
-        // The table existed when the client was made. In a new file another program may be creating it.
+        // Another program may have put a new file in place, and be about to create the table.
         let has_table = link.on(|conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
@@ -160,7 +159,7 @@ impl Rows for Sqlite {
         &self.queries.all
     }
 
-    /// Reads first, so that waiters for a held lock never delay a writer.
+    /// Reads before writing, so that waiters for a held lock do not delay a writer.
     fn look_before(&self, link: &mut SqliteConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
         let seen = self.look(link, &Args::one("name", &*claim.name)).map_err(Failure::of_reading)?;
         Ok(seen.filter(|row| row.is_of_another(claim)).map(|row| Change::None(Some(row))))
@@ -175,7 +174,7 @@ impl Rows for Sqlite {
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
-    /// SQLite does not name the reader; only the length of the log shows it.
+    /// SQLite does not name old readers. Only a long log shows that there are some.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }
@@ -195,13 +194,13 @@ fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     conn.query_row(made, [table], |row| row.get(0)).optional()
 }
 
-/// Whether the table exists. Refuses one of another format, according to its CREATE statement, and one that
-/// `take` cannot be prepared for.
+/// Whether the table exists. Refuses a table whose CREATE statement has another format, and one without the
+/// columns that `take` needs.
 fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     let Some(made) = made_by(conn, table).map_err(failed)? else { return Ok(false) };
     check_format(&made, &format!("the table {table}")).map_err(Failure::Refused)?;
     match conn.prepare(take) {
-        // SQLite has no code for a missing column.
+        // SQLite has no error code for a missing column.
         Err(error) if error.to_string().contains("column") => {
             let error = Error::new(ErrorKind::Unsupported, "connect", other_table(table)).with_source(error);
             Err(Failure::Refused(error))
@@ -210,7 +209,7 @@ fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     }
 }
 
-// On Windows an open database can be neither moved nor deleted.
+// Only on Unix, because Windows can neither move nor delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -218,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Another program keeps moving the file away and back.
+    /// Another thread keeps moving the file away and back.
     #[test]
     fn a_file_that_comes_and_goes_is_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
@@ -230,7 +229,7 @@ mod tests {
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));
-        // Keeps the `-wal` and `-shm` files in existence.
+        // This connection keeps the `-wal` and `-shm` files in existence.
         let first = database.open(true, deadline()).unwrap();
         first.get().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);
@@ -242,8 +241,8 @@ mod tests {
                     std::fs::rename(&away, &path).unwrap();
                 }
             });
-            // Most opens find the file moved away. The test counts the others, which are few on a busy
-            // machine.
+            // Most opens find the file moved away. The test counts the others, of which there are few on a
+            // busy machine.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
                 opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();

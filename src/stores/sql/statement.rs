@@ -1,4 +1,4 @@
-//! Statements, their named parameters, and the rows that they return, for every database.
+//! SQL statements with named parameters, and the rows that they return, for all databases.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ macro_rules! queries {
     };
 }
 
-/// The parameters named in the head of a statement: `$1 name`, `?1 name` or `:name`.
+/// The parameters that the head of a statement names: `$1 name`, `?1 name` or `:name`.
 fn names(text: &'static str) -> Vec<&'static str> {
     let is_number =
         |word: &str| word.strip_prefix(['$', '?']).is_some_and(|number| number.parse::<u8>().is_ok());
@@ -118,7 +118,7 @@ value_from!(
     Option<String> => |value| value.map_or(Value::Null, Value::Text),
 );
 
-/// Parameters by name; times are in milliseconds.
+/// Parameters by name. Times are in milliseconds.
 pub(super) struct Args(Vec<(&'static str, Value)>);
 
 impl Args {
@@ -146,8 +146,8 @@ impl Args {
         self.0.push((name, value.into()));
     }
 
-    /// The last value given for the name. A caller must give every parameter in the statement's head: a
-    /// missing one would be NULL, and its condition never hold.
+    /// The last value given for the name. A caller must give each parameter in the statement's head: a
+    /// missing one is NULL, with which no condition is true.
     pub(super) fn get(&self, name: &str) -> &Value {
         let found = self.0.iter().rev().find(|(known, _)| *known == name);
         debug_assert!(found.is_some(), "no argument {name}");
@@ -175,7 +175,7 @@ impl Record {
         match self.value(at) {
             Value::Int(value) => Some(*value),
             Value::Bool(value) => Some((*value).into()),
-            // MySQL returns texts for statements sent as text.
+            // MySQL returns numbers as text if the statement was sent as text.
             Value::Bytes(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
             Value::Null | Value::Text(_) => None,
         }

@@ -1,4 +1,4 @@
-//! TLS in database URLs.
+//! TLS settings in database URLs.
 
 use std::net::IpAddr;
 
@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 pub(super) enum TlsMode {
     Disable,
     Prefer,
-    /// TLS with any server or, if authorities are named, with one that they certified.
+    /// With TLS. If authorities are named, the server's certificate must be from one of them.
     Require,
     VerifyCa,
     VerifyFull,
 }
 
 impl TlsMode {
-    /// The mode that a parameter names. `words` has a word or `None` for each mode, in one case; lower-case
-    /// words match exactly, others in any case.
+    /// The mode of the URL parameter. `words` has a word or `None` for each mode. Lower-case words match
+    /// exactly, upper-case words in any case.
     pub(super) fn named(parameter: &str, words: [Option<&str>; 5], word: &str) -> Result<TlsMode> {
         use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
         let modes = words.iter().zip([Disable, Prefer, Require, VerifyCa, VerifyFull]);
@@ -30,8 +30,8 @@ impl TlsMode {
         Err(Error::invalid("connect", format!("{parameter} must be one of {} and {last}", words.join(", "))))
     }
 
-    /// The mode of a URL that names none. Plain for a local server, since nothing leaves this machine;
-    /// options for TLS are refused then, with `why`.
+    /// The mode of a URL without one. Unencrypted for a local server, because nothing leaves the machine; TLS
+    /// options are then refused with the words `why`.
     pub(super) fn or_default(
         said: Option<TlsMode>,
         is_here: bool,
@@ -72,7 +72,7 @@ pub(super) fn taken_out<'a, const N: usize>(
     (url, values)
 }
 
-/// Fails a build without TLS, instead of connecting unencrypted.
+/// The error of a build without TLS, which does not connect unencrypted instead.
 #[cfg(not(feature = "tls"))]
 pub(super) fn no_tls(without: &str) -> Error {
     let words = format!(

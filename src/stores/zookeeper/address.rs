@@ -1,4 +1,4 @@
-//! The servers' addresses, our user there, and the chroot.
+//! Reads a ZooKeeper URL: the servers' addresses, the login, and the chroot.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::servers::ServerList;
 use crate::stores::zookeeper::path;
 
-/// Without and with TLS; the latter from ZooKeeper's documentation of `secureClientPort`.
+/// The default ports without and with TLS. The second is from the documentation of `secureClientPort`.
 const PORTS: [u16; 2] = [2181, 2281];
 
-/// Not `Debug`: it holds the password.
+/// Not `Debug`, because it contains the password.
 pub(super) struct ZooKeeperAddress {
     pub(super) servers: ServerList,
     pub(super) login: Option<String>,
@@ -22,7 +22,7 @@ impl ZooKeeperAddress {
         self.servers.hosts.len().max(1)
     }
 
-    /// Random, so that clients spread over the servers.
+    /// A random server, so that clients spread over the servers.
     pub(super) fn any_host(&self) -> usize {
         let random = RandomState::new().hash_one(0_u8);
         usize::try_from(random).unwrap_or(0) % self.count()
@@ -34,7 +34,7 @@ impl ZooKeeperAddress {
             Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
         };
         let servers = ServerList::read(options, "zks", PORTS, unusable)?;
-        // Only `@` needs an escape.
+        // Only `@` can be escaped in the path.
         let chroot = format!("/{}", servers.path).trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
             path::check(&chroot).map_err(|_said_below| unusable())?;

@@ -1,4 +1,4 @@
-//! The meaning of replies and errors, and the data of a node.
+//! The meaning of replies and errors, and the text in a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ pub(super) struct ZooKeeperReply {
 
 #[derive(Debug)]
 pub(super) enum NoReply {
-    /// The server refused and changed nothing.
+    /// The server refused the request with this code, and changed nothing.
     Code(i32),
     Failed(Failure),
 }
 
 impl NoReply {
-    /// A request was sent and no reply came.
+    /// The failure of a request that was sent and got no reply.
     pub(super) fn new(error: Error, is_write: bool) -> NoReply {
         NoReply::Failed(if is_write {
             Failure::Unknown(error.with_unknown_outcome())
@@ -38,25 +38,25 @@ impl NoReply {
         })
     }
 
-    /// The request was not sent, and never will be.
+    /// The failure of a request that was not sent, and never will be.
     pub(super) fn refused(error: Error) -> NoReply {
         NoReply::Failed(Failure::Refused(error))
     }
 }
 
 impl From<Error> for NoReply {
-    /// The reply is unreadable: a write may have been carried out.
+    /// The reply cannot be read, so a write may have been carried out.
     fn from(error: Error) -> NoReply {
         NoReply::Failed(Failure::Unknown(error.with_unknown_outcome()))
     }
 }
 
-/// The queue of a lock, by the list of its children.
+/// The queue of a lock, from the reply that lists its nodes.
 pub(super) fn line_of(children: &ZooKeeperReply) -> Found<NodeLine> {
     Ok(NodeLine::new(jute::children(&children.body)?))
 }
 
-/// `None`: there is no such node.
+/// `None` if the node does not exist.
 pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     match outcome {
         Ok(found) => Ok(Some(found)),
@@ -65,15 +65,15 @@ pub(super) fn if_there<T>(outcome: Found<T>) -> Found<Option<T>> {
     }
 }
 
-/// A node's text, for people; the owner comes first.
+/// The text in a node, which people can read. The owner comes first.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// Owner and lease, read from a node's data. For another program's node: its data (Curator writes its
-/// address), or else its name.
+/// Owner and lease from a node's text. For another program's node, its text (Curator writes its address), or
+/// else its name.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -115,7 +115,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
             ErrorKind::Refused,
             "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
         ),
-        // The container was deleted with its last lock.
+        // The server deleted the container after the last node of its locks.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

@@ -1,6 +1,6 @@
-//! The directory of clients, and the list of locks, both read page by page.
+//! The directory of clients and the list of locks, each read page by page.
 //!
-//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since in a
+//! A client's entry is an ephemeral node below `/leasehold/%clients`. No lock has that path, because in a
 //! lock's path two digits follow each `%`.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::time::{Clock, Moment};
 
 const PAGE: usize = 250;
 
-/// The servers tell no time, so each entry counts as new.
+/// ZooKeeper does not report an entry's age, so each entry is shown as new.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {
@@ -42,14 +42,14 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            // The node is gone, or unreadable for this login.
+            // The node is gone, or this login may not read it.
             Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    /// A page of names, and the last of them if there are more.
+    /// A page of names, and the page's last name if more names follow.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, Option<String>)> {
         let reply = if_there(self.session.call(&Operation::Children(folder), deadline))?;
         let mut names = reply.map_or(Ok(Vec::new()), |reply| jute::children(&reply.body))?;
@@ -86,14 +86,14 @@ impl ZooKeeperStore {
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
                 Ok(reply) => line_of(&reply)?,
-                // The node is gone, or unreadable for this login.
+                // The node is gone, or this login may not read it.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
             };
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has its own deadline: on a slow link a page of them would not fit into one.
+                // Each lock has its own deadline, because on a slow link a page would not fit into one.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

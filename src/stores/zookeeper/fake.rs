@@ -1,4 +1,4 @@
-//! A simulated server: it grants each connection a session, and a test decides how requests end.
+//! A simulated server. It grants each connection a session, and the test decides each reply.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,24 +10,24 @@ use crate::config::ServerOptions;
 use crate::sync::thread;
 
 pub(super) const ID: i64 = 1;
-/// This request alone has no path.
+/// The request to close the session, which alone has no path.
 const CLOSE: i32 = -11;
 
 pub(super) enum Reply {
-    /// Success, with these bytes behind the header.
+    /// Success, with these bytes after the header.
     Done(Vec<u8>),
-    /// The same, behind the event that the watched node of this path has changed.
+    /// An event that the watched node of this path has changed, followed by success.
     DoneAfterEvent(&'static str, Vec<u8>),
     Code(i32),
     HangsUp,
     Never,
 }
 
-/// Request type, by its number in the protocol, and path.
+/// The request's type, as a number of the protocol, and its path.
 pub(super) struct Request {
     pub(super) operation: i32,
     pub(super) path: String,
-    /// Whether a question sets a watch.
+    /// Whether the request sets a watch.
     pub(super) watches: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server that takes one connection after the other, until the process ends.
+    /// Starts a server that serves one connection after the other, until the process ends.
     pub(super) fn start(
         session: Duration,
         mut reply: impl FnMut(&Request) -> Reply + Send + 'static,
@@ -50,7 +50,7 @@ impl Server {
             for mut client in listener.incoming().flatten() {
                 let Some(greeting) = frame(&mut client) else { continue };
                 client.write_all(&welcome(session)).unwrap();
-                // The test may be over.
+                // Fails if the test is over.
                 sender.send(i64::from_be_bytes(greeting[16..24].try_into().unwrap())).ok();
                 serve_client(&mut client, &mut reply);
             }
@@ -90,7 +90,7 @@ fn serve_client(client: &mut TcpStream, reply: &mut impl FnMut(&Request) -> Repl
             break;
         }
     }
-    drop(client.shutdown(Shutdown::Both)); // an error means it is down already
+    drop(client.shutdown(Shutdown::Both)); // fails if it is closed already
 }
 
 pub(super) fn welcome(session: Duration) -> Vec<u8> {
@@ -98,7 +98,7 @@ pub(super) fn welcome(session: Duration) -> Vec<u8> {
     [&[0, 0, 0, 36, 0, 0, 0, 0], timeout.as_slice(), &ID.to_be_bytes(), &[0, 0, 0, 16], &[7; 16]].concat()
 }
 
-/// The next message; `None`: the connection ended.
+/// The next message; `None` if the connection has ended.
 pub(super) fn frame(client: &mut TcpStream) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     client.read_exact(&mut length).ok()?;

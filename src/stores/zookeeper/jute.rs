@@ -1,11 +1,10 @@
-//! ZooKeeper's requests and replies, in its encoding (jute).
-//!
-//! A frame is a length of four bytes, then fields, all big-endian. A reply begins with the number of its
-//! request, the last transaction, and an error code.
+//! ZooKeeper's requests and replies in their encoding, jute. A frame is its length in four bytes, then
+//! fields, all big-endian. A reply begins with the number of its request, the last transaction, and an error
+//! code.
 
 use crate::error::{Error, ErrorKind};
 
-/// Only lists of very many nodes are longer.
+/// The longest frame accepted. Only lists of very many nodes are longer.
 pub(super) const LONGEST_FRAME: usize = 8 * 1024 * 1024;
 
 pub(super) const WATCH_EVENT: i32 = -1;
@@ -29,10 +28,10 @@ pub(super) mod code {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Ends with its session; the server appends a growing number to the name.
+    /// Ends with its session. The server appends a growing number to the name.
     EphemeralSequential,
     Ephemeral,
-    /// The server deletes it some time after its last child.
+    /// Deleted by the server some time after its last child.
     Container,
     Persistent,
 }
@@ -40,7 +39,7 @@ pub(super) enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Everyone,
-    /// Clients with the creator's user and password.
+    /// Only clients with the creator's user and password may use the node.
     Creator,
 }
 
@@ -65,13 +64,13 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether a missing answer leaves the outcome unknown.
+    /// Whether the outcome is unknown if no reply arrives.
     pub(super) fn is_write(&self) -> bool {
         matches!(self, Operation::Create { .. } | Operation::SetData(..) | Operation::Delete(_))
     }
 
-    /// Whether the leader answers, which alone knows whether the session lives. Any other server answers
-    /// reads itself, even while it is cut off.
+    /// Whether the leader carries out the request. Only the leader knows whether the session lives; other
+    /// servers answer reads themselves, even while they are cut off.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync(_))
     }
@@ -109,11 +108,11 @@ impl Operation<'_> {
     }
 }
 
-/// The first message on a connection; `session` is zero for a new one.
+/// The first message on a connection. `session` is zero for a new session.
 pub(super) fn greeting(last_transaction: i64, timeout_ms: i32, session: i64, password: &[u8]) -> Vec<u8> {
     const VERSION: i32 = 0;
     let to = Writer::new().int(VERSION).long(last_transaction).int(timeout_ms).long(session);
-    to.buffer(password).flag(false).frame() // not to a server that may only read
+    to.buffer(password).flag(false).frame() // not to a read-only server
 }
 
 #[derive(Debug)]
@@ -132,7 +131,7 @@ impl Welcome {
     }
 }
 
-/// Authenticates us, as [`Access::Creator`] needs.
+/// The login that [`Access::Creator`] needs.
 pub(super) fn authentication(user_and_password: &str) -> Vec<u8> {
     Writer::new().int(AUTH).int(100).int(0).text("digest").buffer(user_and_password.as_bytes()).frame()
 }
@@ -154,7 +153,7 @@ impl Header {
     }
 }
 
-/// The path of a watch event; empty for an event of the session.
+/// The path of a watch event. Empty for an event about the session.
 pub(super) fn watched_path(body: &[u8]) -> Result<String, Error> {
     let mut from = JuteReader(body);
     from.int()?;
@@ -173,7 +172,7 @@ pub(super) fn data(body: &[u8]) -> Result<Vec<u8>, Error> {
     JuteReader(body).buffer().map(<[u8]>::to_vec)
 }
 
-/// The transaction that made the node: the first number behind the data.
+/// The transaction that created the node, which is the first number after the data.
 pub(super) fn maker(body: &[u8]) -> Result<u64, Error> {
     let mut from = JuteReader(body);
     from.buffer()?;
@@ -190,7 +189,7 @@ struct Writer(Vec<u8>);
 
 impl Writer {
     fn new() -> Writer {
-        Writer(vec![0; 4]) // the length comes here
+        Writer(vec![0; 4]) // replaced by the length
     }
 
     fn bytes(mut self, bytes: &[u8]) -> Writer {

@@ -1,4 +1,4 @@
-//! The thread that keeps a session alive, ends leases, and hangs up on silent servers.
+//! The thread that keeps a session alive, deletes nodes after their leases, and leaves silent servers.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // The leader counts a sign of life at once only from a new connection.
+            // Only a new connection makes the leader count a sign of life at once.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }
@@ -28,7 +28,7 @@ impl Session {
                 watchdog.bounds_ended();
             }
             if is_connected {
-                // Deleting needs a connection; a new one wakes this thread.
+                // Deleting needs a connection. When there is a new one, this thread wakes.
                 let (ended, until) = self.places.take_ended(now);
                 next = next.min(until);
                 for (key, node) in ended {
@@ -36,7 +36,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // The mutex is free meanwhile: a change then notifies nobody, so check again.
+                // While the mutex was unlocked, changes did not wake this thread, so it looks again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }
@@ -48,7 +48,8 @@ impl Session {
         }
     }
 
-    /// Sends a sign of life if one is due, and hangs up if the last is unanswered; returns when to look next.
+    /// Sends a sign of life if one is due. If an earlier request has no reply for too long, drops the
+    /// connection. Returns when to call this again.
     fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
         let Some(life) = state.life.clone() else { return Moment::NEVER };
         let mut next = life.lapses_at();
@@ -101,11 +102,11 @@ mod tests {
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
-    /// With a session and leases this long, the thread has nothing to do by itself.
+    /// With a session and leases this long, the thread sends nothing by itself.
     const SESSION: Duration = Duration::from_secs(3_600);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Otherwise the holds would be lost with the session although other servers serve it.
+    /// Otherwise the holds would be lost with the session, although other servers could keep it alive.
     #[test]
     fn silence_for_a_quarter_session_makes_the_client_switch_servers() {
         let server = Server::start(SESSION, |_| Reply::Never);

@@ -1,9 +1,9 @@
-//! A session on the servers, and how long a hold can count on it.
+//! A session on the servers, and until when a hold can count on it.
 //!
-//! The leader ends a session that shows no sign of life for its time-out. A connecting client is a sign of
-//! life. A request is none, even if the leader answers it: the client's server notes whose requests came, and
-//! hands these notes in when the leader pings it, every half tick. [`Trail`] derives from a connection's
-//! answers which signs of life have been handed in.
+//! The leader ends a session without a sign of life for the session's time-out. Connecting is a sign of life.
+//! A request is not one at once, even if the leader answers it: the client's server notes which sessions sent
+//! requests, and reports them to the leader when the leader pings it, twice a tick. [`Trail`] derives from a
+//! connection's answers which requests have certainly been reported.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,51 +14,51 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Moment, window};
 
-/// One session, from grant to expiry. Connections come and go under it.
+/// A session, from its grant to its end. It can use several connections one after the other.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
-    /// The servers end a session, with its nodes, after this time without a sign of life.
+    /// The servers end the session, with its nodes, after this time without a sign of life.
     pub(super) timeout: Duration,
     over: AtomicBool,
     trail: Mutex<Trail>,
     window: Mutex<Arc<Window>>,
 }
 
-/// Until when holds can count on the session. A closed window stays closed, since its holders were notified;
-/// a later grant gets a new one.
+/// The time until which holds can count on the session. A closed window stays closed, because its holders
+/// were notified. Later grants get a new window.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     until: AtomicU64,
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection, in the order of all messages between leader and that server.
+/// Answers of the leader on one connection. The leader and this client's server exchange messages in order.
 ///
-/// A ping between two answers of the leader means that the server had handed in the sign of life of the first
-/// request when it passed on the later answer. That message may still be lost if the server dies, unless the
-/// leader then answers a third request, sent after the second answer arrived.
+/// If the leader pinged the server between two of its answers, the server's report included the first request
+/// when it passed on the second answer. The report may still be lost if the server dies. It has certainly
+/// arrived once the leader answers a third request, sent after the second answer.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
 #[derive(Debug, Clone, Copy)]
 struct LifeStep {
-    /// Times at which the request left and the answer arrived.
+    /// When the request was sent, and when its answer arrived.
     sent: Moment,
     answered: Moment,
-    /// For how long, from some earlier time, the leader has certainly run.
+    /// For how long the leader has certainly run, counted from an earlier answer.
     ran: Duration,
-    /// Time at which the last request left that had been handed in when this answer arrived.
+    /// When the last request was sent that had been reported by the time of this answer.
     handed_in: Option<Moment>,
 }
 
 impl Trail {
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is at most half a session (`minSessionTimeout`), and the leader pings twice a tick. The
-        // rest allows for late pings.
+        // A tick is at most half a session (`minSessionTimeout`), so the leader pings at least every quarter
+        // of a session. The remainder allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // A longer time between two answers may mean that the leader stood still, and pinged nobody.
+        // If more time passes between two answers, the leader may have stood still, and sent no pings.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -67,7 +67,7 @@ impl Trail {
         while self.0.get(1).is_some_and(|step| is_handed_in(&step)) {
             self.0.pop_front();
         }
-        // Under load only some answers are kept.
+        // Under load, only some of the answers are kept.
         let last = self.0.back().copied();
         if last.is_none_or(|last| last.sent.plus(timeout / 64) <= sent) {
             let ran = last.map_or(Duration::ZERO, |last| run(&last, answered));
@@ -87,13 +87,13 @@ impl Life {
         Arc::clone(&self.window.lock())
     }
 
-    /// A new connection: the leader checked the session after `greeted`.
+    /// Notes a new connection, for which the leader checked the session after `greeted`.
     pub(super) fn connected(&self, greeted: Moment, now: Moment) {
         *self.trail.lock() = Trail::default();
         self.confirm(greeted, now);
     }
 
-    /// The leader carried out a request that was sent at `sent`.
+    /// Notes that the leader has carried out a request that was sent at `sent`.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
         let heard_of = self.trail.lock().take(sent, now, self.timeout);
         if let Some(heard_of) = heard_of {
@@ -101,8 +101,8 @@ impl Life {
         }
     }
 
-    /// The leader received a sign of life after `moment`. A window that is over is never prolonged: its
-    /// holders may have been notified before the keeping thread closes it.
+    /// Notes that the leader received a sign of life after `moment`. A window that has ended is not
+    /// prolonged, because its holders may have been notified.
     fn confirm(&self, moment: Moment, now: Moment) {
         let mut current = self.window.lock();
         close_if_over(&mut current, now);
@@ -118,7 +118,7 @@ impl Life {
         self.window.lock().close();
     }
 
-    /// Closes the window if it is over; returns whether it did.
+    /// Closes the window if it has ended. Returns whether it was closed.
     pub(super) fn lapse(&self, now: Moment) -> bool {
         close_if_over(&mut self.window.lock(), now)
     }
@@ -132,7 +132,7 @@ impl Life {
     }
 }
 
-/// Closes a window that is over and opens the next; returns whether it did.
+/// Closes a window that has ended, and begins the next. Returns whether it was closed.
 fn close_if_over(current: &mut Arc<Window>, now: Moment) -> bool {
     let is_over = current.until.load(Ordering::Acquire) != 0 && current.until() <= now;
     if is_over {
@@ -183,12 +183,12 @@ mod tests {
         Moment::from_nanos(1).plus(SECOND * 100).plus(SECOND * u32::try_from(seconds).unwrap())
     }
 
-    /// Sending time of the request that holds count on.
+    /// The sending time of the request from which the window counts.
     fn counted_from(life: &Life) -> Moment {
         life.window().until().minus(window(life.timeout))
     }
 
-    /// Requests every two seconds, as the keeping thread sends them, answered after `delay`.
+    /// Requests every two seconds, as the thread of `keep` sends them, each answered after `delay`.
     fn beat(life: &Life, seconds: std::ops::Range<u64>, delay: Duration) {
         for second in seconds.step_by(2) {
             life.answered(at(second), at(second).plus(delay));
@@ -213,8 +213,9 @@ mod tests {
     fn a_request_counts_after_a_ping_and_later_answer() {
         let life = connected();
         beat(&life, 2..13, SECOND / 2);
-        // The first was answered at 2.5 s. A request sent nine seconds after that left behind a ping, and
-        // shows it answered; only a request sent still later shows that the leader has the reply.
+        // The first request was answered at 2.5 s. The request sent nine seconds later shows that the ping
+        // has happened. Only a request sent after the answer to that one shows that the leader has received
+        // the report.
         assert_eq!(counted_from(&life), at(0));
         life.answered(at(14), at(14));
         assert_eq!(counted_from(&life), at(2));
@@ -236,7 +237,7 @@ mod tests {
     fn requests_in_a_row_prove_no_more_than_one() {
         let life = connected();
         beat(&life, 2..13, SECOND / 4);
-        // All of these requests left before the answer that shows the ping.
+        // These requests were sent before the answer that proves the ping had arrived, so they add nothing.
         (0..10).for_each(|_| life.answered(at(12), at(13)));
         assert_eq!(counted_from(&life), at(0));
     }
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn late_answers_of_a_paused_leader_do_not_extend_the_window() {
         let life = connected();
-        // The leader answers at 2 s, then stands still until 20 s, and has not pinged since.
+        // The leader answers at 2 s, then stands still until 20 s, so it has sent no pings.
         life.answered(at(2), at(2));
         for second in (4..20).step_by(2) {
             life.answered(at(second), at(20));
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// A later connection proves as much as a session's first, however soon it follows the former connection.
+    /// However soon a connection follows, answers on it prove as much as on a session's first connection.
     #[test]
     fn answers_on_one_connection_prove_nothing_on_the_next() {
         let (life, first) = (connected(), life());
@@ -298,13 +299,13 @@ mod tests {
         let window = life.window();
         let (until, late) = (window.until(), at(33));
         assert!(until < late);
-        // The keeping thread has not closed the window yet.
+        // The thread of `keep` has not closed the window yet.
         life.connected(late, late);
         assert!(window.is_closed() && life.window().until() > late);
         beat(&life, 34..57, Duration::ZERO);
         let window = life.window();
         assert!(!window.is_closed() && window.until() > at(66));
-        // A late answer, to a request from within the window.
+        // A late answer to a request that was sent within the window.
         life.answered(at(58), window.until().plus(SECOND));
         assert!(window.is_closed());
     }

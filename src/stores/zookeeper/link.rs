@@ -1,4 +1,4 @@
-//! One connection, made by a deadline and read frame by frame.
+//! One connection, which is made by a deadline and read frame by frame.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use crate::stores::zookeeper::life::Life;
 use crate::time::{Clock, Moment, millis};
 use crate::wire::{self, Timed, Wire};
 
-/// Longest time that one write may block: a writable socket may take less than the whole message.
+/// The longest time that one write may block. A writable socket may accept less than a whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
-/// Connects for `life`, or for a new session. `None`: `life` has expired.
+/// Connects for the session `life`, or for a new one. `None` if `life` has expired.
 pub(super) fn connect(
     address: &ZooKeeperAddress,
     at: usize,
@@ -64,7 +64,7 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // Reads have no time-out from here on: the keeping thread hangs up on a dead server.
+    // Reads have no time-out from here on, because the thread of `keep` drops connections to silent servers.
     let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
     Ok(Some((wire, Life::new(welcome.session, welcome.password, granted))))
@@ -149,7 +149,7 @@ mod tests {
     use crate::config::ServerOptions;
     use crate::sync::thread;
 
-    /// A server whose greeting never ends: a byte each 20 ms.
+    /// A server whose greeting never ends: one byte every 20 ms.
     fn dripping() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,10 +1,10 @@
 //! Stores locks in a ZooKeeper ensemble.
 //!
-//! Each owner that wants a lock creates a numbered node that ends with the client's session. The lowest
-//! number holds the lock; every other owner watches the node in front. `path` names the nodes as Curator
-//! does, `session` carries requests, `life` says how long a hold can count on a session, and `places` knows
-//! this client's nodes. The client that caches a lock watches the children of the lock's path, so that any
-//! waiter recalls the lock, Curator's too.
+//! An owner that wants a lock creates a numbered node, which ends with the client's session. The lowest
+//! number holds the lock, and every other owner watches the node before its own. `path` names nodes as
+//! Curator does, `session` sends requests, `life` says until when a hold can count on a session, and `places`
+//! knows this client's nodes. A client that caches a lock watches the lock's nodes, so that any waiter
+//! recalls the lock, even one of Curator's.
 
 mod address;
 mod answer;
@@ -55,8 +55,8 @@ pub(crate) struct ZooKeeperStore {
     command_timeout: Duration,
 }
 
-/// Time between two polls of a waiter that nothing wakes. A broken connection wakes every waiter, so this
-/// poll matters only after an operator deleted a node.
+/// The time between two polls of a waiter. Waiters wake when the node before theirs ends, and when the
+/// connection breaks, so polls matter only if an operator deleted a node.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
@@ -74,8 +74,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. Notes ours if none is noted and the client writes to the directory
-    /// (`notes`). Other refusals are left to the first lock.
+    /// Refuses a format other than ours. If none is stored and `notes` is set, stores ours. Other errors are
+    /// ignored here, because the first lock reports them.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data(&path), deadline) {
@@ -95,7 +95,7 @@ impl ZooKeeperStore {
         let (data, mode) = (text.as_bytes(), Mode::Persistent);
         let note = Operation::Create { path: &path, data, mode, access: self.access };
         let noted = self.create_in(path.rsplit_once('/').map_or("", |(folder, _)| folder), &note, deadline);
-        // Another client noted its format in between.
+        // Another client may have stored a format meanwhile, so the stored one is checked.
         if matches!(noted, Err(NoReply::Code(code::NODE_EXISTS))) { look().map(drop) } else { Ok(()) }
     }
 
@@ -108,7 +108,7 @@ impl Store for ZooKeeperStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |_| true,
-            // Nodes end with the session, not with a lease.
+            // A node ends with its session, and may last longer than its lease.
             outlasts_leases: true,
             poll_every: |_| POLL,
             sessions: Some(self),
@@ -170,7 +170,7 @@ impl Store for ZooKeeperStore {
                 Some((node.path(&key), key, node))
             })
             .collect();
-        // A question to the leader goes first: only the leader knows whether the session lives.
+        // A request to the leader goes first, because only the leader knows whether the session lives.
         let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists(path));
         let requests: Vec<_> = std::iter::once(Operation::Sync("/")).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();
@@ -240,7 +240,7 @@ impl Sessions for ZooKeeperStore {
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let held = self.key(claim).ok().and_then(|key| self.session.places.holding(&key));
-        // The hold ended in between.
+        // If the hold has ended meanwhile, its window is closed.
         Some(held.map_or_else(|| Arc::new(Window::closed()), |(_, held)| held.window))
     }
 }
@@ -271,9 +271,9 @@ impl ZooKeeperStore {
             if seen.holders.len() + seen.waiters.len() >= MOST_SHOWN || !has_it && !with_waiters {
                 continue;
             }
-            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // just gone
+            let Some(reply) = self.data_of(lock, &one.name, deadline)? else { continue }; // just deleted
             if has_it {
-                // As with etcd, the node's creation is a token, whether the holder asked for one or not.
+                // The transaction that created the node is the fencing token.
                 seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
             }
             let said = data(&reply.body)?;
@@ -283,7 +283,7 @@ impl ZooKeeperStore {
                 continue;
             }
             let mode = one.family.mode();
-            // A writer that also reads counts as a writer.
+            // If a writer also reads, the lock is shown as held by a writer.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }
@@ -307,7 +307,7 @@ impl HoldCaching for ZooKeeperStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
-        // A watch reports one change, so each look sets one.
+        // A watch reports only one change, so each check sets a new one.
         let ask = claims.iter().zip(&paths).map(|(claim, path)| {
             match self.session.places.recalls.get(path).filter(|_| claim.hears) {
                 Some(channel) => {
@@ -337,7 +337,7 @@ impl HoldCaching for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Notifies this client of waiters for a lock just granted; those already there count.
+    /// Makes later waiters for a lock just granted recall it. Those that already wait count as a recall too.
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls.get(&key.path) else { return };
         self.session.watch(&key.path, &channel);
@@ -347,7 +347,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Must precede the deletion of our node, which recalls nothing.
+    /// Called before this client deletes its own node, so that the deletion is not taken for a recall.
     fn watch_no_others(&self, key: &PlaceKey) {
         if let Some(channel) = self.session.places.recalls.get(&key.path) {
             self.session.unwatch(&key.path, &channel);

@@ -1,7 +1,6 @@
-//! A lock's path, and the names of its nodes.
-//!
-//! As in Curator's `InterProcessMutex`: below the lock's path each owner has an ephemeral node
-//! `_c_<GUID>-lock-<number>`, numbered by the server. The lowest number has the lock.
+//! A lock's path, and the names of its nodes, as in Curator's `InterProcessMutex`. Below the lock's path each
+//! owner has an ephemeral node `_c_<GUID>-lock-<number>`. The server gives the numbers, and the lowest has
+//! the lock.
 
 use uuid::Uuid;
 
@@ -38,7 +37,7 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The folder of the clients' entries. No lock has this path: a lock's path has two digits after each `%`.
+/// The folder of clients' entries. A lock's path has two digits after each `%`, so never this path.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
@@ -49,7 +48,7 @@ pub(super) fn of_format(chroot: &str) -> String {
 
 pub(super) struct ListedFolder {
     pub(super) folder: String,
-    /// For keys that are paths: their beginning, including the last slash.
+    /// If keys are paths, the beginning of each key, with the last slash.
     parent: Option<String>,
 }
 
@@ -62,7 +61,8 @@ impl ListedFolder {
     }
 }
 
-/// The folder of the wanted locks; for keys that are paths, the part of the pattern without wildcards.
+/// The folder with the wanted locks. If keys are paths, the folder that the pattern names before its first
+/// wildcard.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);
@@ -96,7 +96,7 @@ pub(super) fn check(path: &str) -> Result<()> {
     }
 }
 
-/// ZooKeeper checks UTF-16 units: a character of two units is refused.
+/// ZooKeeper checks UTF-16 units, so it refuses characters of two units.
 fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
@@ -105,19 +105,18 @@ fn family_marker(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
         Family::Write => "__WRIT__",
-        // The store refuses the last two families earlier.
+        // The store refuses the last two families before this.
         Family::Lock | Family::Token | Family::Counted => "lock-",
     }
 }
 
-/// Prefix of an owner's nodes. Derived from the owner, so that it can find the node of an unanswered
-/// creation.
+/// The prefix of an owner's nodes, from which the owner finds a node whose creation had no answer.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), family_marker(family))
 }
 
-/// A waiter's or holder's node, ours or Curator's.
+/// The node of a waiter or holder, ours or Curator's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedNode {
     pub(super) name: String,
@@ -126,7 +125,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None`: not a waiter's node. The server writes ten digits, or a minus after an overflow.
+    /// `None` if the node is not a waiter's. The number has ten digits, or a minus after an overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(family_marker(family))?;
@@ -135,8 +134,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server is out of numbers. The server then repeats the last number, and two nodes would be
-    /// first; after an overflow the newest node would be first. Source: ZooKeeper's `DataTree`.
+    /// Whether the server has run out of numbers. Servers then repeat the last number, so that two nodes are
+    /// first, or overflow, so that the newest node is first (ZooKeeper's `DataTree`).
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }
@@ -151,7 +150,7 @@ impl QueuedNode {
     }
 }
 
-/// The nodes of a lock, by number. An owner that reads after writing has the writer's number.
+/// A lock's nodes, ordered by number. An owner that reads while it writes has one number for both.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 
@@ -178,7 +177,7 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest node that must end before this one holds the lock; `None`: this one holds the lock.
+    /// The nearest node that must end before this one has the lock. `None` if this one has the lock.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
         self.0.iter().rev().find(|other| waiter.waits_for(other))
     }

@@ -1,4 +1,4 @@
-//! The nodes of this client's owners, and how long each holds its lock.
+//! The nodes of this client's owners, and until when each holds its lock.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::time::Moment;
 pub(super) struct PlaceKey {
     pub(super) path: Arc<str>,
     pub(super) owner: Owner,
-    /// The two halves of a read-write lock are held separately.
+    /// The two halves of a read-write lock have separate places.
     pub(super) family: Family,
 }
 
 #[derive(Debug)]
 struct NodePlace {
-    /// Wakes the owner when the node in front is gone, or the connection.
+    /// Wakes the owner when the node before its own has ended, or the connection.
     topic: Arc<Channel>,
     node: Option<LockNode>,
-    /// A creation was not answered: the node may exist, now or later.
+    /// Whether a creation had no answer, so that the node may exist, or still be created.
     in_doubt: bool,
     held: Option<HeldNode>,
 }
@@ -31,7 +31,7 @@ struct NodePlace {
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
     pub(super) name: Arc<str>,
-    /// The number of the transaction that made the node; it grows, over all locks of an ensemble.
+    /// The transaction that created the node. Its number grows over all locks of an ensemble.
     pub(super) transaction: u64,
     pub(super) life: Arc<Life>,
 }
@@ -45,7 +45,7 @@ impl LockNode {
 #[derive(Debug, Clone)]
 pub(super) struct HeldNode {
     pub(super) count: u32,
-    /// End of the lease. The servers know no leases: this client deletes the node then.
+    /// The end of the lease. This client then deletes the node, because the servers know no leases.
     pub(super) until: Moment,
     pub(super) window: Arc<Window>,
     ending: bool,
@@ -60,7 +60,7 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// By path; a channel is notified when others ask for a cached lock, or when the connection ends.
+    /// The channels of cached locks by path, notified of waiters and of the connection's end.
     pub(super) recalls: Channels,
 }
 
@@ -75,7 +75,7 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// `None`: this owner never asked for a node. A node that ended with its session does not count.
+    /// `None` if this owner never asked for a node. A node that ended with its session does not count.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let mut entries = self.entries.lock();
         let place = entries.get_mut(key)?;
@@ -113,7 +113,7 @@ impl NodePlaces {
         }
     }
 
-    /// Prolongs an existing hold to `until` at least.
+    /// Prolongs an existing hold to `until`, unless it is longer already.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
@@ -146,12 +146,12 @@ impl NodePlaces {
         self.recalls.notify_all();
     }
 
-    /// Nodes whose leases are over, to delete now, and when the next one ends.
+    /// The nodes to delete now because their leases have ended, and when the next lease ends.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();
         entries.retain(|_, place| {
-            // Nodes of an ended session are gone already.
+            // Nodes of an ended session no longer exist.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
         for (key, place) in entries.iter_mut() {

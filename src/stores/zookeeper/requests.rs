@@ -1,4 +1,4 @@
-//! The requests that acquire, keep and release a node, and the meaning of their replies.
+//! The requests that acquire, prolong and release a node, and the meaning of their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // An owner that does not wait creates no node just to find the lock busy. A writer may always read.
+        // A try creates no node for a busy lock. A writer may always read.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -78,7 +78,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // `Session::keep` knows the nodes of waiters only, so another claim needs a clean-up.
+                // `Session::keep` deletes only listed nodes, so a try ends as unknown, and is cleaned up.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -91,7 +91,7 @@ impl ZooKeeperStore {
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
-            // Somebody deleted our node. A waiter queues again, at the end.
+            // The node was deleted, so a waiter joins the queue again, at its end.
             self.session.places.set_node(key, None);
             return Ok(Ahead::Unclear);
         };
@@ -129,7 +129,7 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As in Curator: a writer that reads keeps the writer's number, also after its write.
+            // As in Curator, a writer that reads keeps its number, even after its write ends.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -157,16 +157,16 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Parents are containers, as in Curator: the servers delete them some time after the last child.
+    /// Creates containers, as Curator does: servers delete them some time after the last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
-        // Usually only the last folder of the path is missing, so it is tried first.
+        // Usually only the last folder is missing, so it is tried first.
         if self.make_container(lock, deadline)? {
             return Ok(());
         }
         for path in path::with_parents(lock) {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
-                // The parent may exist although this login may not create it; the last one decides.
+                // A parent may exist although this login may not create it. Only the last folder decides.
                 Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }
@@ -179,7 +179,7 @@ impl ZooKeeperStore {
         match self.session.call(&create, deadline) {
             Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // A container holds no lock, so an unknown outcome does not matter.
+            // A container holds no lock, so the outcome does not matter, and counts as refused.
             Err(NoReply::Failed(Failure::Unknown(error))) => {
                 Err(NoReply::refused(Error::new(error.kind(), "lock", error.detail())))
             }
@@ -187,12 +187,12 @@ impl ZooKeeperStore {
         }
     }
 
-    /// `false`: the node in front is gone.
+    /// `false` if the node in front is gone.
     pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
-        // Watches by reading: a watch set by `exists` would outlive the node.
+        // Sets the watch with a read, because a watch set by `exists` remains if the node does not exist.
         let watched = self.session.call(&Operation::Watch(&path), deadline);
         if watched.is_err() {
             self.session.unwatch(&path, &topic);
@@ -202,7 +202,7 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         let found = if_there(self.session.call(&Operation::Exists(&node.path(key)), deadline))?;
-        // The reply counts only if it came in the session that made the node.
+        // The reply counts only if it belongs to the session that created the node.
         Ok(found.is_some_and(|reply| Arc::ptr_eq(&reply.life, &node.life)))
     }
 
@@ -235,7 +235,7 @@ impl ZooKeeperStore {
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // `places` lists the node until the servers have answered: `Session::keep` deletes only listed nodes.
+        // `places` lists the node until the answer, because `Session::keep` deletes only listed nodes.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => self.delete(&node.path(&key), deadline)?,
             Some(KnownNodes { node: None, in_doubt: false }) => false,
@@ -245,9 +245,9 @@ impl ZooKeeperStore {
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
-    /// Deletes an owner's nodes that this client does not know; returns whether there were any.
+    /// Deletes nodes of the owner that this client does not know. Returns whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
-        // After the answer to `sync`, no earlier request of this session is still to be carried out.
+        // After the answer to `sync`, no earlier request of this session can still be carried out.
         match self.session.call(&Operation::Sync(&key.path), deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
@@ -269,7 +269,7 @@ impl ZooKeeperStore {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// The holder's node and its data; the owner's own node if it holds.
+    /// The holder's node and its text. If the owner itself holds the lock, its own node.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);
@@ -296,7 +296,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // A node of ours that is no longer known was deleted after the list was read.
+        // A node of this client that is not listed was deleted after the list was read.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {
@@ -319,7 +319,7 @@ impl ZooKeeperStore {
 enum Ahead {
     Nobody,
     Somebody,
-    /// A node has gone meanwhile; repeat.
+    /// A node has ended meanwhile, so the caller tries again.
     Unclear,
 }
 

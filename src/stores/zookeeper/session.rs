@@ -1,8 +1,9 @@
-//! The session: one connection at a time, to one of several servers, for all threads' requests and watches.
+//! The session: one connection at a time to one of the servers, for the requests and watches of all threads.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in
-//! the order of the requests. When a connection ends, requests without a reply fail *before* the next
-//! connection is made: their callers choose the owner numbers of new requests. `keep` has the second thread.
+//! One thread connects and reads. Any thread writes, one at a time, and never while it holds the mutex.
+//! Replies come in the order of the requests. When a connection ends, requests without a reply fail *before*
+//! the next connection is made, because the outcome decides under which owner number a caller asks again.
+//! `keep` has the second thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,13 +30,13 @@ use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// Longest time that [`Session::close`] waits for the threads, one of which may be connecting.
+/// How long [`Session::close`] waits for the threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(super) struct Session {
     pub(super) address: Arc<ZooKeeperAddress>,
-    /// Login and certificates, renewed from their files.
+    /// Login and certificates, which are read again from their files.
     renewal: Arc<Renewable<ZooKeeperAddress>>,
     pub(super) places: NodePlaces,
     reporter: Arc<Reporter>,
@@ -44,7 +45,7 @@ pub(super) struct Session {
     pub(super) state: Mutex<SessionState>,
     changed: Condvar,
     pub(super) kept: Condvar,
-    /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it looks.
+    /// When the thread of `keep` looks next, as `Moment::nanos`. The maximum while it looks.
     pub(super) next_check: AtomicU64,
     pub(super) me: Weak<Session>,
 }
@@ -61,7 +62,7 @@ pub(super) struct SessionState {
     last_transaction: i64,
     watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
     pub(super) last_beat: Option<Moment>,
-    /// Number of failures since the last connection, and the last one.
+    /// The number of failed connects since the last connection, and the last error.
     failures: usize,
     trouble: Option<Error>,
     is_down_reported: bool,
@@ -77,7 +78,7 @@ pub(super) struct PendingReply {
     done: OnReply,
 }
 
-/// Runs on the reading thread, so it must not wait.
+/// Called by the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 
 impl Session {
@@ -165,7 +166,7 @@ impl Session {
         })
     }
 
-    /// Sends a request; without a connection waits for one, until `deadline`.
+    /// Sends a request. Without a connection, waits for one until `deadline`.
     pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: OnReply) {
         let mut state = self.state.lock();
         let error = loop {
@@ -189,7 +190,7 @@ impl Session {
         done(Err(NoReply::refused(error)));
     }
 
-    /// Writes what the socket takes at once. The reading thread writes the rest.
+    /// Writes what the socket accepts at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         let written =
@@ -197,11 +198,11 @@ impl Session {
         if written.is_err()
             && let Some(stream) = &state.stream
         {
-            stream.shutdown(); // the reading thread notices
+            stream.shutdown(); // the reading thread notices this
         }
     }
 
-    /// Notifies `topic` when the node changes or ends; call it before the request that sets the watch.
+    /// Notifies `topic` when the node changes or ends. Call this before the request that sets the watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -220,10 +221,10 @@ impl Session {
         }
     }
 
-    /// Makes the keeping thread look by `moment`; see `Service::look_by`.
+    /// Wakes the thread of `keep` by `moment`, if it would look later; see `Service::look_by`.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
-            let _state = self.state.lock(); // the thread is asleep, or will look again
+            let _state = self.state.lock(); // then the thread sleeps, or will look again
             self.kept.notify_all();
         }
     }
@@ -243,7 +244,7 @@ impl Session {
         drop(state);
         if says_so {
             self.flush();
-            // Without an answer the session ends by its time-out.
+            // Without an answer, the session ends by its time-out.
             drop(told.recv_timeout(patience.min(LAST_WAIT)));
         }
         let mut state = self.state.lock();
@@ -265,7 +266,7 @@ impl Session {
             let Some((life, last_transaction)) = self.until_wanted() else { return };
             let at = server % self.address.count();
             server = at + 1;
-            // A silent server must leave time for the others.
+            // A silent server may use only a share of the time, so that others can be tried.
             let share = u32::try_from(self.address.count()).unwrap_or(u32::MAX).clamp(1, 3);
             let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
@@ -286,7 +287,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within a round, a server's answer is kept over errors of servers that are down.
+                    // Within a round over the servers, an answer is kept over connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -301,7 +302,7 @@ impl Session {
         }
     }
 
-    /// Sleeps until a session is to be kept or a connection is wanted. `None`: closed.
+    /// Sleeps until a connection is needed, for a request or to keep a session alive. `None` if closed.
     fn until_wanted(&self) -> Option<(Option<Arc<Life>>, i64)> {
         let mut state = self.state.lock();
         while !state.closed && state.life.is_none() && !state.wanted {
@@ -400,12 +401,12 @@ impl Session {
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
         if waits {
-            // The watches ended with the connection; a poll sets them on the next one.
+            // The watches ended with the connection. The waiters' next polls set them again.
             self.places.wake_all();
         }
     }
 
-    /// The servers ended the session: holders are notified, and waiters queue again, at the end.
+    /// The servers have ended the session. Notifies holders; waiters join the queue again, at its end.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -424,12 +425,12 @@ impl Session {
 }
 
 impl SessionState {
-    /// Queues a request for the next [`flush`](Session::flush). The reading thread sees errors of the socket.
+    /// Adds a request for the next [`flush`](Session::flush). The reading thread notices socket errors.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
         }
-        // Negative numbers mark messages that answer no request.
+        // Numbers stay positive, because negative ones mark messages that answer no request.
         self.last_number = self.last_number.checked_add(1).unwrap_or(1);
         let number = self.last_number;
         let sent = Clock::System.now();
@@ -456,7 +457,7 @@ mod tests {
 
     const SESSION: Duration = Duration::from_secs(600);
 
-    /// A server that welcomes a client, reads nothing until signalled, and then answers everything.
+    /// A server that accepts a client, reads nothing until a signal, and then answers everything.
     fn server(go: Receiver<()>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -491,10 +492,10 @@ mod tests {
             let sender = sender.clone();
             let done = Box::new(move |outcome: Replied| sender.send(outcome.is_ok()).unwrap());
             session.post(&Operation::Delete(&path), begun.plus(SESSION), done);
-            // `timeout` takes a lock that a blocked write would hold.
+            // `timeout` locks the mutex, which a blocked write must not hold.
             assert_eq!(session.timeout(), SESSION);
         }
-        // Requests are still unsent, because the server has read nothing. A blocking write would have
+        // Requests are still unsent, because the server has read nothing. A write that blocked would have
         // failed in the middle of a request, and ended the connection.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! Unanswered requests, with a simulated server.
+//! Tests of unanswered requests, with a simulated server.
 
 use super::*;
 use crate::ident::ClientId;
@@ -10,7 +10,8 @@ use crate::tests::{Attempted, Open, Released, Said, soon};
 const SESSION: Duration = Duration::from_secs(3_600);
 const LOCK: &str = "/lock";
 
-/// The nodes of one lock, on a server that creates the first node and hangs up instead of answering.
+/// The nodes of one lock, on a server that creates the first node and then closes the connection without a
+/// reply.
 #[derive(Default)]
 struct Nodes {
     names: Vec<String>,
@@ -43,7 +44,7 @@ impl Nodes {
                 let names = self.names.iter().flat_map(|name| text(name));
                 Reply::Done(count.into_iter().chain(names).collect())
             }
-            // The format's node is unreadable.
+            // The node with the format cannot be read.
             4 => Reply::Code(code::NO_AUTH),
             9 => Reply::Done(text(&request.path)),
             15 => {
@@ -64,7 +65,7 @@ fn connect(server: &Server) -> Open<Box<ZooKeeperStore>> {
     Open(Box::new(ZooKeeperStore::connect(&server.options, SESSION, reporter).unwrap()))
 }
 
-/// An owner whose attempt was carried out and not answered, and the server's nodes.
+/// An owner whose attempt was carried out without an answer, and the server's nodes.
 fn in_doubt() -> (Open<Box<ZooKeeperStore>>, Claim, Arc<Mutex<Nodes>>) {
     let nodes = Arc::new(Mutex::new(Nodes::default()));
     let server = Server::start(SESSION, {
@@ -95,7 +96,7 @@ fn a_clean_up_deletes_an_unanswered_creation() {
     assert_eq!(nodes.lock().names, [another], "and no other node");
 }
 
-/// The node comes into being after the first clean-up.
+/// The node is created after the first clean-up.
 #[test]
 fn the_next_clean_up_deletes_a_late_node() {
     let (store, claim, nodes) = in_doubt();
@@ -106,7 +107,7 @@ fn the_next_clean_up_deletes_a_late_node() {
     assert!(nodes.lock().names.is_empty());
 }
 
-/// A thread that waits again under its owner number does this.
+/// A thread that waits again under its owner number makes such an attempt.
 #[test]
 fn an_attempt_after_one_in_doubt_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
@@ -115,7 +116,7 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     assert_eq!((names.len(), nodes.lock().made), (1, 2), "{names:?}");
 }
 
-/// A client of a server that keeps its nodes in `nodes` and replies with what `reply` makes of an answer.
+/// A client of a server with `nodes`. `reply` can change each of the server's replies.
 fn on(
     nodes: &Arc<Mutex<Nodes>>,
     reply: impl Fn(&Request, Reply) -> Reply + Send + 'static,
@@ -134,7 +135,7 @@ fn on(
     connect(&server)
 }
 
-/// Today's servers repeat the last number.
+/// When the numbers run out, present ZooKeeper servers use the last one again.
 #[test]
 fn a_lock_is_refused_when_its_numbers_run_out() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
@@ -147,8 +148,6 @@ fn a_lock_is_refused_when_its_numbers_run_out() {
     }
     assert_eq!(nodes.lock().names.len(), 1, "the owner's");
 }
-
-// ---- locks that are cached until others ask for them
 
 #[test]
 fn a_cached_locks_grant_sets_a_watch_for_waiters() {
@@ -184,7 +183,7 @@ fn waiters_behind_a_caching_client_recall_its_grant() {
     assert!(waker.take());
 }
 
-/// The server reports the end of the client's own node before it answers.
+/// The server reports the end of the client's own node before it replies.
 #[test]
 fn a_clients_own_release_recalls_nothing() {
     let store = on(&Arc::default(), |request, reply| match (request.operation, reply) {

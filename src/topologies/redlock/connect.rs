@@ -1,4 +1,4 @@
-//! The first connections to the servers. Separate threads connect, and no caller waits for them.
+//! The first connections to the servers. Each server has a thread, so a slow one delays no caller.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be unreachable, or unusable (a replica, for example, or a
-    /// server with another password); they join once usable. Once a majority has connected, waits for the
-    /// others as long again, or for a node's time-out.
+    /// Connects to the nodes. Fewer than half of them may be unreachable or unusable (a replica, or a server
+    /// with another password); such a node joins later. Once a majority has connected, the call waits for the
+    /// others as long again, but at least for a node's time-out.
     pub(crate) fn connect(
         nodes: Vec<VotingNode>,
         node_timeout: Duration,
@@ -33,7 +33,7 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Connects to the servers; returns for each the outcome, or `None` if it has not answered.
+    /// Connects to all servers. Returns each one's outcome, or `None` for one that has not answered.
     fn open_all(&self, connect_timeout: Duration) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
         (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
@@ -54,8 +54,8 @@ impl Redlock {
 
     fn join_all(&self, opened: Vec<Option<Result<()>>>) -> Result<()> {
         let nodes = &self.monitor.nodes;
-        // An error that makes the whole list unusable, and the refusal of one server, which is returned if
-        // there is no majority.
+        // `wrong`: an error that makes the whole list of servers unusable. `unusable`: the error of one
+        // server, which is returned only if no majority connected.
         let (mut wrong, mut unusable) = (None, None);
         let late = || Err(Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet"));
         let opened = opened.into_iter().map(|one| one.unwrap_or_else(late).map_err(Failure::Refused));
@@ -85,7 +85,7 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // A deadline for each node, so that even on a slow link the format is stored on all.
+        // Each node has its own deadline, so a slow node leaves the next one time to store the format number.
         for member in nodes.iter().filter_map(VotingNode::member) {
             member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
@@ -110,7 +110,7 @@ impl Redlock {
     }
 }
 
-/// Whether the error makes the server unusable for Redlock for ever.
+/// Whether this server can never be part of this Redlock, so that connecting must fail at once.
 fn is_of_list(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
@@ -146,7 +146,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use, unless it is another's twin. [`Redlock::connect`] judges the first ones.
+    /// Takes a server into use, unless another node is the same server. `connect` decides for the first ones.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();
@@ -177,7 +177,7 @@ impl NodeMonitor {
             }
         }
         node.is_opening.store(false, Ordering::SeqCst);
-        // The client may have closed all other servers by now.
+        // If the client was closed meanwhile, nothing else would close the new store.
         if let Some(member) = node.member().filter(|_| self.is_stopped()) {
             member.store.close();
         }

@@ -1,7 +1,7 @@
 //! The directory of clients, and the listing of locks, on several servers.
 //!
-//! Each server has every client's entry, so any of them can be asked. A server knows only the locks that it
-//! granted; the listing shows what a majority says about each.
+//! Each server has every client's entry, so any server can answer for the directory. A server knows only the
+//! locks that it granted, so the listing shows for each lock what a majority of the servers says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
-    /// Whether one of the `before` servers shows the lock with the same owners, and so has listed it already.
+    /// Whether a server of `before`, already listed, shows the lock with the same owners.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {
@@ -48,7 +48,7 @@ fn away<T>(words: &'static str) -> Answer<T> {
 }
 
 impl Directory for Redlock {
-    /// Writes to all servers in use, because any of them may be asked.
+    /// Writes the entry to all servers in use, because a reader may ask any of them.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let mut last = none("no server in use has a directory of clients");
         let mut failed = None;
@@ -62,12 +62,12 @@ impl Directory for Redlock {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        // An entry that cannot be removed ends with its lease.
+        // If a server cannot remove the entry, the entry ends with its lease.
         self.directories().for_each(|(_, one)| drop(one.remove(client, self.node_until(deadline))));
         Ok(())
     }
 
-    /// Asks further servers for entries that a restarted server lacks.
+    /// Reads entries from one server, and those that it lacks, perhaps after a restart, from the next ones.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut all = Page { found: vec![None; clients.len()], next: None, requests: 0, examined: 0 };
         for (_, directory) in self.directories() {
@@ -87,7 +87,7 @@ impl Directory for Redlock {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        // A listing continues on the server where it began, because another server's pages differ.
+        // A listing continues on the server where it began, because a cursor is valid only on its own server.
         let begun = from.servers.as_ref().and_then(|servers| servers.first());
         let place = Place { servers: None, cursor: from.cursor.clone() };
         let mut last = away("the server that the list comes from is away");
@@ -106,10 +106,10 @@ impl Directory for Redlock {
 
 impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        // A server with other names for locks cannot list them.
+        // A server whose `NameMapper` changes names cannot list the names that users gave.
         let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
         let all = self.monitor.nodes.len();
-        // This many servers together show every lock that a majority has.
+        // Each lock with a majority is on at least one of any `enough` servers.
         let enough = all - majority(all) + 1;
         if self.monitor.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -117,7 +117,7 @@ impl Listing for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // All servers to ask, and how many have been asked; their locks are listed already.
+        // `servers`: all servers of this listing. `asked`: the number of them that are listed completely.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
@@ -133,7 +133,7 @@ impl Listing for Redlock {
         );
         let mut page = match answer {
             Ok(page) => page,
-            // Skips a server that has shown nothing yet, if the others suffice.
+            // A server that failed before its first page is left out, if enough others remain.
             Err(Failure::Refused(error) | Failure::Unknown(error))
                 if cursor.is_empty() && servers.len() > enough && error.is_retryable() =>
             {
@@ -153,9 +153,9 @@ impl Listing for Redlock {
             if self.is_listed_by(servers.get(..asked).unwrap_or_default(), &name, seen) {
                 continue;
             }
-            // Each server has its own deadline.
+            // `describe` gives each server a deadline of its own, so no common deadline is needed.
             let agreed = answered(Inspect::describe(self, &name, Moment::NEVER))?;
-            // An owner with only a minority does not hold the lock.
+            // An owner that has only a minority does not hold the lock, so it is not listed.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);
             }

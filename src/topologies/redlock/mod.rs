@@ -3,12 +3,13 @@
 //! `votes` combines answers, `node` knows which servers can be asked, `connect` connects, `monitor` is the
 //! thread for work that no caller waits for, `restores` returns holds to servers that lost them, `directory`
 //! lists locks and clients. A request goes to all usable servers before the first answer is read. A server
-//! that does not answer in time is not asked again until it answers the monitor, so callers wait for it only
-//! once.
+//! that does not answer in time gets no further request until it answers the monitor, so callers wait only
+//! once for a dead server.
 //!
 //! Invariant: while a request under an owner number may still arrive at a server, no other hold uses that
-//! number (`first_unspent_number`), since a late release could delete the hold's key there, and with it the
-//! majority. Races with `Engine::next_number`.
+//! number (`first_unspent_number`). Otherwise a late release could delete the new hold's key on that server,
+//! and cost the hold its majority. `Engine::next_number` reads the bound at the same time as the monitor
+//! raises it.
 
 mod connect;
 mod directory;
@@ -43,7 +44,8 @@ const LEAST_TIME: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
-    /// Owners that got a minority, and until when they pause, since others may have the rest.
+    /// The owners that got only a minority, and the end of each one's pause. Without the pause, owners that
+    /// share the servers between them would collide again.
     pauses: Mutex<Vec<(Owner, Arc<LockName>, Moment)>>,
 }
 
@@ -53,7 +55,7 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // At least `LEAST_TIME`, even for the shortest lease; otherwise a slow node would count as silent.
+        // At least `LEAST_TIME`, or a healthy node would count as silent with a very short lease.
         let timeout = self.monitor.node_timeout.min((lease / 10).max(LEAST_TIME));
         deadline.min(Clock::System.after(timeout))
     }
@@ -98,7 +100,8 @@ impl Redlock {
         answers
     }
 
-    /// The votes without servers that do not count for the claim, now or when asked (`before`).
+    /// Reads an answer as "not held" if its server does not count for the claim, either now or when the
+    /// request was sent (`before`).
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -145,7 +148,7 @@ impl Redlock {
         Err(Failure::Refused(votes.error("inspect", &self.monitor.places(), say)))
     }
 
-    /// Asks the nodes in turn about many claims; returns the votes for each claim.
+    /// Asks the nodes one after the other about all claims, and returns the votes for each claim.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -173,7 +176,7 @@ impl Redlock {
         votes
     }
 
-    /// Undoes an attempt without a majority; returns whether any server had granted it.
+    /// Releases what an attempt without a majority was granted. Returns whether any server had granted it.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
         let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let answers =
@@ -184,7 +187,7 @@ impl Redlock {
         !answers.is_empty()
     }
 
-    /// The first level of a hold. Only a majority in time is a grant; otherwise no server may keep one.
+    /// Decides an attempt for a first level, and undoes it on all servers without a majority in time.
     fn first(
         &self,
         claim: &Claim,
@@ -192,7 +195,8 @@ impl Redlock {
         sent: Moment,
         deadline: Moment,
     ) -> Answer<Attempt> {
-        // A late grant has no owner, or beside a majority does not count for this hold.
+        // A server that did not answer may still grant the request. Such a grant is cleaned up: without a
+        // majority nobody would own it, and with a majority the hold does not count this server.
         self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
@@ -207,14 +211,14 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // `owe_where` already cleans up requests that may have been carried out.
+            // `Refused`, because `owe_where` already cleans up requests of unknown outcome.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
         if !got_some || !claim.waits {
             return Ok(Attempt::Busy { retry_after });
         }
-        // Another client may have got as many servers: an immediate retry would collide again.
+        // Another client may have got as many servers, and an immediate retry of both would collide again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
@@ -224,7 +228,7 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        // All are Redis servers, so the first one's capabilities hold for all.
+        // All servers are Redis servers, so the capabilities of the first one are valid for all.
         let first = self.members().next().map(|member| member.store.capabilities());
         let (poll_every, can_expire_in) = match first {
             Some(first) => (first.poll_every, first.can_expire_in),
@@ -272,7 +276,7 @@ impl Store for Redlock {
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
         }
-        // The count is absolute and the hold exists, so it does no harm if a server has executed the request.
+        // The owner may repeat the request, because the request names an absolute count.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
     }
 
@@ -288,7 +292,7 @@ impl Store for Redlock {
         if claim.waits {
             return done.answer(self.release_or_leave(claim, deadline));
         }
-        // No caller waits, so a slow server gets the whole time.
+        // No caller waits, so each server gets the whole deadline, not the shorter node time-out.
         let releasing = done.releasing();
         let gathering = PendingRelease::new(&self.monitor, claim, self.monitor.over(claim), done);
         for (at, node) in self.monitor.nodes.iter().enumerate() {
@@ -315,7 +319,7 @@ impl Store for Redlock {
                 self.monitor.confirmed(claim, begun, &lacking);
             } else {
                 self.monitor.over(claim);
-                // The minority that still has the hold would block others for a lease.
+                // Otherwise the minority with the hold would block other clients for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)
@@ -332,7 +336,7 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // Not "freed": a request of unknown outcome may still be executed, so the caller asks again.
+                // Not "freed": a request of unknown outcome may still run, so the caller asks again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
@@ -348,7 +352,8 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // At the same time: a hold restored to the first server must not count before the last one is forced.
+        // All servers are forced at the same time. If the last one were forced later, a hold restored to the
+        // first one meanwhile could still have a majority.
         let force = |node: &_| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let forced = at_once(&self.monitor.nodes, force);
         let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
@@ -396,7 +401,7 @@ impl Inspect for Redlock {
         Ok(self.views(kind, name, owner, by)?.view())
     }
 
-    /// The state that a majority agrees on: the holder, and the shortest of its leases.
+    /// The lock as a majority sees it: its owners, and the shortest of their leases.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let votes = self.each(name, deadline, |store, name, by| store.describe(name, by));
         if votes.done().count() < votes.majority() {
@@ -416,7 +421,7 @@ impl Inspect for Redlock {
                 });
             }
         }
-        // Several owners have a minority each, so the lock has no holder.
+        // No owner has a majority, so nobody holds the lock.
         Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }

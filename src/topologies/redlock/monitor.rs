@@ -1,5 +1,5 @@
-//! The one thread for work that no caller waits for: it checks whether silent servers are back, connects to
-//! servers never reached, cleans up claims, and restores holds to servers that lost them.
+//! The thread for work that no caller waits for. It checks whether silent servers answer again, connects to
+//! servers that were never reached, cleans up claims, and restores holds to servers that lost them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,26 +18,25 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 
-/// A lock that a server may still grant or hold for an owner that must not hold it.
+/// A claim to remove from a server, which may hold or grant it although the hold does not count there.
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// Names the lock as this server does: each server may have a name of its own for it.
+    /// Has the lock's name on this server, which a `NameMapper` may change.
     claim: Claim,
-    /// By this time the hold has expired on the server.
+    /// The time by which the server's hold has expired.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// A request may have reached the server, and may still be executed. Such a request would also remove a
-    /// hold that was restored before that.
+    /// A clean-up had an unknown outcome, so the server may execute it later, and delete a newer hold.
     may_come_again: bool,
 }
 
-/// First and longest pause between two clean-ups of a claim.
+/// First and longest pause before a clean-up is repeated.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Time after a server's return in which earlier requests may still arrive.
+/// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A server gets one time-out for this many claims in a batch.
+/// A batch has one time-out for each started group of this many claims.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -48,12 +47,12 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
 pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
-    /// Owner numbers below this must not be used for another hold.
+    /// Owner numbers below this one must not be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Whether to renew holds early: a server is back that may have lost some, or has some that do not count.
+    /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) look_again: AtomicBool,
-    /// While the client is being made: for each server, the outcome of connecting.
+    /// The outcome of each server's first connection. `None` once `Redlock::connect` has read the outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
@@ -94,7 +93,7 @@ impl NodeMonitor {
         self.nodes.get(at)
     }
 
-    /// Takes the node out of use if the answer means silence.
+    /// Takes the node out of use if the answer is an error that means silence, such as a time-out.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Err(failure) = &answer
             && let Ok(claim) = node.claim(about)
@@ -108,7 +107,8 @@ impl NodeMonitor {
         self.restores.uncounted(claim)
     }
 
-    /// A majority confirmed a hold in a round that began at `begun`: orders a restore to the `lacking`.
+    /// Notes that a round of requests, begun at `begun`, confirmed the hold on a majority, and orders the
+    /// hold's restore on the `lacking` nodes.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -116,7 +116,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The caller ends the hold: no server gets it restored. Returns the servers that do not count.
+    /// Ends all restores of a hold that the caller ends. Returns the servers that do not count for it.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.restores.over(claim, false);
@@ -124,13 +124,14 @@ impl NodeMonitor {
         uncounted
     }
 
-    /// The hold ended earlier, and its release may have reached a server before the restore did.
+    /// Like `over`, for a hold that ended during a renewal. The release may have reached a server before a
+    /// restore did, so servers that restored the hold are cleaned up too.
     pub(super) fn ended_meanwhile(&self, claim: &Claim) {
         let owed = self.restores.over(claim, true);
         self.owe_where(claim, |at, _| owed.contains(&at));
     }
 
-    /// Cleans up a claim on the nodes that `is_owed` picks; does not wait.
+    /// Orders a clean-up of the claim on each node for which `is_owed` is true. The call does not wait.
     pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
         for (at, node) in self.nodes.iter().enumerate() {
             if is_owed(at, node)
@@ -141,7 +142,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The result of a release. Servers that did not answer are cleaned up later.
+    /// Decides the result of a release, and orders a clean-up for servers that did not answer.
     pub(super) fn released(&self, claim: &Claim, left: u32, votes: &Votes<Release>) -> Answer<Release> {
         if left > 0 {
             let still = votes.count(|release| *release == Release::StillHeld);
@@ -158,8 +159,8 @@ impl NodeMonitor {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             return votes.too_few("unlock", &self.places(), freed > 0, say_release);
         }
-        // Settled for the caller. A server that did not answer may still hold the lock, unless it was out of
-        // use when the hold began.
+        // The caller has its result. A server that did not answer may still hold the lock, unless it was
+        // already out of use when the hold began.
         self.owe_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
             Some(Err(Failure::Unknown(_))) => true,
@@ -187,17 +188,17 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes a server out of use if the error means silence. `claim` names the lock as this server does.
+    /// Takes the server out of use if the error means silence. `claim` has the lock's name on this server.
     fn note_silence(&self, node: &VotingNode, claim: &Claim, error: &Error) {
         if error.is_silence() {
             self.put_out(node, error, Some((claim.kind, Arc::clone(&claim.name), claim.owner)));
         }
     }
 
-    /// Cleans up a claim on a server until the server says that it held the claim, or that it does not and no
-    /// late request can arrive. Until then the server does not count for the claim.
+    /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
+    /// Until then the server does not count for the claim.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // Before anything else, so that a caller that learns the outcome uses another number next.
+        // Numbers are retired first, so that a caller that learns the outcome takes a new one.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -216,7 +217,7 @@ impl NodeMonitor {
         self.service.wake();
     }
 
-    /// Retires all owner numbers up to now; returns the next one.
+    /// Retires all owner numbers given out so far, and returns the next one.
     fn spend_numbers(&self) -> u64 {
         let first = unbound_number();
         self.unspent_from.fetch_max(first, Ordering::SeqCst);
@@ -230,13 +231,13 @@ impl NodeMonitor {
     fn run(self: &Arc<Self>, parker: &Parker) {
         let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
         self.service.run(parker, look);
-        // Sends all clean-ups one last time. A hold that remains ends with its lease.
+        // Sends all clean-ups a last time. A hold that remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
         self.settle_debts();
     }
 
-    /// Checks the servers that are out of use and due; returns when the next one is due.
+    /// Checks each server that is out of use and whose next check is due. Returns the time of the next check.
     fn watch_nodes(self: &Arc<Self>) -> Moment {
         let mut next = Moment::NEVER;
         for (at, node) in self.nodes.iter().enumerate() {
@@ -264,7 +265,7 @@ impl NodeMonitor {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends due clean-ups; returns when the next is due. Those for a silent server wait for its return.
+    /// Sends due clean-ups to servers in use. Returns when the next clean-up is due.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
@@ -285,13 +286,13 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The request of unknown outcome was executed, and is now undone.
+                    // The late grant is undone now. Only a repeated clean-up could still arrive.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {
                         later.may_come_again |= failure.error().outcome_unknown();
                         self.note_silence(node, &one.claim, failure.error());
-                        // By the time that the server answers, anything it held has expired.
+                        // Silence proves nothing, so the clean-up is repeated until the server answers.
                         is_over && !failure.error().is_silence()
                     }
                 };
@@ -305,13 +306,13 @@ impl NodeMonitor {
         let mut pending_cleanups = self.pending_cleanups.lock();
         pending_cleanups.append(&mut kept);
         let next = pending_cleanups.iter().filter(|one| is_ready(one)).map(|one| one.next).min();
-        // `watch_nodes` handles a server that just went out of use.
+        // While a server is out of use, looks again soon, in case the server returns.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);
         next.unwrap_or(Moment::NEVER).min(if looked { soon } else { Moment::NEVER })
     }
 
-    /// Restores the holds that are due; returns when the next ones are due.
+    /// Restores the holds that are due, and returns when to look for further ones.
     fn give_back(&self) -> Moment {
         let now = Clock::System.now();
         let orders = self.restores.take_due(|at| self.nodes.get(at).is_some_and(VotingNode::is_ready), now);
@@ -321,14 +322,14 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold ends no later than the hold on the servers that renewed it.
+                // The restored hold must end no later than the hold on the servers that renewed it.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
                 let store = node.and_then(|node| node.ready().ok());
                 Some(begin_attempt(store?.as_ref(), &claim, count(&claim), deadline))
             };
-            // All requests are sent before the first answer is awaited.
+            // All requests are sent before the first answer is awaited, so a slow server delays no other.
             let begun: Vec<_> = orders.iter().map(begin).collect();
             begun.into_iter().map(|pending| pending.map(|pending| pending.wait())).collect::<Vec<_>>()
         };
@@ -343,11 +344,11 @@ impl NodeMonitor {
                     }
                     self.look_again.store(true, Ordering::SeqCst);
                 }
-                // Another owner has the lock there, or the server was not asked.
+                // Another owner has the lock there, or the server was not in use and got no request.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // A late grant could come after a re-entry, a renewal or the release.
+                        // The server may grant the request after the release, so the claim is cleaned up.
                         Failure::Unknown(_) => self.owe(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }
@@ -356,7 +357,8 @@ impl NodeMonitor {
                 }
             }
         }
-        // Sends the level count, which only people read, and which each later change sets again.
+        // Sends the number of levels for re-entered holds. The answers do not matter: only listings show the
+        // number, and each later re-entry or release sets it.
         drop(ask(&reentered, |claim| claim.levels));
         now
     }
@@ -369,7 +371,7 @@ impl PendingCleanup {
     }
 }
 
-/// Gathers the answers to a release that no caller waits for; the last answer settles it.
+/// Collects all servers' answers to a release that no caller waits for, and then reports the result.
 pub(super) struct PendingRelease {
     monitor: Arc<NodeMonitor>,
     claim: Claim,

@@ -1,4 +1,4 @@
-//! One server of Redlock: how to reach it, its names for locks, and whether it answers.
+//! One server of Redlock: its connection, its own names for locks, and whether it answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
-/// Connects to the server within the given time.
+/// Connects to a server, within the time given as the argument.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 pub(crate) struct Voter {
     pub(crate) store: Arc<dyn Store>,
-    /// Identifies the server, whatever its address; `None`: unknown.
+    /// The server's own id, which is the same under each of its addresses. `None` if it cannot be read.
     pub(crate) identity: Option<String>,
-    /// Weaknesses of its configuration, to be reported.
+    /// Weaknesses of the server's configuration, which are reported as warnings.
     pub(crate) doubts: Vec<&'static str>,
     pub(crate) note_format: FormatNoter,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Stores the format number; an error if another client stored a different one meanwhile.
+    /// Stores the format number on the server. Fails if another client stored a different number meanwhile.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
@@ -38,19 +38,20 @@ impl Voter {
 }
 
 pub(crate) struct VotingNode {
-    /// For error messages; has no password.
+    /// The server's address for error messages, without a password.
     pub(super) place: String,
     map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
     pub(super) is_opening: AtomicBool,
-    /// Empty until the server is first reached.
+    /// Empty until the first successful connection.
     member: OnceLock<Voter>,
     outage: Mutex<Option<NodeOutage>>,
-    /// While the server is out of use, it holds nothing for owner numbers from this one on.
+    /// The first owner number that was unused when the server went out of use. The server holds nothing for
+    /// it and later ones, because it gets no requests.
     unasked_from: AtomicU64,
 }
 
-/// A server that did not answer in time is not asked until it answers the monitor.
+/// The time in which a server is out of use. The server gets no requests until it has answered the monitor.
 struct NodeOutage {
     error: Error,
     next_check: Moment,
@@ -58,7 +59,7 @@ struct NodeOutage {
     probe: Option<(Kind, Arc<LockName>, Owner)>,
 }
 
-/// First and longest pause between two checks of a silent server.
+/// First and longest pause between two checks of a server that is out of use.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 impl VotingNode {
@@ -74,7 +75,7 @@ impl VotingNode {
         }
     }
 
-    /// The lock under this server's own key; `None`: the key is the same.
+    /// The lock's name on this server. `None` if this server uses the name that the user gave.
     pub(super) fn renamed(&self, name: &LockName) -> Result<Option<LockName>> {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
@@ -86,16 +87,17 @@ impl VotingNode {
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
-        // No wait queue: its order would differ between the servers.
+        // The wait queue is not used, because its order would differ between the servers.
         Ok(Claim { name, queue_mode: QueueMode::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
     pub(super) fn join(&self, member: Voter) {
-        self.member.get_or_init(|| member); // only the monitor opens, so there is never a second
+        self.member.get_or_init(|| member); // only the monitor opens nodes, so none is lost
         *self.outage.lock() = None;
     }
 
-    /// Notes a failed connect; returns whether the server answered, with a new kind of error.
+    /// Notes that connecting failed. Returns `true` if the server answered with an error of another kind than
+    /// before, which deserves a warning.
     pub(super) fn stays_away(&self, error: Error) -> bool {
         let Some(outage) = &mut *self.outage.lock() else { return false };
         let is_news = !error.is_silence() && outage.error.kind() != error.kind();
@@ -125,8 +127,8 @@ impl VotingNode {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }
 
-    /// Takes the server out of use because of `error`; returns whether it was in use. If so, `fresh_number`
-    /// gives the first owner number for which the server holds nothing.
+    /// Takes the server out of use because of `error`, and returns whether it was in use. `fresh_number`
+    /// gives the first owner number for which the server cannot hold anything.
     pub(super) fn put_out(
         &self,
         error: &Error,
@@ -144,8 +146,8 @@ impl VotingNode {
         true
     }
 
-    /// Checks a server that is out of use, if due, for at most `patience`. `open` begins to connect to a
-    /// server never reached. Returns whether the server is back, and when to check next.
+    /// If a check is due, asks the server for at most `patience`, or calls `open` if it was never connected.
+    /// Returns whether the server answers again, and when the next check is due.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
@@ -162,7 +164,7 @@ impl VotingNode {
         };
         let answer = probe.map(inspect);
         let mut outage = self.outage.lock();
-        // Any answer, even an error, shows that the server is back.
+        // Any answer shows that the server is back, even an error other than silence.
         if let (Some(Err(failure)), Some(outage)) = (answer, &mut *outage)
             && failure.error().is_silence()
         {
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
-        // The second outage, long after the first.
+        // A second outage, long after the first.
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");

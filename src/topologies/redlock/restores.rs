@@ -1,9 +1,10 @@
-//! Restores: holds returned to servers that lost them, and the servers that do not count meanwhile.
+//! Restores: holds granted again on servers that lost them. Such a server does not count at first.
 //!
-//! After a majority confirmed a renewal, the monitor's thread restores the hold to servers that lack it.
-//! Decision 0038 has the rules, and why they never make two majorities. In short: a server does not count for
-//! a hold (its "held" is read as "not held") from the time when it lacked the hold until a majority without
-//! it confirmed the hold in a round that began after the restore; nor during a clean-up of that owner.
+//! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
+//! it. Decision 0038 proves that no second majority can arise. While a server does not count for a hold, its
+//! answer "held" is read as "not held". The server does not count from the renewal that found the hold
+//! missing until a later renewal, begun after the restore, has a majority without this server; nor during a
+//! clean-up of the owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,13 +29,13 @@ struct Entry {
 }
 
 enum State {
-    /// The server is to get the hold back; useless after this time.
+    /// The restore has not been sent. After this moment the lease is over, and the restore would be useless.
     Due(Claim, Moment),
-    /// The server was asked, and has not answered; useless after this time.
+    /// The restore was sent, and has no answer yet. The lease ends at this moment.
     Asked(Moment),
-    /// Restored at the first moment. Dropped at the second, unless a renewal confirms the hold.
+    /// Restored at the first moment. If no renewal confirms the hold until the second, the lease has ended.
     GivenBack(Moment, Moment),
-    /// Number of clean-ups that run there.
+    /// The number of clean-ups of this claim that are not finished.
     InDoubt(u32),
 }
 
@@ -51,8 +52,8 @@ impl Restores {
         its.map(|entry| entry.node).collect()
     }
 
-    /// Called after a majority confirmed the hold in a round that began at `begun`, while the nodes of
-    /// `lacking`, under these claims, lacked it. Returns whether a restore is due.
+    /// Notes that a round, begun at `begun`, confirmed the hold on a majority. `lacking` names the nodes
+    /// without the hold, each with the claim to restore there. Returns whether a restore is due.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
         let mut entries = self.entries.lock();
         if lacking.is_empty() && entries.is_empty() {
@@ -60,7 +61,7 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // This round has confirmed the hold. If it began after the restore, the server counts again.
+            // If the confirming round began after the restore, the server counts again.
             State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
             State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
         });
@@ -80,11 +81,11 @@ impl Restores {
         is_any_due
     }
 
-    /// The hold ends, so nothing is restored for it any more. Returns the nodes that were asked and may still
-    /// grant it; with `or_given_back` also those that did.
+    /// Ends all restores of the hold. Returns the nodes that may still grant a restore that was sent; with
+    /// `or_given_back`, also the nodes that have granted it.
     ///
-    /// Must precede the request that ends the hold. Races with `NodeMonitor::give_back`, which asks only for
-    /// entries here, and with the watchdog, which calls this if the hold ended during its renewal.
+    /// Callers call this before they send the release. Otherwise `NodeMonitor::give_back`, which runs at the
+    /// same time, could take a restore order after the release, and leave a hold without an owner.
     pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
@@ -112,7 +113,7 @@ impl Restores {
         }
     }
 
-    /// The clean-up is over: no request of the claim can arrive late.
+    /// Notes that a clean-up is finished, so that none of the claim's requests can arrive late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
             State::InDoubt(times) if *times > 1 => {
@@ -124,7 +125,7 @@ impl Restores {
         });
     }
 
-    /// A server answered; `granted`: since when it has the hold again, if it has.
+    /// Notes the answer to a restore. `granted`: when the server granted it, `None` if it refused.
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {
@@ -132,12 +133,13 @@ impl Restores {
                 true
             }
             (State::Asked(_), None) => false,
-            // The hold is over, and its clean-up follows.
+            // The hold ended while the answer was on its way, and a clean-up follows.
             (State::Due(..) | State::GivenBack(..) | State::InDoubt(_), _) => true,
         });
     }
 
-    /// Changes the state of a server's entry with `stays`; if that returns `false`, the server counts again.
+    /// Lets `stays` change the entry of the claim on this server. If `stays` returns `false`, the entry is
+    /// removed, so the server counts again.
     fn change(&self, node: usize, claim: &Claim, mut stays: impl FnMut(&mut State) -> bool) {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return };
@@ -147,7 +149,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due orders for usable nodes. After a failure the next renewal notices the lack again.
+    /// Takes the due restores for usable nodes. The next renewal orders the others again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();
@@ -163,7 +165,7 @@ impl Restores {
                     }
                     true
                 }
-                // No renewal confirmed the hold, so it is over.
+                // No renewal has confirmed the hold before its lease ended, so the hold is over.
                 State::GivenBack(_, until) => *until > now,
                 State::Asked(_) | State::InDoubt(_) => true,
             });
@@ -175,7 +177,7 @@ impl Restores {
 
 impl Entry {
     fn is_of(&self, claim: &Claim) -> bool {
-        // Compares the user's name: a server may have another key for the lock.
+        // The names that the user gave are compared, because the claim may have another key on each server.
         self.name.given() == claim.name.given()
     }
 }
@@ -225,7 +227,7 @@ mod tests {
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         assert_eq!(restores.take_due(|_| true, now).len(), 1);
         restores.answered(2, &hold, Some(now));
-        // The holder was killed, so no renewal confirms the hold.
+        // The holder's process was killed, so the entry ends with the lease.
         assert!(restores.take_due(|_| true, now.plus(Duration::from_secs(61))).is_empty());
         assert!(restores.entries.lock().is_empty());
     }
@@ -243,7 +245,7 @@ mod tests {
         assert!(restores.entries.lock().is_empty());
     }
 
-    /// A late grant after `over` would stay without an owner.
+    /// If `over` forgot a sent restore, the server could grant it later, and nobody would release it.
     #[test]
     fn a_pending_restore_is_cleaned_up_despite_later_rounds() {
         let (restores, hold) = (Restores::default(), claim());
@@ -300,7 +302,7 @@ mod tests {
         assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "it is to forget it");
         assert!(restores.over(&hold, true).is_empty());
         assert_eq!(restores.uncounted(&hold), [1]);
-        // An answer of an earlier round must not cancel the newer order.
+        // The third node's answer to an earlier round must not cancel its newer restore.
         assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
         restores.settled(2, &hold);
         restores.settled(1, &hold);

@@ -1,4 +1,4 @@
-//! Decisions of a majority, on simulated servers.
+//! Tests of decisions by a majority, on scripted servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ fn is_cleaned(server: &Scripted, claim: &Claim) -> bool {
     server.cleanups.owners().contains(&claim.owner)
 }
 
-/// Attempts take this long.
+/// Makes a server's answer take this long.
 fn takes(time: Duration) -> impl FnOnce() + Send + 'static {
     move || {
         let until = Clock::System.after(time);
@@ -175,7 +175,7 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in servers.iter().take(2) {
         server.cleanups.say(freed);
     }
-    // The outcome on the third server is unknown: it may still execute the request.
+    // The third server gave no answer and may still execute the request, so the clean-up is not finished.
     assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
 }
 
@@ -193,7 +193,7 @@ fn a_clean_up_continues_until_its_request_is_harmless() {
 fn a_returned_server_is_cleaned_of_late_requests() {
     let (redlock, [_, _, third]) = redlock();
     let brief = claim(Duration::from_millis(50));
-    // Silent for longer than the lease and the node's time-out.
+    // The server is silent for longer than the lease plus the node's time-out.
     let silence = takes(Duration::from_millis(300));
     third.inspections.always(silent);
     let unanswered = |failure: Failure| Failure::Unknown(failure.into_error().with_unknown_outcome());
@@ -237,8 +237,6 @@ fn a_returned_server_gets_the_release_it_missed() {
     assert!(!is_cleaned(&third, &since), "it was never asked for that one");
 }
 
-// ---- restores
-
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Scripted>]) -> Answer<bool> {
     lacking.iter().for_each(|server| server.renewals.say(|| Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
@@ -249,19 +247,19 @@ fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
     server.attempts.all().into_iter().filter_map(of_claim).collect()
 }
 
-/// Whether the server has the hold again, and the monitor has read its answer.
+/// Whether the server has granted the restore, and the monitor has read the answer.
 fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
     redlock.monitor.restores.is_given_back(node, claim)
 }
 
-/// A hold that the third server has lost.
+/// Renews a hold that the third server has lost.
 fn lacking(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = claim(LONG);
     assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));
     hold
 }
 
-/// Makes the third server lose a hold and get it back.
+/// Lets the third server lose a hold, and waits until the hold is restored there.
 fn given_back(redlock: &Redlock, third: &Arc<Scripted>) -> Claim {
     let hold = lacking(redlock, third);
     eventually(|| has_it_again(redlock, &hold, 2));
@@ -286,8 +284,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
     assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
     second.renewals.say(refused);
     assert!(renew(&redlock, &doubtful, &[&third]).is_err());
-    // A third hold is restored. All due restores are sent together, so if a restore of `lost` or `doubtful`
-    // were due, it would be sent too.
+    // The monitor sends all due restores together. Once a third hold is restored, `lost` and `doubtful` would
+    // have been sent too, if they were due.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
         assert!(attempts_of(server, &lost).is_empty() && attempts_of(server, &doubtful).is_empty());
@@ -297,7 +295,8 @@ fn a_hold_without_a_confirmed_majority_is_not_restored() {
 #[test]
 fn a_restored_server_counts_only_after_a_majority_of_others() {
     let (redlock, [_, second, third]) = redlock();
-    // Between the losses on the two servers another owner may have had both.
+    // Another owner may have had both servers between their two losses, so the restored server's vote must
+    // not count.
     let hold = given_back(&redlock, &third);
     assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
@@ -409,7 +408,7 @@ fn a_server_whose_grant_will_be_undone_does_not_count() {
     third.attempts.say(in_doubt);
     let hold = claim(LONG);
     redlock.attempt(&hold, 1, soon()).granted();
-    // A late grant, which the clean-up follows.
+    // The grant will be undone by a clean-up.
     second.renewals.say(refused);
     assert!(renew(&redlock, &hold, &[]).is_err());
 }

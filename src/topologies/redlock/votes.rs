@@ -1,4 +1,4 @@
-//! The answers of several servers, and their result. No I/O, no time.
+//! The answers of several servers, and their common result, by pure functions without I/O or clocks.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The part of a lease that counts: less the elapsed time, 1 % for clock drift, and 2 ms because servers
-/// count in milliseconds. `None`: no time remains.
+/// The part of a lease that counts: the lease without the elapsed time, 1 % for clock drift, and 2 ms because
+/// servers count in milliseconds. `None` if nothing remains.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -24,7 +24,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// This many votes against make a majority impossible.
+    /// The number of votes against that makes a majority impossible.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -45,7 +45,7 @@ impl<T> Votes<T> {
         nodes.map(|(node, _)| node).collect()
     }
 
-    /// The votes with those of `uncounted` read as "not held".
+    /// Replaces the answers of the `uncounted` servers by "not held".
     pub(super) fn discounted(mut self, uncounted: &[usize], not_held: impl Fn() -> T) -> Votes<T> {
         for node in uncounted {
             if let Some(Ok(answer)) = self.0.get_mut(*node) {
@@ -66,8 +66,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // If `veto` servers give lasting errors, waiting for the others is useless, so a lasting error
-        // counts. Otherwise a passing one does.
+        // If `veto` servers have lasting errors, no retry can reach a majority, so the result is a lasting
+        // error. Otherwise a retry may succeed, and the result is a retryable error.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -88,8 +88,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The answer to a request that too few servers could answer. `has_changed`: the request had a lasting
-    /// effect on the others.
+    /// The error for a request that too few servers answered. `has_changed` says that some server carried the
+    /// request out, so the outcome is unknown.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -119,8 +119,8 @@ impl Votes<Attempt> {
         fences.max()
     }
 
-    /// The earliest time at which a majority can be free: when as many leases have ended as are missing.
-    /// `None`: that lease has no end, or no server is busy.
+    /// The time after which a majority can be free: as many leases must end as votes are missing. `None` if
+    /// the last of those leases has no end, or no server is busy.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let mut leases: Vec<Duration> = self
             .done()
@@ -198,7 +198,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// How many answers must name one owner so that it may have a majority with the silent servers.
+    /// How many answers must name an owner, so that it may have a majority with the silent servers.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)
@@ -208,21 +208,20 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The owner that may have a majority. `None`: there is no single one; Redisson's lock has another owner
-    /// on each server.
+    /// The owner that may have a majority. `None` if no owner has enough votes. A lock of Redisson's own
+    /// Redlock has another owner on each server, so it has none.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it. Servers that did not answer count for the owner that may have a
-    /// majority. `None`: free.
+    /// The lock as a majority sees it; silent servers count for the holder. `None` if it is free.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // Counts only entries with levels; the holder that is shown may be another owner.
+        // The number of levels comes from all servers that have levels, even if they name different owners.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);
@@ -233,7 +232,7 @@ impl Votes<Option<Snapshot>> {
         let holder = holder.unwrap_or(&first.holder);
         let mut remaining: Vec<Option<Duration>> =
             held().filter(|seen| seen.holder == *holder).map(|seen| seen.remaining).collect();
-        // A lease without end is the longest.
+        // A lease without an end is sorted first, as the longest one.
         remaining.sort_unstable_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
         let remaining = remaining.get(enough - 1).or(remaining.last()).copied().flatten();
         Some(Snapshot { holder: holder.clone(), count, remaining })
@@ -292,7 +291,7 @@ mod tests {
         let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, but 2 are needed; a: true; b: no; c: no");
-        // The passing error counts: the third server might still make a majority.
+        // The retryable error is returned, because the third server could still make a majority.
         let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
         let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());
@@ -313,7 +312,7 @@ mod tests {
     fn a_lock_is_seen_as_a_majority_sees_it() {
         let votes = Votes(vec![seen("me", 2, 50), seen("me", 2, 30), seen("me", 1, 40), free(), free()]);
         let view = votes.view().unwrap();
-        // The view ends with the last of three leases, and has as many levels as three servers agree on.
+        // Three of the five servers agree on one level, and the third longest lease is 30 ms.
         assert_eq!((view.holder.as_str(), view.count, view.remaining), ("me", 1, Some(MS * 30)));
         let votes = Votes(vec![seen("you", 0, 50), free(), free(), free(), seen("you", 0, 9)]);
         assert_eq!(votes.view(), None, "a minority is nobody's lock");

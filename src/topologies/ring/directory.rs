@@ -1,5 +1,5 @@
-//! The directory of clients on a ring: an entry is at the home node of its key, like a lock. A listing goes
-//! from node to node.
+//! The directory of clients on a ring. Each client's entry is at the home node of the entry's key. A listing
+//! reads one node after the other.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl RingStore {
         node.store.capabilities().directory.map_or_else(none, ask)
     }
 
-    /// Asks the current node for its next page; the other nodes follow.
+    /// Asks the node that `from` names for its next page. Once its pages are read, the next node follows.
     fn page<T>(
         &self,
         from: &Place,
@@ -38,7 +38,7 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // A node declared lost has no entries that count.
+            // A node that the ring declares lost is not asked.
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };

@@ -1,8 +1,8 @@
 //! A ring of independent servers: each name has one of them as its home node.
 //!
-//! A node refuses grants under a mark (`plan::RingMark`) older than its own.
-//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no two nodes grant one name while the
-//! ring changes.
+//! Each node stores a mark (`plan::RingMark`) with the number of its ring's version, and refuses grants under
+//! an older mark. `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and shows why no two nodes
+//! grant one name while the ring changes.
 
 mod directory;
 pub(crate) mod plan;
@@ -27,23 +27,23 @@ use crate::time::{Clock, Moment};
 use plan::{Circle, Ring, RingNode};
 use view::{RingServer, RingView, moved_on, not_answering, settle, survey, under};
 
-/// Makes the store for a node's URL. Does no I/O.
+/// Makes the store for a node's URL, without I/O.
 pub(crate) type MemberOpener = Box<dyn Fn(&str) -> Result<Arc<dyn RingMember>> + Send + Sync>;
 
 type AskAll<T> = fn(&dyn RingMember, &[Claim], Moment) -> Vec<Answer<T>>;
 
 pub(crate) struct RingStore {
     open: MemberOpener,
-    /// How long a change of the ring waits for silent nodes.
+    /// The longest time that a change of the ring waits for silent nodes.
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The capabilities of every node, since all nodes are of one kind; a copy, because they are read often.
+    /// The capabilities of every node, as all are of one kind; stored because they are read often.
     of_nodes: Capabilities<'static>,
 }
 
 impl RingStore {
-    /// Opens the ring. An unreachable node is asked again when one of its names is used.
+    /// Opens the ring. A node that cannot be reached now is connected when a lock on it is used.
     pub(crate) fn open(ring: Ring, patience: Duration, open: MemberOpener) -> Result<RingStore> {
         let (view, of_nodes) = (Mutex::default(), Capabilities::default());
         let mut store = RingStore { open, patience, view, changing: Mutex::new(()), of_nodes };
@@ -63,7 +63,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Nodes judge whether the lists fit together: a client may have missed several.
+        // Only the number is compared here. Whether the lists fit together is decided by the nodes' marks,
+        // because this client may have missed several versions.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
@@ -80,7 +81,7 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // A server that is no longer used is closed; pending requests on it end by their deadlines.
+        // Closes servers that the new view lacks. Their pending requests end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())
@@ -130,7 +131,7 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Checks on all reachable nodes whether the view's marks may be set, then sets them.
+    /// Asks all reachable nodes whether the view's marks may replace theirs, and then sets the marks.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
         let borne = survey(view, deadline);
@@ -154,7 +155,7 @@ impl RingStore {
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
         for (home, borne) in reached {
-            // A node that is down now gets its mark with its next request.
+            // A node that cannot be reached now gets its mark before its next grant.
             match settle(view, home, borne, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
@@ -165,7 +166,7 @@ impl RingStore {
         Ok(())
     }
 
-    /// Acquires a first level: at the name's home node, once no earlier home node has a hold.
+    /// Acquires a first level at the name's home node, after checking that no earlier home node has a hold.
     fn first(&self, claim: &Claim, deadline: Moment) -> Result<Answer<Attempt>> {
         let view = self.view();
         if let Some(stale) = &*view.stale.lock() {
@@ -191,8 +192,8 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Sends each node its claims, all at the same time. Does not wait for nodes that take much longer than
-    /// the others, since holds elsewhere need renewing.
+    /// Sends each node its claims, to all nodes at the same time. Waits at most a seventh of the shortest
+    /// lease, so that a slow node does not delay the renewals of the others.
     fn by_node<T: Send + 'static>(
         &self,
         claims: &[Claim],
@@ -267,7 +268,7 @@ impl Store for RingStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        // A re-entry creates no hold, and goes to the node with the hold, so it needs no mark.
+        // A re-entry goes to the node that already has the hold, and creates none, so no mark is needed.
         let answer = if count > 1 {
             self.at(claim.home).and_then(|store| store.attempt(claim, count, deadline))
         } else {
@@ -287,7 +288,7 @@ impl Store for RingStore {
         }
     }
 
-    // Needs no mark: while this node holds the name, no other node grants it.
+    // A hand-off needs no mark: while this node has the hold, no other node grants the name.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         self.at(from.home).ok()?.hand_off(from, to, deadline)
     }
@@ -311,7 +312,7 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        // All nodes are asked, even after a failure.
+        // All nodes are asked before the first error is returned.
         let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
         answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }
@@ -329,7 +330,7 @@ impl Store for RingStore {
     }
 
     fn close(&self) {
-        // All at the same time, since each may wait for pending requests.
+        // The stores are closed at the same time, because each may wait for requests in flight.
         drop(at_once(&self.view().nodes, |node| node.store.close()));
     }
 }

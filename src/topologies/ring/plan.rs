@@ -1,14 +1,14 @@
-//! A ring as a program describes it (nodes, epoch, lists that it moves from), and the home node of each name,
-//! by consistent hashing with virtual nodes.
+//! A ring as a program describes it (nodes, epoch, earlier lists), and the choice of each name's home node by
+//! consistent hashing with virtual nodes.
 //!
-//! All processes that share a ring must agree, whatever their version and language. Thus this file fixes the
-//! hash, the points and the choice, and a test pins their values.
+//! All processes that share a ring must choose the same node, in every version and language. This file
+//! therefore defines the hash, the points and the choice, and a test fixes their values.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Lua loses digits of larger numbers.
+/// The largest epoch. A server compares epochs in Lua, whose numbers are exact only up to here.
 const LAST_EPOCH: u64 = 1 << 53;
 const MOST_WEIGHT: u32 = 100;
 const LONGEST_LABEL: usize = 200;
@@ -33,8 +33,8 @@ pub struct RingNode {
 }
 
 impl RingNode {
-    /// The server at `url`: a single one, or a master watched by Sentinels. Not a cluster, which spreads
-    /// names itself.
+    /// The server at `url`: a single server, or a master watched by Sentinels. A cluster is refused, because
+    /// a cluster spreads names itself.
     #[must_use]
     pub fn new(url: impl AsRef<str>) -> RingNode {
         let url = url.as_ref();
@@ -45,29 +45,30 @@ impl RingNode {
         RingNode { url: url.to_owned(), label, weight: 1, is_lost: false }
     }
 
-    /// The name that determines the node's place in the ring. Defaults to the URL's address.
+    /// Sets the label that determines the node's place in the ring. Defaults to the address in the URL.
     ///
-    /// With a label, a node may change its address without moving names. The server there must have its
-    /// data; a server without them is another node.
+    /// A node with a label can change its address without moving names, if the server at the new address has
+    /// the old data. A server without the data is a new node, and needs a new label.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<str>) -> RingNode {
         label.as_ref().clone_into(&mut self.label);
         self
     }
 
-    /// The node's share, relative to a node of weight one: 1 to 100. Defaults to 1.
+    /// Sets the node's share of the names, relative to weight 1, the default. Allowed are 1 to 100.
     #[must_use]
     pub fn weight(mut self, weight: u32) -> RingNode {
         self.weight = weight;
         self
     }
 
-    /// Declares a node that the ring moves from lost with its locks, so that it is not asked.
+    /// Declares a node of an earlier list lost together with its locks, so that no client asks it.
     ///
     /// # Guarantees
     ///
-    /// None for its names until the holds there have ended by themselves: declare it one lease after the
-    /// node was last reachable for anybody. A lost node must not come back with its data.
+    /// Mutual exclusion for its names holds only once all leases on the lost node have ended. Declare a node
+    /// lost no sooner than one lease after any client could last reach it. The node must not return with its
+    /// data.
     #[must_use]
     pub fn lost(mut self) -> RingNode {
         self.is_lost = true;
@@ -93,7 +94,7 @@ impl From<String> for RingNode {
     }
 }
 
-/// Leaves out the URL, which may have a password.
+/// Omits the URL, which may contain a password.
 impl std::fmt::Debug for RingNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RingNode")
@@ -103,11 +104,11 @@ impl std::fmt::Debug for RingNode {
     }
 }
 
-/// A list of servers over which names are spread, and its number.
+/// A numbered list of servers over which names are spread.
 ///
-/// All processes that share locks need the same list with the same number. A node remembers its highest
-/// number and refuses to grant by a lower one, so processes may get a changed list one after the other; see
-/// [`LockClient::change_ring`](crate::LockClient::change_ring).
+/// All processes that share locks need the same list with the same number. A node remembers the highest
+/// number, and refuses grants under a lower one, so processes can change to a new list one after the other;
+/// see [`LockClient::change_ring`](crate::LockClient::change_ring).
 ///
 /// # Examples
 ///
@@ -127,24 +128,26 @@ impl std::fmt::Debug for RingNode {
 pub struct Ring {
     pub(crate) epoch: u64,
     pub(crate) nodes: Vec<RingNode>,
-    /// Earlier lists, whose home nodes may still have holds.
+    /// Earlier lists, whose nodes may still have holds.
     pub(crate) earlier: Vec<Vec<RingNode>>,
 }
 
 impl Ring {
-    /// A ring of these nodes.
+    /// A ring of these nodes, with number 1.
     pub fn new<N: Into<RingNode>>(nodes: impl IntoIterator<Item = N>) -> Ring {
         Ring { epoch: 1, nodes: nodes.into_iter().map(Into::into).collect(), earlier: Vec::new() }
     }
 
-    /// The list's number: at least 1, and higher than every earlier list's. Defaults to 1.
+    /// Sets the list's number (epoch). It must be higher than that of every earlier list; the first list has
+    /// 1, the default.
     pub fn epoch(mut self, epoch: u64) -> Ring {
         self.epoch = epoch;
         self
     }
 
-    /// The nodes of the previous list, whose locks may still be held: before one of their names is granted
-    /// elsewhere, they are asked too. If a move begins before the last one has ended, name both lists.
+    /// Names the nodes of the previous list, which may still have holds. Before another node grants one of
+    /// their names, the client asks them too. If that list was itself still moving, call this once for each
+    /// of both lists.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -179,7 +182,7 @@ impl Ring {
         Ok(self)
     }
 
-    /// All nodes, the ring's own first, each label once.
+    /// All nodes of this list and of the earlier lists, each label once, this list's nodes first.
     pub(crate) fn all_nodes(&self) -> Vec<&RingNode> {
         let mut all: Vec<&RingNode> = Vec::new();
         for node in self.nodes.iter().chain(self.earlier.iter().flatten()) {
@@ -225,14 +228,15 @@ impl RingNode {
     }
 }
 
-/// Differs for two lists that place any name differently.
+/// A hash of the list's labels and weights: two lists with equal fingerprints place every name alike.
 fn fingerprint(nodes: &[RingNode]) -> u64 {
     let mut lines: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.weight, node.label)).collect();
     lines.sort_unstable();
     hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
 }
 
-/// The mark on a node: `epoch ring before label`, with fingerprints of the rings.
+/// The text that a node stores: `epoch ring before label`. `ring` and `before` are fingerprints of this list
+/// and of the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub(crate) epoch: u64,
@@ -263,7 +267,7 @@ impl RingMark {
         Some(RingMark { epoch, ring, before, label: parts.next()?.to_owned() })
     }
 
-    /// Whether this may replace `borne`. The error says what to do.
+    /// Whether this mark may replace the node's mark `borne`. The error says what the user must do.
     pub(crate) fn may_replace(&self, borne: &str) -> Result<()> {
         if borne.is_empty() {
             return Ok(());
@@ -295,8 +299,8 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // If the nodes are the same, a move has ended. Otherwise the new ring must ask all nodes that may
-        // have holds.
+        // If both lists have the same nodes, a move has ended. Otherwise the new list must name as earlier
+        // every list whose nodes may have holds.
         let is_same = borne.ring == self.ring;
         let asks_all = self.before.contains(&borne.ring)
             && borne.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
@@ -310,11 +314,11 @@ impl RingMark {
     }
 }
 
-/// Points on the circle for a node of weight one. The shares of equal nodes are then within 6 % of their
-/// mean; a test prints the measurement.
+/// Points on the hash circle for a node of weight 1. With this number, the shares of equal nodes differ from
+/// their mean by at most 6 %, as a test measures.
 pub(crate) const POINTS: u32 = 2_000;
 
-/// FNV-1a of 64 bits, then the finisher of MurmurHash3, because FNV gives similar texts nearby hashes.
+/// 64-bit FNV-1a, then MurmurHash3's finisher, because FNV-1a alone gives similar texts similar hashes.
 pub(crate) fn hash(text: &[u8]) -> u64 {
     let fnv = text.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -341,7 +345,7 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // Sorted by label too, so that equal points resolve alike in all processes.
+        // Sorted by label too, so that nodes with an equal point have one order in all processes.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }
@@ -389,7 +393,7 @@ mod tests {
         assert!(
             refusal(&Ring::new(FOUR).epoch(2).moving_from(THREE), &one).to_string().contains("moving_from")
         );
-        // The move ends: the same nodes, without an earlier list.
+        // The move ends: the new ring has the same nodes, and names no earlier list.
         mark(&Ring::new(THREE).epoch(3)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -399,7 +403,7 @@ mod tests {
         let half = Ring::new(FOUR).epoch(3).moving_from(THREE);
         assert!(refusal(&half, &moving).to_string().contains("moving_from"));
         mark(&half.moving_from(TWO)).may_replace(&mark(&moving).to_string()).unwrap();
-        // The ring returns to the nodes before the first move.
+        // The next move returns to the nodes of the first list.
         mark(&Ring::new(TWO).epoch(3).moving_from(THREE)).may_replace(&mark(&moving).to_string()).unwrap();
     }
 
@@ -479,7 +483,7 @@ mod circle_tests {
         shares
     }
 
-    /// The largest deviation of a share.
+    /// The largest deviation of a node's share from the mean share, as a fraction.
     fn spread(nodes: usize, each: u32) -> f64 {
         let shares = shares(&circle(&labels(nodes), each), nodes);
         shares.iter().map(|share| (share * nodes as f64 - 1.0).abs()).fold(0.0, f64::max)
@@ -494,7 +498,7 @@ mod circle_tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// Prints points and shares: run with `--nocapture`.
+    /// Prints the measured shares; visible with `--nocapture`.
     #[test]
     fn shares_are_within_ten_percent_and_closer_with_more_points() {
         let counts = [2, 3, 5, 8, 16];

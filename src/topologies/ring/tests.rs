@@ -1,4 +1,4 @@
-//! Decisions of a ring, on simulated nodes.
+//! Tests of a ring's decisions, on scripted nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::seam::Failure;
 use crate::tests::scripted::Scripted;
 use crate::tests::{Attempted, Open, Said, soon};
 
-/// Longer than any wait in these tests, but not for ever.
+/// A hanging node's answer takes this long, which is longer than any wait in these tests.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
-/// The nodes `0`, `1` and `2`, and a ring over the first two.
+/// A ring over the nodes `0` and `1`, and the three nodes from which tests build further rings.
 fn ring_of_two() -> (Open<Box<RingStore>>, [Arc<Scripted>; 3]) {
     let nodes: [Arc<Scripted>; 3] = Default::default();
     let theirs = nodes.clone();
@@ -27,8 +27,8 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     Claim { waits: true, home, ..crate::tests::claim(Kind::Mutex, name, lease) }
 }
 
-/// A claim names the node where its hold is renewed and released. A grant elsewhere would be lost, and block
-/// others for a lease.
+/// A claim names the node that will renew and release its hold. If another node granted it, nobody would
+/// release that grant, and it would block others for a lease.
 #[test]
 fn a_claim_on_a_former_home_is_refused() {
     let (ring, nodes) = ring_of_two();
@@ -62,7 +62,7 @@ fn a_hanging_node_delays_no_other_renewal() {
     let (ring, [_, hanging, _]) = ring_of_two();
     let begun = Clock::System.now();
     *hanging.silent_until.lock() = Some(begun.plus(HANGS));
-    // A batch waits a seventh of the lease for slow nodes.
+    // The ring waits a seventh of the 70 ms lease for a slow node.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
     assert!(matches!(&answers[..], [Ok(true), Err(Failure::Unknown(_))]), "{answers:?}");

@@ -1,7 +1,6 @@
 //! A client's view of the ring: its nodes, each name's home node, and requests under the ring's marks.
 //!
-//! Requests to many nodes (renewals, clean-ups, marks) run on a thread for each node, so that a node that
-//! hangs delays no other.
+//! Batches and marks are sent by one thread for each node, so a node that hangs delays no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +16,15 @@ use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 #[derive(Default)]
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
-    /// Indexed by a claim's `home`. Nodes are never removed, since old ones may have holds.
+    /// The index is a claim's `home`. A node stays in the list after it has left the ring, because it may
+    /// still have holds.
     pub(super) nodes: Vec<Arc<RingServer>>,
-    /// The mark for each node of this ring, or of a ring that it moves from.
+    /// The mark of each node that belongs to this ring or to one of its earlier lists, else `None`.
     pub(super) marks: Vec<Option<RingMark>>,
     pub(super) circle: Circle,
     pub(super) earlier: Vec<Circle>,
     pub(super) lost: Vec<u32>,
-    /// The error that every new grant gets, once this view is stale.
+    /// Set when a node has shown that a newer ring exists: each new grant then fails with this error.
     pub(super) stale: Mutex<Option<Error>>,
 }
 
@@ -37,7 +37,7 @@ impl RingView {
         self.marks.get(usize::try_from(home).ok()?)?.as_ref()
     }
 
-    /// The nodes other than `home` that were the name's home node in an earlier ring.
+    /// The nodes that were the name's home node in an earlier list, without `home` and lost nodes.
     pub(super) fn earlier_homes(&self, name: &str, home: u32) -> Vec<u32> {
         let mut homes: Vec<u32> = self.earlier.iter().map(|circle| circle.home(name)).collect();
         homes.sort_unstable();
@@ -46,7 +46,8 @@ impl RingView {
         homes
     }
 
-    /// A writer at an old home node must not ask for the read half at the new one: it would wait for itself.
+    /// Refuses a read lock at the new home node if the owner has the write lock at the old one, because the
+    /// read request would wait for the owner itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());
@@ -74,7 +75,8 @@ impl RingView {
     }
 }
 
-/// Runs `ask` under the view's mark on a node; sets the mark first if it is missing and allowed.
+/// Runs `ask` on a node under the view's mark. If the node has another mark, sets the view's mark first, if
+/// that is allowed.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -86,7 +88,7 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // The node did nothing: repeated once it has the mark.
+            // The node refused the mark and did nothing. With the new mark, the request is repeated.
             Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }
@@ -102,7 +104,8 @@ pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Mo
     loop {
         mark.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
         if borne.is_empty() {
-            // A new node, or one that lost its data: does another node have a newer ring's mark?
+            // The node is new, or has lost its data. Another node's mark may show that this view's ring is
+            // outdated.
             for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
                 if let Ok(Marked::Other(borne)) = answer {
                     other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
@@ -116,7 +119,7 @@ pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Mo
     }
 }
 
-/// How long a node without a mark waits for the others' answers.
+/// How long `settle` waits for the marks of the other nodes if its node has none.
 const ASIDE: Duration = Duration::from_millis(500);
 
 fn note_stale(view: &RingView, error: &Error) {
@@ -125,7 +128,7 @@ fn note_stale(view: &RingView, error: &Error) {
     }
 }
 
-/// Asks all nodes at the same time whether they have the view's marks; changes nothing.
+/// Asks all nodes at the same time whether they have the view's marks, and changes nothing.
 pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, Answer<Marked<()>>)> {
     let members: Vec<(u32, &Arc<RingServer>, &RingMark)> = (0_u32..)
         .zip(view.nodes.iter().zip(&view.marks))

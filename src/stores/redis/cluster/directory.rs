@@ -1,5 +1,4 @@
-//! The directory of clients in a cluster: each entry is on the member that has its slot. A listing goes from
-//! member to member.
+//! The directory of clients in a cluster: each entry is on its slot's member, so a listing reads all.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::time::Moment;
 const ACTION: &str = "directory";
 
 impl ClusterStore {
-    /// Asks the current member for its next page with `ask`; then come the other members.
+    /// Asks the member that `from` names for its next page. Once its pages are read, the next member follows.
     fn page<T>(
         &self,
         from: &Place,

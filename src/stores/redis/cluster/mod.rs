@@ -1,10 +1,11 @@
-//! A Redis Cluster: each lock is on the member that has its name's slot.
+//! A Redis Cluster, in which each lock is on the member that has the slot of its name.
 //!
-//! `slots` maps a name to its slot, `topology` a slot to its member, and `wakeups` follows the channels. Each
-//! member is used as if it were a single server. A member without the slot refuses, names the member that has
-//! it, and changes nothing; so the request is sent there. A request without an answer is never repeated here.
+//! `slots` computes a name's slot, `topology` knows each slot's member, and `wakeups` moves channels with
+//! their slots. Each member is used like a single server. A member without the slot changes nothing and names
+//! the member with the slot, to which the request is then sent. A request without an answer is never repeated
+//! here.
 //!
-//! Long because each method of the store trait must find its slot's member.
+//! The file is long because each method of the store trait must find the member of its slot.
 
 mod directory;
 pub(super) mod slots;
@@ -41,10 +42,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// Maximum number of redirects; a moving slot needs fewer.
+/// Maximum number of redirects for one request. A slot that moves causes fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// After this time, ask again for the format number if its member was away.
+/// If the member with the format number does not answer, it is asked again after this time.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct ClusterStore {
@@ -53,15 +54,15 @@ pub(crate) struct ClusterStore {
     command_timeout: Duration,
     notes: bool,
     has_agreed: AtomicBool,
-    /// Set for a while after the member with the format number did not answer.
+    /// Stands for a while after the member with the format number did not answer.
     format_is_away: Refused,
-    /// For answers that are read after the caller has returned.
+    /// Used by replies that are read after the caller has returned.
     me: Weak<ClusterStore>,
 }
 
-/// Locks with a release on its way to a member. Other requests about them go to the same member, even if the
-/// map already shows the slot elsewhere: an attempt that overtook the release would find its own owner, and
-/// lose its hold when the release arrives.
+/// The locks whose release has no answer yet. Their next requests go to the release's member, even if the
+/// slot has moved. Otherwise an attempt could reach the new member first, find the owner's old hold there,
+/// and count it as its own; the late release would then delete the hold.
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -73,7 +74,7 @@ struct SentRelease {
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
-    /// The request must be preceded by ASKING.
+    /// Whether ASKING must precede the request, because the slot is still moving to this member.
     asking: bool,
 }
 
@@ -93,13 +94,13 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses a format other than this version's, and stores ours. If the member with the number is away,
-    /// the client starts anyway, and asks again before later attempts.
+    /// Refuses a format other than this version's, and stores ours. If the member with the number does not
+    /// answer, the client starts anyway, and asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
-        // Set before asking, so that other threads do not wait.
+        // Noted before the request, so that other threads do not ask at the same time.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
         match self.ask(action, &key, deadline, |member| {
@@ -141,7 +142,7 @@ impl ClusterStore {
         self.follow(place, answer, send)
     }
 
-    /// Sends a request that got `answer` on to the members that redirects name.
+    /// Follows redirects: while the answer names another member, sends the request to that member.
     fn follow<T>(
         &self,
         mut place: SlotPlace,
@@ -198,7 +199,7 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Marks the map as doubtful after a failure that it may have caused; the next request reloads it.
+    /// If an outdated map may have caused the failure, marks the map, so that the next request reloads it.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -207,7 +208,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script found some of its keys itself, and one has moved; its earlier changes stay.
+            // The script chose a key that has moved. Changes that it made before remain.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -219,14 +220,14 @@ impl ClusterStore {
         }
     }
 
-    /// Sends each member its claims, to all at the same time: a silent one must not delay others' renewals.
+    /// Asks all members at the same time, so that a silent one does not delay other renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // A batch need not follow unread releases: it uses another connection in any case.
+        // Batches use another connection than releases, so sending them after a release gives no order.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -253,7 +254,7 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    /// Sends a release whose answer is read later. The thread that reads it follows a redirect.
+    /// Sends a release without waiting. The thread that reads the answer follows redirects.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -263,7 +264,7 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // Posted, not sent: so it stays in order with other requests about this lock.
+                // Posted over the shared connection, so that the order of requests about this lock remains.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
@@ -295,7 +296,7 @@ impl UnreadReleases {
         number
     }
 
-    /// Does nothing if a later release is registered.
+    /// Removes the release, unless a later release of the same lock is registered.
     fn remove(&self, name: &LockName, number: u64) {
         let mut unread = self.0.lock();
         if unread.get(name.key()).is_some_and(|last| last.number == number) {
@@ -324,7 +325,7 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock is one key. A latch's channel always puts the name in braces.
+        // A token lock has one key. A latch's channel puts even a name with braces in braces.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
@@ -356,7 +357,7 @@ impl Store for ClusterStore {
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let (pending, store) = (place.node.store.hand_off(from, to, deadline)?, self.me.upgrade()?);
-        // Not sent on if the slot has moved: the next owner goes on waiting, and the lock is released.
+        // A redirected hand-off is not sent on: its waiter keeps waiting, and the lock is released.
         Some(Box::new(move || store.noted(pending.wait())))
     }
 
@@ -378,7 +379,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // If the slot has moved, the place in the queue ends by its own time.
+            // If the slot has moved, the waiter's place expires at its old member.
             if let Ok(place) = self.place("count", &claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
@@ -405,7 +406,7 @@ impl Store for ClusterStore {
         let mut nodes = self.topology.nodes();
         nodes.extend(self.unread.nodes());
         nodes.iter().for_each(|node| node.store.server.subscriber.dismiss());
-        // One deadline for all members, so that silent ones do not add up.
+        // All members share one deadline, so that the waits for silent members do not add up.
         let deadline = Clock::System.after(self.command_timeout);
         for node in nodes {
             node.store.close_by(deadline);
@@ -467,7 +468,7 @@ impl WaitQueues for ClusterStore {
         self.topology.queue_rights().are_refused()
     }
 
-    /// Asks only the member last known to have the slot, and does not wait for others.
+    /// Tells only the member last known to have the slot. Elsewhere the place expires.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place("lock", &claim.name, deadline) {
             place.node.store.leave_wait_queue(claim, deadline);

@@ -1,4 +1,4 @@
-//! The slot of a key, and the member that has a slot.
+//! The slot of a key, and each slot's member.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::stores::redis::conn::connection::Endpoint;
 const SLOTS: u16 = 16_384;
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The CRC16 (XMODEM) of the text between the first opening brace and the next closing one, unless that is
-/// empty or missing; else of the whole key.
+/// The slot of a key: CRC16 (XMODEM) of the text between the first opening brace and the next closing one. If
+/// there is no such text, of the whole key.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -24,8 +24,9 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether all keys and channels derived from a lock's name are in its slot. Derived names put the name in
-/// braces unless it has an opening one, so the name needs no braces at all, or a non-empty pair first.
+/// Whether all keys and channels derived from a lock's name are in the name's slot. A derived name puts the
+/// name in braces, unless it contains an opening brace. So the name must contain no braces, or its first pair
+/// must not be empty.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
@@ -52,8 +53,7 @@ impl SlotMap {
         map
     }
 
-    /// Reads the reply to CLUSTER SLOTS; `asked` is the host that gave it. Slots that the reply omits keep
-    /// their owner.
+    /// Reads the reply to CLUSTER SLOTS of the host `asked`. Slots that are missing keep their member.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();
@@ -124,7 +124,7 @@ impl SlotMap {
     }
 }
 
-/// An empty host means the host that was asked; `?` means unknown.
+/// Reads a member. An empty host means the host `asked`; `?` means that the member does not know its host.
 fn member(value: &Value, asked: &Host) -> Result<Option<Endpoint>> {
     let Value::Array(parts) = value else { return Err(unreadable()) };
     let (host, port) = match parts.as_slice() {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // 0x31c3 is the check value of CRC16/XMODEM; CLUSTER KEYSLOT gave the others.
+        // 0x31c3 is the check value of CRC16/XMODEM. The other values are answers of CLUSTER KEYSLOT.
         for (key, expected) in [
             ("123456789", 0x31c3 % SLOTS),
             ("", 0),
@@ -264,7 +264,7 @@ mod fuzz {
 
     #[test]
     fn any_slots_reply_is_parsed_or_refused() {
-        // Each reply alone, and within a nearly valid slot map.
+        // Reads each reply alone, and as a part of an otherwise valid slot map.
         each(replies(&["10.0.0.1", "a.example", "", "?", "::1"]), weight, |reply| {
             let ranges = Value::Array(vec![
                 Value::Array(vec![Value::Int(0), Value::Int(16_383), reply.clone(), reply.clone()]),

@@ -1,4 +1,4 @@
-//! The members of a cluster: the owner of each slot, and a store for each member.
+//! The members of a cluster: the member of each slot, and a store for each member.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
-/// Minimum time between two reloads of the slot map, for all callers.
+/// Minimum time between two reloads of the slot map by any thread.
 const CHECK_GAP: Duration = Duration::from_millis(100);
-/// Shortest time-out for one member.
+/// The shortest time-out for one member.
 const QUICK: Duration = Duration::from_millis(250);
-/// Maximum time that a request waits for a reload; then it uses the known map.
+/// The longest time of a reload. After that, the request uses the map as it is.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct ClusterNode {
     pub(super) endpoint: Endpoint,
     pub(super) store: RedisStore,
-    /// For keys that arrive ahead of their slot; made on first use.
+    /// Sends ASKING before each request, for slots that are still moving to this member. Made on first use.
     asking: Mutex<Option<Arc<RedisStore>>>,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Topology {
     seeds: Vec<Endpoint>,
     map: Mutex<Arc<SlotMap>>,
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
-    /// Set when something failed that an old map may have caused.
+    /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// Held by the one thread that reloads the map.
+    /// Locked by the thread that reloads the map.
     look: Mutex<TopologyLook>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
@@ -66,10 +66,10 @@ struct Settings {
 
 struct TopologyLook {
     not_before: Moment,
-    /// The member that reported a move; asked first.
+    /// The member that is asked first, because another member named it in a redirect.
     first: Option<Endpoint>,
-    /// Counts reloads without news. Each begins with another member, because a member that is cut off keeps
-    /// reporting the old state.
+    /// The number of reloads without a change. Each one begins with another member, because a member that is
+    /// cut off keeps reporting the old map.
     in_vain: usize,
 }
 
@@ -90,13 +90,13 @@ impl Topology {
                 [Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB"), probe()];
             let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
             let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
-            // As in Redisson: a server that refuses the probe has no sharded channels.
+            // A server that refuses SPUBLISH counts as one without sharded channels, as in Redisson.
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
                 let refusal = reply::refusal(error);
                 if is_passing(&refusal) {
-                    return Err(refusal.during("connect")); // says nothing of sharded channels
+                    return Err(refusal.during("connect")); // not about sharded channels
                 }
             }
             if let (Some(Err(error)), ClusterPubSub::Sharded | ClusterPubSub::Both) = (&probed, wanted)
@@ -141,7 +141,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The member that has `slot`. Reloads the map first if it is in doubt.
+    /// The member that has `slot`. Reloads the map first if it may be outdated.
     pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
         self.look_again(deadline);
         let map = Arc::clone(&self.map.lock());
@@ -184,17 +184,17 @@ impl Topology {
         self.is_doubted.store(true, Ordering::SeqCst);
     }
 
-    /// A slot has moved to this member. The next request reloads the map, since others may have moved as well.
+    /// Notes a slot that moved to this member. The next request reloads the map, as more may have moved.
     pub(super) fn moved(&self, endpoint: &Endpoint) {
         self.doubt();
         if let Some(mut look) = self.look.try_lock() {
-            // The new owner knows its slots before the other members do.
+            // The new member of a slot learns of the move first.
             look.first = Some(endpoint.clone());
         }
     }
 
-    /// Reloads the map from a member if that is due. Only one thread reloads, and seldom: the others use the
-    /// known map, and members redirect them if it is wrong.
+    /// Reloads the map if it is in doubt and no reload is running. Other threads use the known map meanwhile;
+    /// if it is wrong, members redirect them.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
@@ -204,7 +204,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // Cleared before the reload: a doubt that arises meanwhile must cause another one.
+        // Cleared before the reload, so that a doubt during the reload causes another one.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members().to_vec();
@@ -229,7 +229,7 @@ impl Topology {
                 look.first = None;
                 look.in_vain += 1;
             }
-            Err(_) => self.doubt(), // the next request tries again and sees the error
+            Err(_) => self.doubt(), // the next request tries again, and returns the error
         }
         look.not_before = Clock::System.after(CHECK_GAP);
     }
@@ -238,7 +238,7 @@ impl Topology {
         *self.map.lock() = Arc::new(map);
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // Drops members that are no longer primaries; a connection ends with its last request.
+            // Forgets members that are no longer primaries. Their connections end after their last request.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };
@@ -289,7 +289,7 @@ impl Settings {
     }
 }
 
-/// Asks one member after the other, each for its share of the time, or for [`QUICK`] if that is longer.
+/// Asks one member after the other. Each has its share of the time, but at least [`QUICK`].
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,

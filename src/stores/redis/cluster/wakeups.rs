@@ -1,4 +1,4 @@
-//! Wake-ups in a cluster: a lock's channel is on the member that has its slot, and moves with it.
+//! Notifications in a cluster. A lock's channel is on the member with the lock's slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ pub(super) struct ClusterWakeups {
 }
 
 struct ChannelHomes {
-    /// Decides where each channel is. Follows the map that requests use.
+    /// The slot map from which each channel's member follows.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
 }
@@ -46,7 +46,8 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// `None`: no known member has the channel's slot; the waiter polls, and tries again before each sleep.
+    /// Subscribes at the member of the channel's slot. `None` if that is unknown: the waiter polls, and tries
+    /// again before each sleep.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -60,7 +61,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // Called without the mutex, since every attempt takes that.
+        // Called after the mutex is unlocked, because every attempt needs it.
         home.wake();
         listening
     }
@@ -76,10 +77,9 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves the channels to the members that the `latest` map has for their slots. `latest` is called under
-    /// the mutex, so that the later of two threads does not use the older map. All waiters of a moved channel
-    /// ask the store again, now and when the new subscription is confirmed, because a release in between is
-    /// missed.
+    /// Moves each channel to the member that the `latest` map names for its slot. `latest` is called under
+    /// the mutex, so that of two threads the later one uses the newer map. All waiters of a moved channel ask
+    /// the store again, now and after the new subscription, because no message arrives between the two.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -104,7 +104,7 @@ impl ClusterWakeups {
             stays
         });
         for (channel, idle_since) in moving {
-            // Without a member the channel's waiters poll.
+            // If no member is known, the channel is dropped, and its waiters poll.
             if let Some(subscriber) = homes.find(channel.channel(), &subscriber) {
                 subscriber.adopt(channel, idle_since);
             }
@@ -156,19 +156,19 @@ mod tests {
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // The channel has no member when its first listener comes, then gets one, and then another.
+        // The channel has no member for its first listener, then gets one member, and then another.
         assert!(wakeups.listen(CHANNEL, &waker, of).is_none());
         wakeups.follow(|| map(&one), of);
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert!(has_topic(&hubs[0]));
         wakeups.follow(|| map(&other), of);
         assert!(!has_topic(&hubs[0]) && has_topic(&hubs[1]));
-        // A later waiter joins the same channel, which ends with its last listener.
+        // A second listener joins the channel, which ends with its last listener.
         let second = wakeups.listen(CHANNEL, &waker, of).unwrap();
         assert_eq!(hubs[1].state.lock().channels[CHANNEL].channel.listeners(), 2);
         drop((first, second));
         assert!(!has_topic(&hubs[1]));
-        // A listener leaves a channel for which there is no member.
+        // A listener drops its subscription while the channel has no member.
         let last = wakeups.listen(CHANNEL, &waker, of).unwrap();
         wakeups.follow(|| map(&one), |_| None);
         assert!(!has_topic(&hubs[1]));

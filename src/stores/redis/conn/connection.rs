@@ -1,7 +1,8 @@
-//! One connection: a socket, the handshake on it, and replies read by a deadline.
+//! One connection: a socket, the handshake, and replies that are read by a deadline.
 //!
-//! The redis crate's own connection limits each *read*, so a server that drips bytes can hold a caller for
-//! ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed.
+//! The redis crate's connection is not used for three reasons. Its time-out limits each *read*, so a server
+//! that sends single bytes can block a caller for ever. It has no separate writing and reading halves. It
+//! hides why AUTH failed.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::wire::{Timed, Wire, broken};
 
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::Config as TlsConfig;
-/// Without the feature no value of this type exists.
+/// Without the feature `tls` the type has no values.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub(crate) enum TlsConfig {}
@@ -59,7 +60,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// For a provider of credentials. Errors show [`Display`](fmt::Display), which hides possible secrets.
+    /// The address for a provider of credentials; errors use [`Display`](fmt::Display), without secrets.
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -86,7 +87,7 @@ impl fmt::Display for ServerPlace {
     }
 }
 
-/// Connects by `deadline`; but nothing bounds a connect to a Unix socket whose queue is full.
+/// Connects by `deadline`. A Unix socket whose queue of connections is full can block for longer.
 pub(super) fn connect(
     place: &ServerPlace,
     hosts: &Arc<Hosts>,
@@ -113,7 +114,7 @@ pub(super) fn connect(
     Ok(wire)
 }
 
-/// A connection used within this time is used again without a check.
+/// A connection that was used within this time is not checked before its next use.
 pub(crate) const TRUSTED: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
@@ -150,9 +151,9 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows. Trusts a connection in use.
+    /// Whether the server seems to have kept the connection open. Only looks at the local socket.
     pub(crate) fn is_alive(&self) -> bool {
-        // An idle connection has nothing to read: an end, an error or unasked bytes make it useless.
+        // An idle connection has nothing to read. An end, an error or unexpected bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
@@ -167,7 +168,7 @@ impl Connection {
 
 pub(crate) fn unread(error: io::Error) -> Error {
     match error.kind() {
-        // By `Replies`.
+        // The error kind that `Replies` uses for bytes that are no reply.
         io::ErrorKind::Unsupported => Error::new(ErrorKind::Protocol, "read", error.to_string()),
         io::ErrorKind::UnexpectedEof => {
             let words = "the server closed the connection";
@@ -177,12 +178,12 @@ pub(crate) fn unread(error: io::Error) -> Error {
     }
 }
 
-/// The item of the r2d2 pool. The thread that gets a slot connects, so that errors are typed and immediate;
-/// r2d2 would retry in the background and report a string.
+/// The items of the r2d2 pool are empty slots. The thread that gets a slot connects by itself, so it learns
+/// of a typed error at once. r2d2 would retry in the background, and report only a text.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 
-/// Empty before the first use and after a failure.
+/// `None` before the first use, and after a failure.
 pub(crate) struct ConnectionSlot(pub(crate) Option<Connection>);
 
 impl ManageConnection for ConnectionSlots {
@@ -202,13 +203,13 @@ impl ManageConnection for ConnectionSlots {
     }
 }
 
-/// Requests over a connection that one thread uses alone.
+/// Requests over a connection that one thread has for itself.
 pub(crate) struct Dialog<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) deadline: Moment,
     pub(super) asking: bool,
     pub(super) broken: bool,
-    /// Makes a connection that replaces this one; only before the first request.
+    /// Opens a replacement, if the first request was refused because the login had ended.
     pub(super) replace: Option<&'a dyn Fn(Moment) -> Result<Connection>>,
     pub(super) ledger: &'a Ledger,
 }
@@ -221,13 +222,13 @@ impl Dialog<'_> {
     }
 
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
-    /// request up to the last answered one, `None` where the answer is missing.
+    /// request up to the last answered one. `None` marks a missing reply.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // The login had ended before the first request, so the server ran none of them; a new connection
-        // fetches current credentials. Later requests rely on the connection, as WAIT relies on a write over
-        // it.
+        // The login had ended before the first request, so the server ran none of the requests. A new
+        // connection logs in with current credentials. Later requests are not repeated, because WAIT, for
+        // example, needs a write over the same connection before it.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)
@@ -236,7 +237,7 @@ impl Dialog<'_> {
             replies.clear();
             self.exchange(commands, |reply| replies.push(Some(reply)))?;
         }
-        // The server ran nothing of an unknown script, so the script is sent once more, with its body.
+        // The server ran nothing for the unknown hash, so the script is sent once more, with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
             if place.as_ref().is_some_and(is_forgotten)
@@ -267,11 +268,11 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Reset when all replies are read: else the next request would take a late reply for its own.
+        // Reset once all replies are read. Otherwise the next request would take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {
-            // The last request was not sent whole, so a single request was not carried out.
+            // The last request was not sent completely. If it was the only one, nothing was carried out.
             return Err(if commands.len() == 1 && !self.asking {
                 Failure::Refused(error)
             } else {
@@ -280,7 +281,7 @@ impl Dialog<'_> {
         }
         for command in commands {
             if self.asking {
-                // If the server refuses ASKING, the next reply shows it.
+                // If the server refuses ASKING, it also refuses the request behind it.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;

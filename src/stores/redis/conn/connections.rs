@@ -1,9 +1,7 @@
-//! Requests and their replies: which connection carries a request, and what is known when a request fails.
+//! Requests and their replies: which connection carries a request, and what is known after a failure.
 //!
-//! Scripts about locks use the shared connection; a request that needs a connection alone gets one from the
-//! pool; renewals have their own connection.
-//!
-//! Long because which connection carries a request, and which one serves in its place, is one decision.
+//! Scripts about locks use the shared connection. A request that needs a connection for itself gets one from
+//! the pool. Renewals have a connection of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,29 +22,29 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// For this time after a failed connect other threads get its error instead of trying themselves.
+/// For this time after a failed connect, other threads get its error instead of connecting themselves.
 const STORM_GATE: Duration = Duration::from_millis(50);
-/// Maximum number of requests in one write; a server answers this many within a few milliseconds.
+/// Maximum number of requests in one write, which a server answers within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// Slots made in advance, so that a thread seldom waits for r2d2 to make one. Making thousands takes seconds.
+/// The slots made in advance, so that a thread seldom waits for one. Making thousands takes seconds.
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
     pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection except the one for renewals has a slot here; the shared one keeps its slot while it
-    /// is open. `None` when closed, which ends the pool's thread.
+    /// The slots of all connections except the one for renewals; the shared connection also occupies one.
+    /// `None` after `close`, which ends the pool's thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared: Arc<SharedConnection>,
     ledger: Arc<Ledger>,
-    /// A connection of their own: nothing that delays other requests may cost a lease.
+    /// Used only for renewals, so that no other request can delay a renewal past its lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
-    /// ASKING precedes each request, because the requested key has moved here ahead of its slot.
+    /// Whether ASKING precedes each request, because the key's slot is still moving to this server.
     pub(crate) asking: bool,
-    /// The prefix of scripts that notify waiters by another command than PUBLISH.
+    /// The prefix for scripts that must notify waiters with another command than PUBLISH.
     pub(crate) publishes: Option<Prefix>,
 }
 
@@ -58,7 +56,7 @@ struct Gate {
 }
 
 impl Connections {
-    /// Does no I/O: the first request connects.
+    /// Makes the pool without connecting; the first request connects.
     pub(crate) fn new(
         address: Arc<RedisAddress>,
         pool_size: u32,
@@ -104,7 +102,7 @@ impl Connections {
         self.ledger.link()
     }
 
-    /// Opens the first connection, so that wrong settings fail now.
+    /// Opens the first connection, so that wrong settings cause an error now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
         let first = self.connect(deadline)?;
@@ -113,12 +111,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Sends one request and reads its reply. An error reply is `Ok`; the caller judges it.
+    /// Sends a request and reads its reply. An error reply is `Ok`; the caller decides what it means.
     pub(crate) fn call(self: &Arc<Self>, command: Command, deadline: Moment) -> Answer<Value> {
         self.start(command, deadline)?()
     }
 
-    /// Sends one request; the result reads its reply. `Refused`: nothing was sent.
+    /// Sends a request and returns a function that reads its reply. `Refused` if nothing was sent.
     pub(crate) fn start(
         self: &Arc<Self>,
         command: Command,
@@ -126,7 +124,7 @@ impl Connections {
     ) -> Answer<impl FnOnce() -> Answer<Value> + Send + use<>> {
         let (command, deadline) = (self.as_published(command), self.limited(deadline));
         let sent = if self.asking {
-            // Only a connection that one thread uses can send ASKING first.
+            // ASKING applies to the next request of its connection, so the connection must not be shared.
             let replies = self.dialog(deadline, |dialog| dialog.say(std::slice::from_ref(&command)));
             Err(replies.and_then(|mut replies| replies.pop().ok_or_else(no_reply)))
         } else {
@@ -149,7 +147,7 @@ impl Connections {
         sent.map_err(|(failure, _)| failure)
     }
 
-    /// Waits for the reply; if the server ran nothing of the request, sends it once more, on any connection.
+    /// Waits for the reply. If the server ran nothing of the request, sends it once more, on any connection.
     fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
         let reply = self.shared.wait(sent)?;
         let Some(again) = command.again_after(&reply) else { return Ok(reply) };
@@ -157,12 +155,12 @@ impl Connections {
         self.shared.wait(&sent)
     }
 
-    /// Sends one request. The thread that reads the reply passes it to `take`, in order with the connection's
-    /// other replies. If `take` returns a request, it is sent over the same connection, and its outcome is
-    /// ignored.
+    /// Sends a request. The thread that reads the reply passes it to `take`, in the order of the connection's
+    /// other replies. If `take` returns a request, that request is sent too, and its outcome is ignored.
     ///
-    /// `releasing`: a script that the server did not know is sent again with its body, after `releasing` has
-    /// told the hold that its release may now come behind other requests. `None`: `take` gets the refusal.
+    /// If the server does not know the script and `releasing` is given, the script is sent again with its
+    /// body, after `releasing` has told the hold that other requests may now come before its release. Without
+    /// `releasing`, `take` gets the refusal.
     pub(crate) fn post(
         &self,
         command: Command,
@@ -210,9 +208,9 @@ impl Connections {
     }
 
     pub(crate) fn hung_up(&self) -> bool {
-        // Both parts are checked, because each check clears what it reports.
+        // Both connections are checked, because each check also clears what it reports.
         let is_shared = self.shared.hung_up();
-        // A locked connection is in use, and the thread that uses it notices its end.
+        // A connection in use is not checked, because the thread that uses it notices its end.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
             if is_hung_up {
@@ -263,15 +261,15 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // No gate here: other threads' failures must not keep the watchdog out. If another open connection
-        // may serve instead, connecting gets half of the time.
+        // The watchdog connects even if other threads failed a moment ago. If the shared connection is open
+        // and can serve instead, connecting has only half of the time.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests on the connection for renewals, and reads their replies in order. Stops at the
-    /// first failure: requests sent by then without an answer are unknown, the others refused.
+    /// Sends many requests on the connection for renewals, and reads the replies in order. Stops at the first
+    /// failure: requests sent by then without a reply have an unknown outcome, later ones are refused.
     pub(crate) fn batch(&self, commands: Vec<Command>, deadline: Moment) -> Vec<Answer<Value>> {
         let commands: Vec<Command> = commands.into_iter().map(|command| self.as_published(command)).collect();
         let mut answers = Vec::with_capacity(commands.len());
@@ -297,9 +295,9 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over the shared connection if it is open, else returns `None`. A server at its limit of
-    /// clients still serves existing connections. A shared connection that ends meanwhile is not replaced:
-    /// its requests fail with `why`, the error of the connection for renewals.
+    /// Sends requests over the shared connection if it is open, else returns `None`. At its limit of clients,
+    /// a server refuses new connections, but serves open ones. If the shared connection ends meanwhile, its
+    /// requests fail with `why`, the error of the connection for renewals.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -311,7 +309,6 @@ impl Connections {
         }
         let deadline = self.limited(deadline);
         let send = |command: &Command| self.send(command, deadline, |_by| Err(why.copy()));
-        // All requests are sent before the first reply is awaited.
         let sent: Vec<_> = commands.iter().map(send).collect();
         let replies = commands.iter().zip(sent);
         Some(replies.map(|(command, sent)| self.reply(command, &*sent?, deadline)).collect())
@@ -334,7 +331,7 @@ impl Connections {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(shut_down()));
         }
-        // Taken out while in use: any early end of `talk`, also a panic, drops the connection.
+        // The connection is taken out of `place` while in use, so that it is dropped if `talk` panics.
         let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
             Some(connection) => self.renewed(connection, || connect(Clock::System.halfway(deadline))),
             None => connect(deadline).map_err(Failure::Refused)?,
@@ -362,7 +359,7 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        // Read before connecting: a demotion found meanwhile concerns the new connection too.
+        // Read before connecting, because a demotion noticed meanwhile concerns this connection too.
         let generation = self.ledger.generation();
         let mut connection =
             self.address.open(deadline.min(Clock::System.after(self.address.connect_timeout)))?;
@@ -385,14 +382,13 @@ impl Connections {
         })
     }
 
-    /// Ends idle connections; a connection in use ends with its request.
-    ///
-    /// Waits for outstanding replies first: a release that was sent without waiting must arrive.
+    /// Waits for outstanding replies, so that releases sent without waiting arrive, and ends all connections
+    /// that are not in use. A connection in use ends with its request.
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = self.limited(deadline);
         self.shared.close(deadline);
-        // All slots are taken before any is returned: the pool would hand out the returned one again.
+        // All slots are taken out first, because the pool would hand out a returned slot again.
         let Some(pool) = self.pool.lock().take() else { return };
         let mut idle: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
         idle.iter_mut().for_each(|slot| slot.0 = None);

@@ -1,4 +1,4 @@
-//! The first exchange on every connection: login, and the server's identity.
+//! The first requests on every connection: login, and the check of the server's identity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// How long to wait for the version of a server without HELLO, which only the error's words need.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
-/// Not `Debug`: holds the password.
+/// Not `Debug`, because it contains the password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Login {
     pub(crate) client_name: Option<String>,
     pub(crate) write_timeout: Duration,
     pub(crate) role: Role,
-    /// Grants wait for append-only files, so the server must know WAITAOF.
+    /// Whether grants wait for append-only files, so that the server must know WAITAOF.
     pub(crate) is_durable: bool,
     pub(crate) hosts: Arc<Hosts>,
 }
@@ -36,15 +36,15 @@ pub(crate) struct Login {
 pub(crate) enum Role {
     Primary,
     ClusterPrimary,
-    /// A cluster's member of any role, asked for the slot map.
+    /// A member of a cluster, in any role, which is asked for the slot map only.
     ClusterMember,
 }
 
 /// Connects by `deadline`, logs in, and checks that the server can keep locks.
 ///
-/// Done on every connection: the address may lead to another server by now, or the server may have become a
-/// replica. All commands leave in one write, so the handshake costs one round trip. `begun` gets the socket
-/// before anything is sent.
+/// Every connection is checked, because the address may now lead to another server, or the server may have
+/// become a replica. All commands are sent in one write, so that the handshake costs one round trip. `begun`
+/// gets the socket before anything is sent.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
@@ -83,7 +83,7 @@ pub(crate) fn open_at(
     if select.is_some() {
         next()?.map_err(|error| refusal(&error))?;
     }
-    // The name only helps readers of CLIENT LIST, and not every user may set it.
+    // A refusal of the name is ignored: it only serves readers of CLIENT LIST, and some users may not set it.
     name.map_or(Ok(()), |_| next().map(drop))?;
     Ok(connection)
 }
@@ -106,12 +106,12 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     match (username, password) {
         (None, None) => None,
         (None, Some(password)) => Some(command.arg(password)),
-        // For a user name alone the password is empty: a user without a password may send any.
+        // Without a password, an empty one is sent: such a user accepts any password.
         (Some(name), password) => Some(command.arg(name).arg(password.unwrap_or_default())),
     }
 }
 
-/// Knows the wordings of servers and of proxies.
+/// Whether the command is unknown, in the words of servers and of proxies.
 fn is_lacking(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default().to_lowercase();
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
@@ -148,7 +148,8 @@ fn too_old(version: &str) -> Error {
     Error::new(ErrorKind::TooOld, "connect", words)
 }
 
-/// Never repeats the server's words: a server that does not know AUTH repeats the password in its error.
+/// The error of a refused login. The server's text is not repeated: a server that does not know AUTH includes
+/// the password in its text.
 pub(crate) fn auth_refused(error: &ServerError) -> Error {
     if error.details().is_some_and(|text| text.contains("max number of clients")) {
         return refusal(error);
@@ -198,7 +199,7 @@ fn is_before(version: &str, least: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) < least,
-        // A server that hides its version is judged by what it can do.
+        // A server that hides its version is judged by what it supports.
         _ => false,
     }
 }

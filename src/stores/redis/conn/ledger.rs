@@ -1,5 +1,4 @@
-//! Facts that a client's connections to one address share: whether the server was demoted, and which scripts
-//! it knows.
+//! What a client's connections to one address share: demotions, and which scripts the server has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// A server that has refused for a passing reason (loading, for example) for this time is looked up again.
+/// If a server refuses for this long, even for a passing reason, its address is looked up again.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -22,11 +21,11 @@ pub(crate) struct Origin {
     opened: Moment,
     pub(crate) round_trip: Duration,
     replace_at: Moment,
-    /// When the server ends the connection, as the provider of credentials says.
+    /// When the server will end the connection, according to the provider of credentials.
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// Kept per connection: the next one may lead to another server, or to this one after a restart.
+    /// Kept per connection, because the next one may lead to another server or a restarted one.
     known: KnownScripts,
 }
 
@@ -38,9 +37,9 @@ pub(crate) struct SentScript {
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Counts noticed demotions; a connection of an earlier generation leads to a demoted server.
+    /// The number of noticed demotions. A connection with a smaller number leads to a demoted server.
     generation: AtomicU64,
-    /// How often a reply said that the server did not know a script.
+    /// The number of times that the server forgot its scripts.
     forgotten: AtomicU64,
     lifetime: Lifetime,
     /// The round trips of the last two handshakes in microseconds, the latest first.
@@ -48,8 +47,8 @@ pub(crate) struct Ledger {
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-/// A connection is replaced a fifth of its life before its end, but at least this long before it; yet never in
-/// the first half of its life.
+/// A connection that will end is replaced after four fifths of its life, or this long before its end if that
+/// is earlier, but not in the first half of its life.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {
@@ -98,14 +97,14 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link), by the shorter of the last two round trips: the processor may have been busy.
+    /// The [link](hosts::link), by the shorter of two round trips: a busy processor may lengthen one.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
         hosts::link(Duration::from_micros(known))
     }
 
-    /// Registers `act`. The thread whose reply shows a demotion calls it.
+    /// Registers `act`. The thread that reads the first reply about a demotion calls `act`.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }
@@ -123,9 +122,9 @@ impl Ledger {
         origin.replace_at = now.plus(REPLACE_AGAIN.min(self.lifetime.age).min(soon));
     }
 
-    /// Notes what a reply says about the server. A demotion concerns all connections: the next request over
-    /// each connects anew. Returns whether this reply is the first to show the demotion; the caller then
-    /// calls [`tell_demoted`](Self::tell_demoted), holding no mutex.
+    /// Notes what a reply says about the server. After a demotion, the next request over each connection
+    /// connects anew. Returns `true` for the first reply that shows a demotion. The caller then calls
+    /// [`tell_demoted`](Self::tell_demoted), without holding a mutex.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
@@ -150,19 +149,19 @@ impl Ledger {
         self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Whether the server has run the script over this connection, and has not forgotten any script since.
+    /// Whether the server ran the script over this connection, and has not forgotten its scripts since.
     pub(crate) fn knows(&self, origin: &Origin, sent: SentScript) -> bool {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. A refusal that precedes the script's look-up
-    /// (`MOVED`, `LOADING`) says nothing. A server that forgot one script counts as having forgotten all of
-    /// them, for all connections.
+    /// Notes from a reply whether the server knows the script. A refusal before the script's look-up
+    /// (`MOVED`, `LOADING`) says nothing. If the server forgot one script, it counts as having forgotten all,
+    /// for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
             Value::ServerError(_) if is_forgotten(reply) => {
-                // Only the first of many such replies raises the counter.
+                // Of many replies to requests sent earlier, only the first raises the counter.
                 self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}

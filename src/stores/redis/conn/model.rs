@@ -1,8 +1,8 @@
-//! Model of a shared connection with the real reply parser, over a socket that is a queue of bytes, under
-//! shuttle's schedules. Run by `./check model`.
+//! A model of the shared connection under shuttle's schedules, run by `./check model`. The reply parser is
+//! the real one, and the socket is a queue of bytes.
 //!
-//! Each request is a number, and the server answers with the same number. Thus a reader sees whether a reply
-//! is its own.
+//! Each request is a number, and the server answers with the same number, so each reader can check that a
+//! reply is its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -21,7 +21,7 @@ use crate::wire::{Pipe, Wire};
 
 const LIMIT: Duration = Duration::from_millis(10);
 
-/// Answers `most` requests, then hangs up or falls silent.
+/// Answers `most` requests, then closes the connection or falls silent.
 fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
     for _ in 0..most {
         if !pipe.answer(|number| format!(":{number}\r\n")) {
@@ -33,8 +33,8 @@ fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
     }
 }
 
-/// A pool slot. shuttle cannot schedule r2d2's threads, so one pool, larger than ever needed, serves all
-/// runs.
+/// A slot of a pool that serves all runs and is larger than needed, because shuttle cannot schedule r2d2's
+/// threads.
 fn slot() -> PooledConnection<ConnectionSlots> {
     static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
         Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
@@ -45,15 +45,15 @@ fn slot() -> PooledConnection<ConnectionSlots> {
 /// A shared connection, and its servers' behaviour.
 struct World {
     shared: SharedConnection,
-    /// How many requests the first connection's server answers before it hangs up or falls silent; later
-    /// servers answer all.
+    /// The number of requests that the first connection's server answers before it fails. Later servers
+    /// answer all.
     answers: usize,
     hangs_up: bool,
     pipes: Mutex<Vec<Pipe>>,
     servers: Mutex<Vec<thread::JoinHandle<()>>>,
-    /// Outcomes that `post` received.
+    /// The number of outcomes that `post` received.
     taken: AtomicUsize,
-    /// Threads that have their outcome.
+    /// The number of threads that have all their outcomes.
     ended: AtomicUsize,
 }
 
@@ -81,7 +81,6 @@ impl World {
         Ok((slot(), Connection::new(Wire::Model(pipe))))
     }
 
-    /// Sends one request and waits for the reply.
     fn ask(&self, number: u8, deadline: Moment) -> Answer<Value> {
         match self.shared.send(None, |to, _| to.push(number), deadline, None, |_by| self.connect()) {
             Ok(reply) => self.shared.wait(&reply),
@@ -89,7 +88,7 @@ impl World {
         }
     }
 
-    /// Sends one request whose reply the reading thread passes on.
+    /// Sends a request whose reply the reading thread passes on.
     fn post(self: &Arc<World>, number: u8, deadline: Moment) {
         let world = Arc::clone(self);
         let take = Box::new(move |outcome| {
@@ -103,7 +102,7 @@ impl World {
         }
     }
 
-    /// Moves time past the limit, and on, because a wait that began later also ends later.
+    /// Moves time past the limit repeatedly, because a wait that begins later also ends later.
     fn pass_time(&self) {
         while self.ended.load(Ordering::SeqCst) < 3 {
             move_time(LIMIT);
@@ -126,9 +125,8 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// Runs the shared connection with a thread for each of `numbers`, each of which sends one request that it
-/// waits for and one that it does not, and with the watchdog, which reads the replies that no thread waits
-/// for.
+/// Uses the shared connection with one thread for each of `numbers`, and the watchdog. Each thread sends a
+/// request that it waits for, and one that it does not wait for, whose reply the watchdog reads.
 fn run(
     world: &Arc<World>,
     deadline: Moment,
@@ -174,7 +172,7 @@ fn every_caller_gets_its_own_reply() {
     });
 }
 
-/// Each request sent before the break fails, and may be repeated at once; no later request fails.
+/// Each request sent before the break fails and may then be repeated; no later request fails.
 #[test]
 fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     for answers in 0..3 {
@@ -198,7 +196,7 @@ fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     }
 }
 
-/// The server falls silent and the deadline passes at any point: every thread gets its outcome once.
+/// The server falls silent after each possible number of answers. Each thread gets its outcome once.
 #[test]
 fn a_timeout_at_any_point_strands_no_thread() {
     for answers in 0..3 {

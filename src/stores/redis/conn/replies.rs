@@ -1,7 +1,7 @@
-//! Reading of replies from a socket.
+//! Reads replies from a socket.
 //!
-//! Scripts answer in few shapes, which are parsed here, since the redis crate's parser takes a fifth of a
-//! client's time for a lock. The redis crate parses everything else, such as refusals.
+//! The few shapes in which scripts answer are parsed here, because the redis crate's parser would take a
+//! fifth of a client's time for a lock. The redis crate parses all other replies, such as errors.
 
 use std::io::{self, Read};
 
@@ -25,11 +25,11 @@ enum Not {
     TooLong,
 }
 
-/// Our replies have a few hundred bytes.
+/// The longest reply accepted. Ours have a few hundred bytes.
 const LONGEST: usize = 1024 * 1024;
 const LONGEST_NUMBER: usize = 20;
 
-/// The error of bytes that are no reply; [`unread`](super::connection::unread) knows it by its kind.
+/// The error for bytes that are no reply. [`unread`](super::connection::unread) recognizes the kind.
 fn no_reply(words: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, words)
 }
@@ -67,7 +67,7 @@ impl Replies {
         Ok(Some(value))
     }
 
-    /// The next reply. If `from` fails, the bytes read so far are kept.
+    /// Reads the next reply. If reading fails, the bytes read so far are kept for the next call.
     pub(crate) fn next(&mut self, mut from: impl Read) -> io::Result<Value> {
         loop {
             if !self.is_empty()
@@ -88,7 +88,7 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // Treated as a time-out: a signal, as when a child ends, interrupts a read that has a time-out.
+        // A signal, as when a child process ends, interrupts a read. The caller handles that like a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -103,13 +103,13 @@ impl Replies {
     }
 }
 
-/// How far an incomplete reply has been scanned, so that no read scans a byte again.
+/// How far an incomplete reply has been scanned, so that no byte is scanned twice.
 #[derive(PartialEq, Eq)]
 struct Seen {
     at: usize,
-    /// Parts still to come, including the present one.
+    /// The number of parts still to come, including the present one.
     left: u64,
-    /// The present part's line has no end before this index, where the next search begins.
+    /// Before this index, the present part's line has no end. The next search begins here.
     no_line: usize,
 }
 
@@ -140,11 +140,11 @@ impl Seen {
         }
         let unseen = self.no_line.saturating_sub(self.at + 1);
         let Some(found) = end_of_line(after.get(unseen..).unwrap_or_default()) else {
-            self.no_line = bytes.len().saturating_sub(1); // the last byte may be a CR without its LF
+            self.no_line = bytes.len().saturating_sub(1); // the last byte may be a CR whose LF is missing
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // Limited to the length of a number, so that parsing it again is cheap.
+        // A longer line is no length of ours. The limit makes it cheap to parse the line again later.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))
@@ -165,7 +165,7 @@ impl Seen {
             }
             b'*' | b'~' | b'>' => more = length()?,
             b'%' => more = length()?.saturating_mul(2),
-            // The value behind the attributes is one more part.
+            // Attributes are followed by their value, which is one more part.
             b'|' => more = length()?.saturating_mul(2).saturating_add(1),
             _ => {}
         }
@@ -183,7 +183,7 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// A first byte and the rest of its line. A byte that begins no reply is refused before the line ends.
+    /// The first byte of a part, and the rest of its line. A byte that begins no reply is refused at once.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {
@@ -215,7 +215,7 @@ impl<'a> Cursor<'a> {
         let Some(length) = number(line).and_then(|length| usize::try_from(length).ok()) else {
             return Err(Not::Ours);
         };
-        // The claimed length is not trusted with an allocation.
+        // The length is only claimed by the server, so it does not decide how much is allocated.
         let mut items = Vec::with_capacity(length.min(4));
         for _ in 0..length {
             items.push(self.single()?);
@@ -266,7 +266,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives a fixed number of bytes at a time, and between them reports that nothing has arrived.
+    /// Gives a fixed number of bytes per read, and reports between reads that nothing has arrived.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// The next reply, however often nothing has arrived.
+    /// The next reply, read again while nothing has arrived.
     fn next(replies: &mut Replies, from: &mut impl Read) -> io::Result<Value> {
         loop {
             match replies.next(&mut *from) {
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// If each read scanned from the beginning, each of these would take minutes.
+    /// If each read scanned the reply from its beginning, this test would take minutes.
     #[test]
     fn a_slow_long_reply_is_parsed_in_linear_time() {
         const LENGTH: usize = 300_000;
@@ -320,7 +320,7 @@ mod tests {
             let mut from = Drip(text.as_bytes(), 1, true);
             let mut replies = Replies::default();
             let reply = loop {
-                from.2 = true; // bytes are available at each read
+                from.2 = true; // from now on, each read finds bytes
                 match replies.next(&mut from) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     other => break other,
@@ -368,7 +368,7 @@ mod fuzz {
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
     ];
 
-    /// All replies in these bytes, fed `at_a_time`, and whether reading then failed.
+    /// All replies in these bytes, read `at_a_time`, and whether reading then failed.
     fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
         let mut replies = Replies::default();
         let mut found = Vec::new();
@@ -390,8 +390,8 @@ mod fuzz {
 
     #[test]
     fn replies_parse_alike_however_they_are_split() {
-        // Other shapes than ours go to the redis crate's parser, which allocates 10 kB for each reply; the
-        // shortest reply has three bytes.
+        // Other shapes are parsed by the redis crate, which allocates 10 kB for each reply; the shortest
+        // reply has three bytes.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

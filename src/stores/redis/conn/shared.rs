@@ -1,25 +1,23 @@
-//! One connection that many threads share: each writes its own requests, and one waiting thread reads for all
-//! of them.
+//! A connection that many threads share. Each writes its own requests, and one thread reads for all.
 //!
-//! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no
-//! thread is reading, this one reads, in order and for the owner of each reply, until its own reply has come;
-//! then it wakes another waiting thread to read on. Thus a lone thread writes and reads without any
-//! hand-over. Requests that come during a write leave together in the next one. All replies of one read are
-//! taken together, and unsent requests are written before any thread is woken: the server works while threads
-//! wake.
+//! Replies come in the order of the requests. A thread writes its request and waits. If no thread is reading,
+//! this thread reads replies, and passes each to its owner, until its own reply has come; then another
+//! waiting thread reads on. A lone thread thus writes and reads without waking any other. Requests that
+//! arrive during a write are sent together in the next write. After each read, unsent requests are written
+//! before threads are woken, so that the server works while they wake.
 //!
 //! A client has one shared connection to a server, so requests about a lock arrive in order.
 //!
-//! Invariant: a thread that stops reading first releases `reading` and then looks for a waiting thread; a
-//! thread that begins to wait first sets `is_waited_for` and then tries to lock `reading`. Thus either the
-//! first thread sees the second, or the second gets `reading`.
+//! Invariant: a thread that stops reading first unlocks `reading`, then looks for a waiting thread. A thread
+//! that begins to wait first sets `is_waited_for`, then tries to lock `reading`. So either the first thread
+//! finds the second one, or the second one gets `reading`.
 //!
-//! When a connection ends, every thread that is owed a reply is notified before there is a new connection
-//! (`end`, `open`): the notification decides under which owner numbers the thread may ask for the lock. A
-//! replaced connection owes nothing when the next one begins (`drain`), so requests about a lock keep their
-//! order. No thread waits for anything while it holds `out`.
+//! When a connection ends, every thread without its reply is notified before a new connection opens (`end`,
+//! `open`), because the outcome decides under which owner number the thread may ask again. A connection is
+//! replaced only after its last reply (`drain`), so requests about a lock keep their order. No thread waits
+//! while it has `out` locked.
 //!
-//! Long because writing, reading and the end of one connection are one protocol.
+//! The file is long because writing, reading and the end of a connection are one protocol.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -41,12 +39,12 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 use crate::wire::{Timed, Wire, await_any, broken};
 
-/// For a reply that no thread waits for; the reply may be an error reply.
+/// Receives a reply, possibly an error reply, for which no thread waits.
 pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Locked by the thread that opens a connection, so that no thread waits for `out` meanwhile.
+    /// Locked by the thread that opens a connection, so that `out` is unlocked meanwhile.
     connecting: Mutex<()>,
     told: Condvar,
     reading: Mutex<Reading>,
@@ -56,22 +54,22 @@ pub(crate) struct SharedConnection {
 #[derive(Default)]
 struct Out {
     open: Option<Open>,
-    /// Counts connections, so that a reader notices that its own has been replaced.
+    /// The number of connections so far, by which a reader notices that its connection was replaced.
     epoch: u64,
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
-    /// How many of the last replies in `awaited` are for requests that are still in `buffer`.
+    /// The number of replies at the end of `awaited` whose requests are still in `buffer`.
     unsent: usize,
-    /// A thread is reading, and will write the unsent requests after it has read some replies.
+    /// Whether a thread is reading. It writes the unsent requests between its reads.
     has_reader: bool,
-    /// How many threads are notifying owners whose replies were lost with a connection.
+    /// The number of threads that are notifying the owners of replies lost with a connection.
     notifying: usize,
     used: Moment,
     used_before: Moment,
-    /// The connection broke without a time-out, and [`SharedConnection::hung_up`] has not reported it yet.
+    /// Whether the server closed the connection, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
-    /// A thread has a new connection, and waits until this one owes nothing.
+    /// Whether a thread has a new connection, and waits for the last replies of this one.
     is_replaced: bool,
     closed: bool,
 }
@@ -79,7 +77,6 @@ struct Out {
 struct Open {
     stream: Arc<Wire>,
     origin: Origin,
-    /// Occupies the pool's slot.
     _slot: PooledConnection<ConnectionSlots>,
 }
 
@@ -89,21 +86,21 @@ struct Reading {
     stream: Option<Arc<Wire>>,
     armed: Cell<Duration>,
     epoch: u64,
-    /// The replies being passed on; a field, so that its memory is reused.
+    /// The replies that are being passed on. A field, so that its memory is reused.
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// If this many sent requests are unanswered, the server is busy, and a sender leaves its request to the
+/// If this many sent requests have no reply, the server is busy. A sender then leaves its request to the
 /// reader, which writes several at once.
 const ENOUGH_SENT: usize = 2;
 
-/// If this many requests are unsent, a sender writes them itself: the reader may be busy passing on replies.
+/// With this many unsent requests, a sender writes them itself, as the reader may be waking threads.
 const MOST_LEFT: usize = 8;
 
-/// Maximum number of replies passed on at a time: the requests of later ones may not be written yet.
+/// Maximum number of replies passed on after one read, so that unsent requests do not wait longer.
 const MOST_GIVEN: usize = 64;
 
-/// How often a reader tries to read others' replies after its own has come.
+/// How often a reader looks for further replies of others after its own has come.
 const MAX_CHECKS: u32 = 4;
 
 pub(crate) struct Reply {
@@ -116,11 +113,11 @@ pub(crate) struct Reply {
 #[derive(Default)]
 struct SharedState {
     outcome: Option<Answer<Value>>,
-    /// Receives the outcome at once, in place of a waiting thread.
+    /// Called with the outcome at once, if no thread waits.
     take: Option<ReplySink>,
-    /// A thread waits for the outcome, or is about to.
+    /// Whether a thread waits for the outcome, or is about to.
     is_waited_for: bool,
-    /// No thread is reading, so the waiting thread should.
+    /// Whether the waiting thread should read, because no other thread does.
     may_read: bool,
 }
 
@@ -140,7 +137,7 @@ impl Reply {
             None => {
                 state.outcome = Some(outcome);
                 let is_waited_for = state.is_waited_for;
-                drop(state); // unlocked first, or the waiter would wake only to wait for the mutex
+                drop(state); // unlocked first, because the woken thread needs the mutex
                 if is_waited_for {
                     self.changed.notify_one();
                 }
@@ -167,9 +164,9 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` appends to the buffer. If there is no connection, `connect` opens one
-    /// by the deadline that it gets. Any thread that waits on this connection reads the reply, until
-    /// `deadline`. `pack` learns whether the server surely knows `script`.
+    /// Sends a request, which `pack` appends to the buffer. If no connection is open, `connect` opens one.
+    /// Any thread that waits on this connection reads the reply, until `deadline`. The argument of `pack`
+    /// says whether the server surely knows `script`.
     pub(crate) fn send(
         &self,
         script: Option<&'static Script>,
@@ -184,7 +181,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), but never waits: refused if no connection is open. For the reading thread.
+    /// As [`send`](Self::send), but for the reading thread: fails if no connection is open.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -217,8 +214,8 @@ impl SharedConnection {
             _ => false,
         };
         let reply = Reply::new(deadline, take, script);
-        // While a thread reads, requests are left to it; it writes them together after it has read replies.
-        // The server could not serve them earlier.
+        // The server is busy and a thread is reading, so the request is left to that thread, which writes it
+        // together with others after its next read.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
@@ -230,7 +227,7 @@ impl SharedConnection {
         reply
     }
 
-    /// Locks the writing side, with the open connection or a new one from `connect`.
+    /// Locks `out`, with an open connection, or with a new one from `connect`.
     fn open(
         &self,
         deadline: Moment,
@@ -255,8 +252,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // Owners of lost replies are notified first: a release of unknown outcome retires its owner number,
-        // and requests over a new connection must find the number retired. Pairs with `end`.
+        // First, owners of lost replies are notified: a release of unknown outcome retires its owner number,
+        // and requests over a new connection must not use that number. Pairs with `end`.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -272,9 +269,9 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Locks the writing side, with a new connection in place of an old one. The old one serves on if no
-    /// other can be opened in half of the time: a server that accepts no new connections may still serve its
-    /// existing ones. The caller holds `connecting`.
+    /// Locks `out`, with a new connection in place of an old one. If none opens in half of the time, the old
+    /// one stays, because a server that refuses new connections may still serve open ones. The caller has
+    /// locked `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -298,7 +295,6 @@ impl SharedConnection {
         let mut out = self.out.lock();
         out.is_replaced = false;
         if drained.is_none() || out.notifying > 0 {
-            // The next request replaces the connection.
             let words = "the connection that is to be replaced still owes replies";
             return Err(Error::new(ErrorKind::TimedOut, "request", words));
         }
@@ -306,8 +302,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Reads what an old connection still owes, and ends it. `None`: the replies did not come by `deadline`.
-    /// No request is sent over the connection meanwhile. The caller holds `connecting`.
+    /// Reads the last replies of an old connection, and ends it. `None` if replies are missing at `deadline`.
+    /// No request is sent over this connection meanwhile. The caller has locked `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -327,7 +323,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only replies that have arrived, since this deadline is not that of their owners.
+                // Reads only replies that have arrived, because their owners may wait for longer.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -352,13 +348,13 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // The connection ended meanwhile, and all owners were notified. A new connection has its own
-                // writer, which does not wait for this one. Pairs with `break_off`.
+                // The connection ended meanwhile, and all owners were notified. A new connection has a writer
+                // of its own. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
                 let error = broken("send", error);
-                // The only request was not sent whole, so it was not carried out.
+                // If the request is the only one, it was not sent completely, so it was not carried out.
                 let alone = out.awaited.len() == 1;
                 let failure = if alone { Failure::Refused } else { Failure::Unknown };
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -373,7 +369,7 @@ impl SharedConnection {
         out.is_writing = false;
     }
 
-    /// Waits for a reply; reads for all threads while no other thread does.
+    /// Waits for a reply. If no thread is reading, this thread reads for all.
     pub(crate) fn wait(&self, reply: &Reply) -> Answer<Value> {
         loop {
             {
@@ -381,14 +377,14 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // Set before `reading` is tried. Pairs with `pass_on`.
+                // Set before trying to lock `reading`. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Passes on others' replies that have arrived, so that those threads wake together.
+                // Passes on further replies that have arrived, so that their threads wake together.
                 let mut looks = 0;
                 while looks < MAX_CHECKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -398,7 +394,7 @@ impl SharedConnection {
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
-                // Another thread ended the connection, and is about to notify this one.
+                // Another thread has ended the connection, and is about to notify this thread.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -417,7 +413,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies until `reply` has come. `None`: the connection ended, and the owner will be notified.
+    /// Reads until `reply` has come. `None` if the connection ended; the owner is then notified.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -429,7 +425,7 @@ impl SharedConnection {
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
             }
-            // Requests left to this reader are written before it blocks.
+            // Requests that senders left to this reader are written before it blocks.
             self.write_left(self.out.lock(), reply.deadline);
             if !self.read_some(reading, reply.deadline, false) {
                 return reply.state.lock().outcome.take();
@@ -437,8 +433,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and passes it and those that came with it to their owners; a failure goes to all
-    /// owners. With `only_ready` does not block. Returns whether there may be more to read.
+    /// Reads replies and passes them to their owners; a failure goes to all owners. With `only_ready`, does
+    /// not wait for bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
             let out = self.out.lock();
@@ -459,7 +455,7 @@ impl SharedConnection {
         let value = reading.replies.next(&mut timed).map_err(unread);
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
-            return false; // ended meanwhile; every owner has been notified
+            return false; // the connection ended meanwhile, and its owners were notified
         }
         match value {
             Ok(_) if out.awaited.len() <= out.unsent => {
@@ -467,20 +463,20 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all replies at once, so that the next request sees how few are awaited.
+                // Takes all arrived replies, so that senders see how few requests are under way.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // Bytes that are no reply are read again later, and then fail the remaining owners.
+                        // An error here is ignored, because the next read reports the same bytes again.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
                 let is_demoted = self.note(&mut out, &reading.giving);
-                // Written before threads are woken, which takes longer.
+                // Requests are written before threads are woken, because waking takes longer.
                 if has_more {
                     drop(out);
                 } else {
@@ -493,7 +489,7 @@ impl SharedConnection {
                     self.ledger.tell_demoted();
                 }
                 if has_more {
-                    // Otherwise the next request would take this reply for its own.
+                    // Ends the connection, because the next request would take this reply for its own.
                     let out = self.out.lock();
                     if reading.epoch == out.epoch {
                         self.end(out, || Failure::Unknown(unasked()));
@@ -501,7 +497,7 @@ impl SharedConnection {
                 }
                 !has_more
             }
-            // The bytes of an incomplete reply are kept.
+            // Nothing more has arrived. The bytes of an incomplete reply are kept.
             Err(_) if only_ready && timed.was_not_ready => false,
             Err(error) => {
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -511,13 +507,13 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies the owners of awaited replies. Pairs with `open`, which waits.
+    /// Ends the connection and notifies owners of missing replies. Pairs with `open`, which waits.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
         out.notifying += 1;
         drop(out);
-        // The requests of the last `unsent` replies were never written.
+        // The requests of the last `unsent` replies were never written, so they are refused.
         let sent = all.len().saturating_sub(unsent);
         for (at, reply) in all.into_iter().enumerate() {
             let failure = failure();
@@ -527,7 +523,7 @@ impl SharedConnection {
         self.told.notify_all();
     }
 
-    /// Notes what replies say about the server; returns whether they are the first to show its demotion.
+    /// Notes what replies say about the server. Returns whether they are the first ones to show a demotion.
     fn note(&self, out: &mut Out, replies: &[(Arc<Reply>, Value)]) -> bool {
         let Some(open) = &mut out.open else { return false };
         let mut is_news = false;
@@ -540,7 +536,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if it still owes `reply`, which is overdue; otherwise it is a new connection.
+    /// Ends the connection if this overdue reply is missing, unless that connection has ended already.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -548,7 +544,7 @@ impl SharedConnection {
         }
     }
 
-    /// Writes requests left to the reader, by their own deadline, which may be later than the reader's.
+    /// Writes the requests left to the reader, until the latest of their deadlines.
     fn write_left(&self, out: MutexGuard<'_, Out>, deadline: Moment) {
         let deadline = out.awaited.back().map_or(deadline, |last| deadline.max(last.deadline));
         if !out.is_writing && !out.buffer.is_empty() {
@@ -556,11 +552,11 @@ impl SharedConnection {
         }
     }
 
-    /// Stops reading: wakes a waiting thread to read on, and writes what is unsent.
+    /// Ends this thread's reading: wakes a waiting thread to read on, and writes unsent requests.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on, each thread that adds a request also writes it. Requests that were left to this
-        // reader until now are written by `write_left` below. Pairs with `send`.
+        // From now on, senders write their requests themselves. Requests left to this reader before are
+        // written by `write_left` below. Pairs with `queue`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();
@@ -574,7 +570,7 @@ impl SharedConnection {
         self.write_left(out, deadline);
     }
 
-    /// Reads replies that no thread waits for; returns whether more are to come.
+    /// Reads replies for which no thread waits. Returns whether more are missing.
     pub(crate) fn poll_completions(&self) -> bool {
         let (deadline, most) = {
             let out = self.out.lock();
@@ -582,7 +578,7 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Bounded, since the caller has holds to renew. A late read of replies does no harm.
+        // The number of reads is limited, because the caller, the watchdog, must also renew holds.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -603,8 +599,8 @@ impl SharedConnection {
         self.out.lock().open.is_some()
     }
 
-    /// Whether the connection was hung up since the last call. Does not wait: a thread that uses the
-    /// connection notices the end, and the next call reports it.
+    /// Whether the server has closed the connection since the last call. Does not wait for a thread that is
+    /// using the connection: that thread notices the end, and the next call reports it.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();
@@ -613,7 +609,7 @@ impl SharedConnection {
 
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // In two steps: a reply may cause another request, whose reply is then awaited too.
+        // The second round reads replies to requests that the first round's replies have caused.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };
@@ -633,7 +629,7 @@ impl Out {
         }
         self.buffer.clear();
         self.unsent = 0;
-        // A thread that is writing notices the end, and stops without touching the rest. Pairs with `write`.
+        // A writing thread notices this, and leaves the new state alone. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }
@@ -660,7 +656,7 @@ impl Out {
         Ok(())
     }
 
-    /// Drops an idle connection that the server has closed; no request is lost.
+    /// Drops an idle connection that the server has closed, before a request is sent over it.
     fn drop_if_dead(&mut self, now: Moment) {
         if now.since(self.used) >= TRUSTED {
             self.drop_if_hung_up();
@@ -671,7 +667,7 @@ impl Out {
     fn drop_if_hung_up(&mut self) {
         let is_idle = self.awaited.is_empty() && !self.is_writing;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
-            // No reply is awaited, so these bytes are the end, or garbage.
+            // No reply is missing, so these bytes are an end of the stream, or are no reply.
             self.break_off();
             self.hung_up = true;
         }

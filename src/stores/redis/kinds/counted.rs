@@ -1,13 +1,13 @@
-//! Counted kinds: semaphores, with and without leases, latches, and conditions.
+//! The counted kinds: semaphores (permits with and without leases), latches, and conditions.
 //!
-//! The number is in a string key, as in Redisson. Unlike a hold count, the number cannot be set to an
-//! absolute value, so the server records each change under the id of its request and does not repeat it for
-//! [`REQUEST_LASTS`].
+//! A string key contains the number, as in Redisson. A change of the number is relative, so a repetition
+//! would count twice. Therefore the server records each change under the id of its request for
+//! [`REQUEST_LASTS`], and does not repeat it.
 //!
-//! A condition has three keys: its waiters in order, the living ones, and those notified that have not
-//! noticed yet. Java's `newCondition` throws, so only this crate uses the keys. Waiters join while they hold
-//! the lock, and a thread that notifies holds it too, so no waiter is notified before it waits. If a waiter
-//! dies or leaves without noticing its notification, the next waiter gets it.
+//! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
+//! read their notification. Only this crate uses them, as Java's `newCondition` throws. Waiters join while
+//! they hold the lock, and so does a thread that notifies, so no notification comes too early. If a waiter
+//! dies or leaves before it reads its notification, the next waiter gets the notification.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ const NO_HOLDER: &str = "what is counted has no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
-    /// Permits without owners. The server records a request that acquired some, so that it can be repeated
-    /// and undone.
+    /// Permits without owners. The server records each request that acquired some, so that the request can be
+    /// repeated and undone.
     Semaphore,
     Permits,
-    /// Granted to every waiter while the count is zero; a grant takes nothing.
+    /// Granted to every waiter while the count is zero. A grant changes nothing.
     Latch,
     Condition,
 }
@@ -88,7 +88,7 @@ impl RedisKind for CountedKind {
                 command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
             }
             CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
-            // A latch's grant took nothing to give back, so this only asks.
+            // A grant of a latch changed nothing, so this only reads the latch.
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => change(claim, "leave"),
         }
@@ -108,7 +108,7 @@ impl RedisKind for CountedKind {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),
-            // A waiter that consumes its notification holds nothing by that.
+            // After reading its notification, a waiter holds nothing.
             CountedKind::Condition => replies::counted(reply).map(|_notified| NOTHING_HELD),
         }
     }
@@ -168,8 +168,8 @@ impl CountedKind {
         matches!(self, CountedKind::Semaphore | CountedKind::Permits)
     }
 
-    /// Reads or changes the number. Only the kind whose permits have ids names their key, so that users of
-    /// the other kinds need no right to it.
+    /// Reads or changes the number. Only the kind with permit ids names the key of those ids, so that users
+    /// of other kinds need no right to that key.
     fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {
         let (key, is_latch) = (claim.name.key(), *self == CountedKind::Latch);
         let (request, out) = (request_key(claim), keys::permits_out(key));

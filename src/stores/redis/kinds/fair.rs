@@ -1,13 +1,12 @@
-//! The fair lock: Redisson's queue and timeouts, maintained so that neither a dead waiter nor Redisson's
-//! arithmetic costs another waiter its place.
+//! The fair lock, with Redisson's queue and timeouts. Neither a dead waiter nor Redisson's arithmetic costs
+//! another waiter its place.
 //!
-//! Redisson goes by a waiter's time in `timeouts`. Whenever one of Redisson's waiters gets the lock or gives
-//! up, Redisson subtracts that waiter's maximum wait from all times. The time of each of our waiters therefore
-//! ends [`PLACE_LASTS`] after that of its predecessor: this offsets the subtraction, however long Redisson's
-//! waits are, and a dead waiter, first or last in the queue, costs only seconds. Only we use `heartbeats`:
-//! within [`PLACE_LASTS`] a missing heartbeat shows that our waiter is dead, and a fresh one that it lives,
-//! even if Redisson took it for dead. Redisson's waiters have no heartbeat and keep their own times. All times
-//! are the server's.
+//! Redisson treats a waiter as dead after its time in `timeouts`. When one of Redisson's waiters gets the
+//! lock or gives up, Redisson subtracts that waiter's maximum wait from all times. Each of our waiters gets a
+//! time [`PLACE_LASTS`] after that of the waiter before it, which makes up for the subtraction. Our waiters
+//! also have a heartbeat, which only this crate reads: without one for [`PLACE_LASTS`] our waiter is dead,
+//! and with one it lives, even if Redisson has removed it. Redisson's waiters have no heartbeat, and keep
+//! their times. All times are by the server's clock.
 
 use std::time::Duration;
 

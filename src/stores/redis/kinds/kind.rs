@@ -18,7 +18,7 @@ use crate::stores::redis::reply::{Tagged, tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW, Script};
 use crate::time::{Clock, Moment, millis};
 
-/// Whether a grant is released later; false for a latch, and for a condition's notification.
+/// Whether a grant is released later. Grants of latches and conditions are not.
 pub(crate) fn is_given_back(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
@@ -27,7 +27,7 @@ pub(crate) fn is_batched(kind: Kind) -> bool {
     kind.has_queue()
 }
 
-/// Whether a grant may need copies on replicas. A re-entry makes no new hold that a failover could lose.
+/// Whether a grant must have copies on replicas. A re-entry needs none, because its hold already has them.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
@@ -39,8 +39,8 @@ pub(crate) struct RedisServer {
     pub(crate) queue_rights: QueueRights,
 }
 
-/// Whether the user may notify wait queues; shared by the members of a cluster. The reply to a release may
-/// say that the user may not. After a while the client tries queues again, until another reply says so.
+/// Whether the user may notify wait queues. A cluster's members share the value. A reply to a release can say
+/// that the right is missing; queues are then not used for a while, and tried again after that.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueueRights {
     pub(crate) refused: Arc<Refused>,
@@ -70,20 +70,20 @@ impl RedisCall<'_> {
 }
 
 pub(crate) trait RedisKind: Sync {
-    /// The channel of all releases, or of this waiter alone; `None`: waiters get no messages, and poll.
+    /// The channel on which the waiter learns of releases. `None` if waiters of this kind poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    /// The channel that notifies the client that it is next in the wait queue; `None`: no wait queue.
+    /// The channel that tells the client that it is next in the wait queue. `None` for kinds without one.
     fn turn_channel(&self, _claim: &Claim) -> Option<String> {
         None
     }
 
-    /// One attempt, over a [link](crate::stores::redis::conn::ledger::Ledger::link).
+    /// One attempt, with the server's [link](crate::stores::redis::conn::ledger::Ledger::link).
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command;
 
     fn removal(&self, claim: &Claim, left: u32) -> Command;
 
-    /// Ends the owner's hold and its place in a queue.
+    /// Ends the owner's hold, and its place in a queue.
     fn leaving(&self, claim: &Claim) -> Command {
         self.removal(claim, 0)
     }
@@ -92,41 +92,41 @@ pub(crate) trait RedisKind: Sync {
         Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    /// Sent after the answer to a release: the server may forget its record of that release.
+    /// A request to delete the server's record of an answered release.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
-    /// Ends the client's place in the wait queue; `None`: no wait queue.
+    /// Ends the client's place in the wait queue. `None` for kinds without one.
     fn leaving_queue(&self, _claim: &Claim) -> Option<Command> {
         None
     }
 
-    /// The check of a cached hold, or of a hold that listens for other clients. `own_listeners`: how many
-    /// listeners for its release are this client's. `None`: this kind has no such holds.
+    /// Asks whether other clients want a hold that is cached or listens for them. Of the listeners for its
+    /// release, `own_listeners` are this client's. `None` for kinds without such holds.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
 
-    /// Hands the lock over in one step; `None`: the lock is released, and the next owner asks for it.
+    /// Makes `to` the owner in one step. `None` for kinds without hand-off: the lock is then released.
     fn hand_off(&self, _from: &Claim, _to: &Claim) -> Option<Command> {
         None
     }
 
-    /// `own_listeners`: how many of the notified clients are this client. `rights` learns what the reply says
-    /// about the wait queue.
+    /// Reads the reply to a release. Of the notified clients, `own_listeners` are this client. `rights` notes
+    /// whether the user may notify the wait queue.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &QueueRights) -> Answer<Release> {
         rights.learn(reply);
         replies::released(reply, own_listeners)
     }
 
-    /// How many of the clients that a release notifies are this one; zero if the reply does not count them.
+    /// How many of the clients that a release notifies are this one; zero for uncounted kinds.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
         let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
         i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    /// Adds the hash field of the owner's hold.
+    /// Adds the name of the owner's field in the lock's hash.
     fn with_field(&self, command: Command, claim: &Claim) -> Command {
         command.arg(claim.owner)
     }
@@ -157,7 +157,7 @@ pub(crate) trait RedisKind: Sync {
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
 }
 
-/// A script on the lock, and on its fence counter if the claim wants a fence.
+/// A script on the lock, and on its fence counter if the claim wants a fencing token.
 pub(crate) fn fenced(script: &'static Script, claim: &Claim) -> Command {
     let lock = claim.name.key();
     if claim.wants_fence { script.on(&[lock, &keys::fence_counter(lock)]) } else { script.on(&[lock]) }

@@ -1,4 +1,4 @@
-//! The kinds of lock on Redis, one module each: its requests, and what their replies mean.
+//! The kinds of lock on Redis, each with a module for its requests and replies.
 
 mod counted;
 mod fair;
@@ -28,7 +28,7 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-/// What `ask` says of each of the waiter's channels; `None` if it does for one of them.
+/// The results of `ask` for all channels that the waiter listens to; `None` if one of them is `None`.
 pub(crate) fn of_channels<T>(claim: &Claim, ask: impl FnMut(String) -> Option<T>) -> Option<Vec<T>> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };

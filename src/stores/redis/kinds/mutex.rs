@@ -1,4 +1,4 @@
-//! The reentrant lock, with and without fencing tokens: one script per operation, keys as in Redisson.
+//! The reentrant lock, plain or fenced. Each operation is one script, and the keys are Redisson's.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ impl RedisKind for MutexKind {
             .arg(millis(claim.lease))
             .arg(&*queue_mode(claim, link));
         match &claim.note {
-            // Only the first grant writes the note, which stays until the hold ends.
+            // Only the first grant writes the note, which remains until the hold ends.
             Some(note) if count == 1 => saying(command, note),
             _ if count == 1 && claim.caches => command.arg("cached"),
             _ => command,
@@ -45,7 +45,7 @@ impl RedisKind for MutexKind {
         removal(claim, left, claim.has_more())
     }
 
-    /// Assumes that the hash may have a note, since another claim of the owner may have written one.
+    /// Removes notes too, because another claim of this owner may have written one.
     fn leaving(&self, claim: &Claim) -> Command {
         removal(claim, 0, true)
     }
@@ -87,13 +87,13 @@ pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
     if joins && link > 0 { format!("{word}{link}").into() } else { word.into() }
 }
 
-/// Adds to an acquisition the note for people: when the hold ends at the latest, and where its owner runs.
+/// Adds the note for people to an attempt: when the hold ends at the latest, and where its owner runs.
 pub(super) fn saying(command: Command, note: &HoldNote) -> Command {
     let place = &note.place;
     command.arg(millis(note.max_hold)).arg(format!("{} {} {}", place.pid, place.host, place.thread))
 }
 
-/// The request of a release. `has_more`: the hash may hold more about the owner than its count.
+/// The request of a release. With `has_more`, the hash may contain notes about the owner beside its count.
 fn removal(claim: &Claim, left: u32, has_more: bool) -> Command {
     let lock = claim.name.key();
     let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));

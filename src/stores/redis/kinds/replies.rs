@@ -1,4 +1,4 @@
-//! Replies that the scripts of several kinds give.
+//! Reads the replies that scripts of several kinds have in common.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::time::random_between;
 
 const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(1));
 
-/// In place of the number of listeners: the first client in the wait queue was notified.
+/// In place of the number of notified listeners: the first client of the wait queue was notified.
 const NEXT_WAS_NOTIFIED: i64 = -3;
 
-/// The answer to the release of a grant that holds nothing: of a latch, or of a condition's notification.
+/// The answer to the release of a latch or a condition, which hold nothing.
 pub(crate) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
 
 pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
@@ -44,7 +44,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("reserved") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // For shared holds the script gives the time of the next poll, and only to the first waiter.
+        // For shared holds the script gives the time of the next poll, but only to the first waiter.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
@@ -70,7 +70,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
     })
 }
 
-/// Reads the reply of a release. `own_listeners`: how many of the message's receivers are this client itself.
+/// Reads the reply to a release. Of the clients that got its message, `own_listeners` are this client.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     decoded(match reply.tag() {
         b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: Others::Nobody }),
@@ -82,7 +82,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     })
 }
 
-/// The result of a release that notified `listeners` subscriptions, `own_listeners` of them this client's.
+/// The result of a release that notified `listeners` clients, of which `own_listeners` are this client.
 pub(crate) fn freed(listeners: i64, own_listeners: i64) -> Release {
     let others = match listeners {
         NEXT_WAS_NOTIFIED => Others::Next,
@@ -95,7 +95,7 @@ fn known(holder: String) -> String {
     if holder.is_empty() {
         return "another owner (this user may not read whom)".to_owned();
     }
-    // A writer's field has a suffix. Any other text may be another program's secret.
+    // A writer's field has a suffix. Other text may be another program's secret.
     let owner = holder.strip_suffix(":write").unwrap_or(&holder);
     if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
 }
@@ -121,7 +121,7 @@ fn one_of<T: Copy>(reply: &Tagged, meanings: &[(&[u8], T)]) -> Answer<T> {
     decoded(meaning.map(|(_, meaning)| *meaning).ok_or_else(|| reply.unexpected()))
 }
 
-/// The key holds another program's hash, which must not be deleted.
+/// The error for a hash that another program wrote, which must not be deleted.
 pub(super) fn no_lock() -> Failure {
     let words = "the key holds a hash that is no lock: an owner is a UUID, a colon and a number";
     Failure::Refused(Error::new(ErrorKind::WrongType, "force_unlock", words))

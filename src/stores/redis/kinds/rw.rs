@@ -1,5 +1,6 @@
-//! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson tells
-//! living readers from dead ones. Writers that go before readers are in a key that Redisson does not know.
+//! The read-write lock: one hash for both halves, and a marker key for each read hold, by which Redisson
+//! recognizes expired readers. Waiting writers that come before readers are in a key that only this crate
+//! uses.
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;
@@ -27,7 +28,7 @@ impl RedisKind for RwKind {
         Some(keys::rw_channel(claim.name.key()))
     }
 
-    /// Only writers have a wait queue; readers are admitted together.
+    /// Only writers have a wait queue, because readers are granted the lock together.
     fn turn_channel(&self, claim: &Claim) -> Option<String> {
         (self.0 == Mode::Write).then(|| keys::turn_channel(claim.name.key(), claim.owner.client()))
     }

@@ -1,4 +1,4 @@
-//! The simple lock: one string key that holds its owner's token.
+//! The token lock: a string key whose value is the owner's token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl RedisKind for TokenKind {
         })
     }
 
-    /// Reads the key first: a key that is no token lock must not be deleted.
+    /// Reads the key first, because another program's key must not be deleted.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         if let (Value::Nil, _) = look(call, name).map_err(Failure::of_reading)? {
             return Ok(false);

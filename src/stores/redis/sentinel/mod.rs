@@ -1,14 +1,13 @@
-//! The master of a name, according to the Sentinels.
+//! Finds the master of a name through Sentinels.
 //!
-//! The first connection asks all Sentinels; each later one asks until more than half have answered, or one
-//! names a newer master (docs/decisions/0034). An answer counts only if it is no older than the newest one
-//! seen: each switch has a number that grows (the configuration epoch), and during a switch some Sentinels
-//! learn of it before others, or are cut off and never do. As soon as any thread learns of a newer master,
-//! the client ends all connections to others: an old master that was paused or cut off goes on accepting
-//! writes for some ten seconds.
+//! Each connection asks Sentinels until more than half have answered, or one names a newer master
+//! (docs/decisions/0034); the first connection asks all. Each switch has a number that grows (the
+//! configuration epoch). An answer counts only if its number is not below the highest one seen, because some
+//! Sentinels learn of a switch later, or are cut off. When the client learns of a newer master, it ends all
+//! connections to others, because an old master that was cut off accepts writes for some ten seconds more.
 //!
 //! When a Sentinel announces which replica it will promote, the client writes nothing until the promotion is
-//! done: writes that the old master receives from then on never reach the new one.
+//! done: the new master would not get writes that the old one receives now.
 
 pub(crate) mod monitor;
 
@@ -30,21 +29,21 @@ use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
 const PAUSE: Duration = Duration::from_millis(25);
-/// Minimum time for one try to reach the master; a try takes a third of the remaining time. The named master
-/// may be dead, and the Sentinels may name another meanwhile.
+/// The shortest time for one try to reach the master; usually a try has a third of the remaining time. The
+/// named master may be dead, and the Sentinels may name another one meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// Once there is a usable answer, each further Sentinel gets at most one eighth of the remaining time.
+/// Once there is a usable answer, each further Sentinel has at most an eighth of the remaining time.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel announces the replica a tenth of a second before it promotes it, and checks every second
-/// whether the promotion is done. Without a further message for this time, the Sentinel has given up.
+/// A Sentinel announces the replica 0.1 s before it promotes it, and checks every second whether the
+/// promotion is done. Without a further message for this time, the promotion counts as given up.
 const PROMOTION: Duration = Duration::from_secs(3);
-/// If all reachable Sentinels, more than half, have named a master of a lower epoch for this time, the
-/// Sentinels were set up anew, and their epochs began again.
+/// If more than half of the Sentinels have named a master with a lower epoch for this time, the Sentinels
+/// were set up anew with new epochs, and the client accepts their master.
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
     name: String,
-    /// The Sentinels' addresses; those that failed last are at the end.
+    /// The Sentinels' addresses. A Sentinel that does not answer moves to the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
     first_access: Arc<Access>,
@@ -54,7 +53,7 @@ pub(crate) struct Sentinels {
     changed: Condvar,
 }
 
-/// The login at the Sentinels themselves, and TLS for them and the master.
+/// The login at the Sentinels, and the TLS settings for them and the master.
 struct Access {
     username: Option<String>,
     password: Option<String>,
@@ -72,11 +71,11 @@ impl Access {
 #[derive(Default)]
 struct KnownMaster {
     master: Option<Master>,
-    /// Connections to masters, each with the node that it leads to.
+    /// The open connections to masters, each with its server.
     open: Vec<(Endpoint, Weak<Wire>)>,
     /// Since when more than half of the Sentinels have named only older masters.
     older_since: Option<Moment>,
-    /// Until this time a Sentinel may be promoting another server.
+    /// Until this time, a Sentinel may be promoting another server.
     promoting_until: Option<Moment>,
 }
 
@@ -120,14 +119,14 @@ impl Sentinels {
         self.places.lock().clone()
     }
 
-    /// A server's place, with the certificates that were configured at the start.
+    /// A server's place with the certificates that were configured at the start.
     pub(crate) fn secured(&self, place: &ServerPlace) -> ServerPlace {
         place.secured(self.first_access.tls.as_ref())
     }
 
-    /// A connection to the master. `connect` opens it by the given deadline, and passes the socket on before
-    /// anything is sent. While the master is down, or the Sentinels disagree on its successor, this tries
-    /// again until `deadline`.
+    /// Connects to the master. `connect` opens the connection by the given deadline, and passes on the socket
+    /// before it sends anything. While the master is down, or the Sentinels disagree, tries again until
+    /// `deadline`.
     pub(crate) fn open(
         &self,
         deadline: Moment,
@@ -143,7 +142,7 @@ impl Sentinels {
             let Endpoint { host, port } = master.node.clone();
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before anything is sent, so that a switch also ends a connection to a hung master.
+            // Registered before the first byte, so that a switch also ends a connection that hangs.
             let place = ServerPlace::Tcp { host, port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
@@ -177,17 +176,16 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks the Sentinels in turn until one names a newer master than the known one, or more than half have
-    /// answered and the newest answer is the known master; one alone may have missed a switch that this
-    /// client does not know of either. Otherwise asks all, and the newest answer counts, even if fewer than
-    /// half answered. While no master is known, asks all.
+    /// Asks one Sentinel after the other. Stops when one names a newer master than the known one, or when
+    /// more than half have answered and the newest answer is the known master. (One Sentinel alone may have
+    /// missed a switch.) Otherwise asks all, and the newest answer counts. If no master is known, asks all.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // Shared by the Sentinels not yet asked and the master; after a usable answer they get less.
+            // The Sentinels not yet asked and the master share the remaining time.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
@@ -200,13 +198,13 @@ impl Sentinels {
                 }
                 Err(error) => {
                     self.ask_last(place);
-                    // An error that only a person can mend says more than a Sentinel that is down.
+                    // An error that a person must mend is more useful than that of a dead Sentinel.
                     if failure.as_ref().is_none_or(Error::is_retryable) {
                         failure = Some(error);
                     }
                 }
             }
-            // Read again each time, since another thread may have learned of a switch.
+            // Read again each time, because another thread may have learned of a switch.
             let known = self.known.lock().master.as_ref().map(|known| known.epoch);
             if let (Some(known), Some(newest)) = (known, &newest) {
                 would_do = newest.epoch >= known;
@@ -245,7 +243,7 @@ impl Sentinels {
         self.read_answer(&mut connection, deadline).map_err(|error| of_sentinel(place, error))
     }
 
-    /// A connection to a Sentinel. `commands` leave with the login; the caller reads their replies.
+    /// Connects to a Sentinel. Sends `commands` together with the login; the caller reads their replies.
     pub(crate) fn greet(
         &self,
         place: &ServerPlace,
@@ -273,8 +271,8 @@ impl Sentinels {
         })
     }
 
-    /// Asks for the master's address and epoch. The Sentinel that makes the switch changes both as soon as it
-    /// has seen the promotion. Both questions are in one write, which a Sentinel answers at one moment.
+    /// Asks for the master's address and epoch in one write, which a Sentinel answers at one moment. It
+    /// changes both together when it sees the promotion.
     pub(crate) fn send_question(&self, connection: &mut Connection, deadline: Moment) -> Result<()> {
         let mut bytes = Vec::new();
         for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
@@ -311,7 +309,7 @@ impl Sentinels {
         Ok(Master { epoch, node: Endpoint { host: Host::named(host), port } })
     }
 
-    /// The next reply; the Sentinel's messages may come before it.
+    /// The next reply. Messages that come before it are handled.
     fn reply(&self, connection: &mut Connection, deadline: Moment) -> Result<Value> {
         loop {
             match connection.receive(deadline)? {
@@ -321,10 +319,10 @@ impl Sentinels {
         }
     }
 
-    /// Takes a message. A finished switch shows in answers too; a beginning promotion is noted at once.
+    /// Handles a message. Only the beginning of a promotion matters, because answers show its end.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
-        // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
+        // Its form: `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
         let is_ours = || {
             let master = text(details).and_then(|details| details.split_once(" @ "));
             master.and_then(|(_, master)| master.split(' ').next()) == Some(&*self.name)
@@ -336,7 +334,7 @@ impl Sentinels {
         }
     }
 
-    /// Notes a master, and ends connections to any other; `false` if a newer master is known.
+    /// Notes a master, and ends connections to others. Returns `false` if a newer master is known.
     fn learn(&self, master: &Master) -> bool {
         let mut known = self.known.lock();
         if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {
@@ -346,7 +344,7 @@ impl Sentinels {
         true
     }
 
-    /// Takes the answers of all reachable Sentinels, given at one time.
+    /// Takes the answers that all reachable Sentinels gave at about the same time.
     pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
         let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
         if self.learn(newest) {
@@ -372,7 +370,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers the connection: it is ended as soon as another master is known, perhaps at once.
+    /// Registers a connection, which ends when another master is known, or now if one is.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
@@ -415,12 +413,11 @@ fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
     Error::new(error.kind(), "connect", words).with_source(error)
 }
 
-/// Messages of Sentinels during a switch: the leading Sentinel announces the replica, then its promotion,
-/// then every Sentinel reports the switch.
+/// The messages of Sentinels during a switch: the leading Sentinel announces a replica, and then its
+/// promotion; then each Sentinel reports the switch.
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 
-// The tests use pairs of Unix sockets as connections.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -460,7 +457,7 @@ mod tests {
         };
         assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
         std::fs::write(&file, "new\n").unwrap();
-        // After a pause, because the old password was refused just before.
+        // Repeated, because for a while after a refusal the password is not read again.
         let deadline = Clock::System.after(Duration::from_secs(60));
         while greet().is_err() {
             assert!(Clock::System.now() < deadline);
@@ -492,7 +489,7 @@ mod tests {
         assert!(!sentinels.learn(&master(4, "a")));
         sentinels.register(&master(5, "b").node, &to_b);
         assert!(is_open(&b));
-        // A connection that began before the switch was known, and is registered after it.
+        // A connection that began before the switch, and is registered after it.
         let (late, server) = connection();
         sentinels.register(&master(4, "a").node, &late);
         assert!(!is_open(&server));
@@ -524,7 +521,7 @@ mod tests {
         sentinels.await_promotion(soon()).unwrap();
     }
 
-    /// A Sentinel that always names a master at this host.
+    /// A Sentinel that always names a master at this host and port.
     fn naming(host: &str, port: u16) -> (RedisAddress, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = listener.local_addr().unwrap().port();
@@ -567,13 +564,13 @@ mod tests {
         let older = [master(0, "b"), master(0, "b")];
         let host = || sentinels.known.lock().master.as_ref().unwrap().node.host.name().to_owned();
         sentinels.learn_from_all(&older, at(0));
-        sentinels.learn_from_all(&older[..1], at(5)); // not more than half: the time begins again
+        sentinels.learn_from_all(&older[..1], at(5)); // not more than half, so the time begins again
         sentinels.learn_from_all(&older, at(6));
         sentinels.learn_from_all(&older, at(15));
         assert_eq!(host(), "a");
         sentinels.learn_from_all(&older, at(17));
         assert_eq!(host(), "b");
-        // One Sentinel that knows of a newer master suffices.
+        // If one Sentinel knows a newer master, that suffices.
         sentinels.learn_from_all(&[master(0, "b"), master(7, "c"), master(0, "b")], at(18));
         assert_eq!(host(), "c");
     }

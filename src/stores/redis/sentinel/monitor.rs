@@ -1,8 +1,6 @@
-//! The thread that notices a new master.
-//!
-//! The monitor keeps a connection to each Sentinel, receives messages of switches over it, and asks each
-//! Sentinel once a second in case a message is lost. `Sentinels` gets the news, and ends the connections to
-//! the old master.
+//! The thread that notices a new master. It keeps a connection to each Sentinel, on which it receives
+//! messages about switches. It also asks each Sentinel once a second, in case a message is lost. `Sentinels`
+//! takes the news, and ends connections to the old master.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::time::{Clock, Moment};
 use crate::wire::{Wire, await_any};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Maximum time that one Sentinel may hold up the others.
+/// The longest time that one Sentinel may delay the others.
 const MOST: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause before connecting again to a Sentinel that failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
@@ -32,7 +30,7 @@ pub(crate) struct SentinelMonitor {
 struct MonitorShared {
     sentinels: Arc<Sentinels>,
     service: Service,
-    /// The connections to Sentinels, to be shut down by `close`; `None`: closed.
+    /// The connections to Sentinels, which `close` ends. `None` after `close`.
     open: Mutex<Option<Vec<Weak<Wire>>>>,
 }
 
@@ -63,7 +61,7 @@ impl SentinelMonitor {
 }
 
 impl Drop for SentinelMonitor {
-    /// Needed for a store that was dropped without `close`.
+    /// For a store that is dropped without `close`.
     fn drop(&mut self) {
         self.close();
     }
@@ -81,7 +79,7 @@ impl MonitorShared {
             if streams.is_empty() {
                 return next;
             }
-            // `close` shuts the streams down, which ends this wait.
+            // `close` shuts down the sockets, which ends this wait.
             await_any(streams.into_iter(), next.since(Clock::System.now()));
             Clock::System.now()
         });
@@ -97,7 +95,7 @@ impl MonitorShared {
             .filter_map(|post| post.talk(|connection| self.sentinels.read_answer(connection, deadline)))
             .collect();
         self.sentinels.learn_from_all(&said, Clock::System.now());
-        // Connects last, since this may take long.
+        // Connecting may take long, so it comes last.
         for post in posts.iter_mut() {
             let now = Clock::System.now();
             if post.connection.is_none() && now >= post.next && !self.service.is_stopped() {
@@ -107,22 +105,22 @@ impl MonitorShared {
         }
     }
 
-    /// Connects with RESP3, in which messages and replies share one connection.
+    /// Connects with RESP3, in which one connection carries messages and replies.
     fn connect(&self, place: &ServerPlace, deadline: Moment) -> Result<Connection> {
         let mut commands = vec![Command::new("HELLO").arg(3_u32)];
         commands.extend(CHANNELS.map(|channel| Command::new("SUBSCRIBE").arg(channel)));
-        // Registered before anything is sent, so that `close` does not wait for a silent Sentinel.
+        // Registered before anything is sent, so that `close` need not wait for a silent Sentinel.
         let mut connection =
             self.sentinels.greet(place, &commands, deadline, |stream| self.register(stream))?;
         done(connection.receive(deadline)?)?;
         for _ in CHANNELS {
-            // Confirmed or refused: without a subscription the monitor still asks the Sentinel each second.
+            // A refused subscription is ignored, because the monitor also asks each Sentinel once a second.
             let _either: Value = connection.receive(deadline)?;
         }
         Ok(connection)
     }
 
-    /// Registers the connection to be shut down by `close`; shuts it down now if that has run.
+    /// Registers the connection, so that `close` ends it. After `close`, ends it now.
     fn register(&self, stream: &Arc<Wire>) {
         match &mut *self.open.lock() {
             None => stream.shutdown(),

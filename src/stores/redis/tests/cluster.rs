@@ -1,4 +1,4 @@
-//! Members of a cluster that give scripted answers.
+//! Tests of a cluster whose members give scripted answers.
 
 use std::net::TcpListener;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::stores::redis::cluster::slots::slot;
 const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$7\r\n\
                         cluster\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
 
-/// A member that answers each script with what `says` returns for it; `None`: no answer.
+/// A member that answers each script with the result of `says`, or not at all for `None`.
 struct RingMember {
     port: u16,
     shared: Arc<Shared>,
@@ -22,9 +22,10 @@ struct RingMember {
 
 struct Shared {
     ended: AtomicBool,
-    /// The slots of each member, as this member answers CLUSTER SLOTS: first, last, port.
+    /// This member's answer to CLUSTER SLOTS: for each range of slots, the first, the last, and the member's
+    /// port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
-    /// The key, or the first word, of each command received, without the commands that open a connection.
+    /// The key, or the first word, of each command received after the handshake.
     asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
@@ -109,7 +110,7 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
                 Some("+OK\r\n".to_owned())
             }
             _ => {
-                // The script's first key.
+                // The first key of the script.
                 shared.asked.lock().push(word(3));
                 says(&word(3))
             }
@@ -161,7 +162,7 @@ fn circular_redirections_end_with_nothing_done() {
     assert!((2..10).contains(&here.asked().len()), "{:?}", here.asked());
 }
 
-/// The next owner, which reads this error, goes on waiting.
+/// The waiter that reads this error keeps waiting.
 #[test]
 fn a_redirected_hand_off_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -178,8 +179,8 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
 }
 
-/// The script of a read-write lock finds some of its keys itself, and may have changed others before it comes
-/// to one that has moved.
+/// The script of a read-write lock chooses keys itself. It may have changed some before it finds one that has
+/// moved.
 #[test]
 fn an_interrupted_script_is_harmless_only_if_it_reads() {
     let here = RingMember::start(|_| {
@@ -201,8 +202,8 @@ fn an_interrupted_script_is_harmless_only_if_it_reads() {
     }
 }
 
-/// If requests did not follow the release, an attempt of the same owner could find its old field at the new
-/// member, be granted, and lose the lock to the late release.
+/// If requests did not follow the release, an attempt of this owner could find its old hold at the new
+/// member, and then lose it to the late release.
 #[test]
 fn requests_wait_behind_an_unanswered_release() {
     let there = RingMember::start(|_| granted());
@@ -212,7 +213,7 @@ fn requests_wait_behind_an_unanswered_release() {
     let (done, outcome) = bounded(1);
     store.release_later(&me, soon(), Sink::new(move |answer| done.send(answer).unwrap()));
     eventually(|| here.asked() == ["lk"]);
-    // A request about another lock finds out that all slots are elsewhere.
+    // A request about another lock learns that all slots have moved.
     *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
     store.doubt();
     assert!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()).is_ok());
@@ -220,8 +221,8 @@ fn requests_wait_behind_an_unanswered_release() {
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     eventually(|| here.asked() == ["lk", "lk"]);
     assert_eq!(there.asked(), ["other"]);
-    // The connection has ended, so the release of unknown outcome can no longer arrive, and the lock is asked
-    // for at its new member.
+    // The connection has ended, so the release cannot arrive any more. The next attempt goes to the lock's
+    // new member.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
     store.attempt(&me, 1, soon()).granted();
     assert_eq!(there.asked(), ["other", "lk"]);
@@ -308,7 +309,7 @@ fn a_hanging_look_up_respects_the_deadline() {
         let deadline = Clock::System.after(Duration::from_secs(2));
         let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline).refused();
         assert!(error.is_retryable(), "{error}");
-        // Bounded by the deadline: the redirects alone would never end.
+        // The deadline ends the redirects, which would go on for ever.
         assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
     }
 }
@@ -330,7 +331,7 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
         store.close();
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
-    // Allowed hosts are the URL's, at any port, and those of the list.
+    // Allowed are the URL's host, at any port, and the hosts of the list.
     let there = RingMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {

@@ -1,4 +1,4 @@
-//! Clients' knowledge and actions when a connection, a server or a whole pool fails.
+//! Tests of what clients do when a connection, a server or the whole pool fails.
 
 use std::io::Read;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use super::prelude::*;
 use crate::error::Error;
 use crate::seam::capabilities::ConnectionWatch;
 
-/// Longer than the command time-out of a fake server's clients, with a margin for a busy machine; shorter
+/// Longer than the command time-out of a fake server's client, with a margin for a busy machine, but shorter
 /// than [`soon`].
 const MOST: Duration = Duration::from_secs(5);
 
@@ -21,7 +21,7 @@ fn unknown<T: std::fmt::Debug>(answer: Answer<T>) -> Error {
     }
 }
 
-/// Runs one attempt, within the command time-out, on a server that answers with `act`.
+/// Runs one attempt on a server that answers with `act`.
 fn attempt_on(act: Act) -> (Answer<Attempt>, Fake) {
     let fake = Fake::start(move |_| act);
     let store = open(&fake.options());
@@ -48,7 +48,7 @@ fn an_unanswered_request_is_not_repeated() {
     for reply in unreadable {
         assert_eq!(unknown(attempt_on(Act::Say(reply)).0).kind(), ErrorKind::Protocol);
     }
-    // Lengths that are only claimed.
+    // The server claims these lengths, but does not send as many bytes.
     for reply in
         ["$536870912\r\nx", "*1000000000\r\n", "*9223372036854775807\r\n", "$9223372036854775807\r\nx"]
     {
@@ -99,7 +99,7 @@ fn an_absent_server_is_not_flooded_with_connects() {
     let me = take(&store, claim(Kind::Mutex, "lk", 30_000));
     let server = server.restart(|| {
         let before = Clock::System.now();
-        // The first attempt may only find out that its old connection has ended.
+        // The first attempt may only notice that its old connection has ended.
         drop(store.attempt(&me, 1, soon()));
         let error = store.attempt(&me, 1, soon()).refused();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -135,7 +135,7 @@ fn an_absent_server_is_not_flooded_with_connects() {
         drop(store.attempt(&me, 1, soon()));
         attempts += 1;
     }
-    // At most ten in each tenth of a second.
+    // At most ten connects in each tenth of a second.
     let most = 10 * spent().as_millis().div_ceil(100);
     assert!(u128::from(fake.connects() as u64) < most, "{attempts} attempts, {} connects", fake.connects());
 }
@@ -212,15 +212,15 @@ fn an_unawaited_release_carries_an_unknown_script() {
         store.attempt(&me, 1, soon()).granted();
         assert!(is_freed());
     }
-    // A renewal gets NOSCRIPT on its own connection. The next release, on another one, must then send its
-    // body too.
+    // A renewal gets NOSCRIPT on its own connection. The next release, on the other connection, must then
+    // send its body.
     store.attempt(&me, 1, soon()).granted();
     let renewed = || store.renew(std::slice::from_ref(&me), soon()).remove(0).done();
     assert!(renewed());
     server.run(&["SCRIPT", "FLUSH"]);
     assert!(renewed());
     assert!(is_freed());
-    // A new connection may lead to another server, or to the same one after a restart.
+    // A new connection must not rely on known scripts: it may lead to another server, or to a restarted one.
     store.attempt(&me, 1, soon()).granted();
     server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     server.run(&["SCRIPT", "FLUSH"]);
@@ -228,7 +228,7 @@ fn an_unawaited_release_carries_an_unknown_script() {
     assert!(is_freed());
 }
 
-/// The server ran nothing; the second connection logs in again.
+/// The server ran nothing, and the second connection logs in again.
 #[test]
 fn a_request_refused_for_an_expired_login_is_resent() {
     type Ask = fn(&RedisStore, &Claim) -> bool;
@@ -283,7 +283,7 @@ fn a_refused_script_counts_as_unknown() {
     for _ in 0..2 {
         drop(store.begin_attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).wait());
     }
-    // EVALSHA would be refused too, and the script must not count as known.
+    // The script must not count as known after the refusal, so its body is sent again.
     assert_eq!(*sent.lock(), ["eval", "eval"]);
 }
 
@@ -292,7 +292,7 @@ fn renewals_continue_while_calls_use_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
-    // The two dialogs take both of the pool's connections. No shared connection is open that a renewal could
+    // The two dialogs use both connections of the pool. No shared connection is open that a renewal could
     // use.
     let renewed = connections.dialog(soon(), |_first| {
         connections.dialog(soon(), |_second| {
@@ -369,8 +369,8 @@ fn connect_errors_name_their_cause_at_once() {
 fn a_full_server_is_busy() {
     for settings in [&["--maxclients", "1"][..], &["--maxclients", "1", "--requirepass", "S3CR3T"]] {
         let server = Server::start(settings);
-        // The answer shows that this client is connected, so the next one exceeds the limit. The harness's
-        // own connection may still be closing.
+        // The reply shows that this client is connected, so the next one exceeds the limit. Retried, because
+        // the harness's own connection may still be open.
         let only = || {
             let mut only = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
             only.write_all(b"PING\r\n").unwrap();
@@ -421,7 +421,7 @@ fn tcp_works_as_a_unix_socket_does() {
     assert!(waker.sleep(Some(Duration::from_secs(5))));
 }
 
-/// Behind a service for a master and its replicas, each connection may lead to another server.
+/// If one address leads to a master and its replicas, each connection may reach another server.
 #[test]
 fn a_connection_to_a_replica_closes_no_other() {
     const REPLICA: Act = Act::Say(

@@ -1,4 +1,4 @@
-//! A server that misbehaves on request.
+//! A fake server that misbehaves on request.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,13 +13,13 @@ use crate::config::ServerOptions;
 #[derive(Clone, Copy)]
 pub(super) enum Act {
     Say(&'static str),
-    /// One byte at a time, slowly.
+    /// Sends the text slowly, one byte at a time.
     Drip(&'static str),
-    /// This text, then bytes without end.
+    /// Sends the text, and then bytes without end.
     Flood(&'static str),
     Nothing,
     HangUp,
-    /// This text, then a hang-up.
+    /// Sends the text, and then closes the connection.
     Last(&'static str),
 }
 
@@ -41,8 +41,8 @@ struct State {
 }
 
 impl Fake {
-    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format number
-    /// are answered as a good server would.
+    /// `act` gets each command in lower case, such as `evalsha …`. HELLO, the probe for scripts and the
+    /// format number are answered as a good server would.
     pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
         Fake::start_raw(move |command| match command {
             "hello" => GREETING,
@@ -81,12 +81,12 @@ impl Fake {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    /// How many bytes of floods the client took.
+    /// The number of bytes that the client read from floods.
     pub(super) fn flooded(&self) -> usize {
         self.state.flooded.load(Ordering::SeqCst)
     }
 
-    /// How many commands came, including HELLO and the probe.
+    /// The number of commands received, including HELLO and the probe.
     pub(super) fn commands(&self) -> usize {
         self.state.commands.load(Ordering::SeqCst)
     }

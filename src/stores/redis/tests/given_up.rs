@@ -1,4 +1,4 @@
-//! Connections that the client replaces, and those that it keeps.
+//! Tests of the connections that the client replaces, and of those that it keeps.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::OwnedGuard;
 use crate::hosts::Lifetime;
 use crate::stores::redis::script::Command;
 
-/// A path that leads first to one server and then to another, as a proxy or a name may.
+/// A path that leads first to one server and then to another, as a proxy or a host name may.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -70,8 +70,8 @@ fn every_connection_leaves_a_demoted_server() {
     eventually(|| listeners(&old) > 0);
     place.now_leads_to(&new);
     old.run(&["REPLICAOF", "127.0.0.1", "1"]);
-    // The attempt uses the open connection and is refused. The renewal's connection must be replaced too,
-    // although no request over it was refused.
+    // The attempt is refused on its open connection. The connection for renewals must be replaced too,
+    // although the server has refused no request on it.
     eventually(|| matches!(store.attempt(&held, 1, soon()), Ok(Attempt::Granted { .. })));
     assert!(
         store.renew(std::slice::from_ref(&held), soon()).remove(0).done(),
@@ -132,7 +132,7 @@ fn a_full_server_costs_no_hold() {
     assert!(matches!(store.clean_up(&[me], soon()).remove(0).done(), Release::Freed { .. }));
 }
 
-/// A proxy at its limit, or a policy that drops new connections.
+/// As at a proxy that has reached its limit, or a firewall that drops new connections.
 #[test]
 fn an_old_connection_serves_without_a_new_one() {
     static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! A server for one test, and a way to inspect it that bypasses the code under test.
+//! A server for one test, and ways to inspect it that do not use the code under test.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -22,14 +22,14 @@ use crate::tests::Open;
 pub(super) use crate::tests::{Attempted, Released, Said, eventually, name};
 use crate::time::{Clock, Moment};
 
-/// A server on a Unix socket in its own folder; stopped on drop.
+/// A server on a Unix socket in its own folder. Stopped on drop.
 pub(super) struct Server {
     process: Child,
     folder: tempfile::TempDir,
 }
 
 impl Server {
-    /// Kills the server, runs `meanwhile`, and starts the server again, empty, on the same socket.
+    /// Kills the server, runs `meanwhile`, and starts an empty server on the same socket.
     pub(super) fn restart(mut self, meanwhile: impl FnOnce()) -> Server {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -47,8 +47,8 @@ impl Server {
         server
     }
 
-    /// Starts a server that also listens on a port, given in `port_setting`. If another process takes the
-    /// port first, the server ends, and another port is tried.
+    /// Starts a server that also listens on a port, which the option `port_setting` names. If another process
+    /// takes the port first, tries another port.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -85,7 +85,7 @@ impl Server {
         open(&self.options())
     }
 
-    /// Sets up a user with these rights only.
+    /// Makes a user with these rights only.
     pub(super) fn user(&self, rules: &str) -> ServerOptions {
         let setuser = format!("ACL SETUSER lk reset on >S3CR3T resetchannels {rules}");
         assert_eq!(self.run(&setuser.split(' ').collect::<Vec<_>>()), Value::Okay);
@@ -93,7 +93,7 @@ impl Server {
         ServerOptions { username, password, ..self.options() }
     }
 
-    /// Runs a command as the default user; an error reply comes back as its text.
+    /// Runs a command as the default user. An error reply is returned as its text.
     pub(super) fn run(&self, command: &[&str]) -> Value {
         let mut socket = UnixStream::connect(self.socket()).unwrap();
         let mut cmd = redis::Cmd::new();
@@ -112,7 +112,7 @@ impl Server {
         redis::from_redis_value(self.run(command)).unwrap()
     }
 
-    /// The keys on the server except the format number, sorted.
+    /// The keys on the server without the format number, sorted.
     pub(super) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::from_redis_value(self.run(&["KEYS", "*"])).unwrap();
         keys.retain(|key| *key != format_key());
@@ -121,7 +121,7 @@ impl Server {
     }
 }
 
-/// `LEASEHOLD_TEST_SERVER` names a program to use instead of the PATH's `redis-server`.
+/// Starts the program in `LEASEHOLD_TEST_SERVER`, or else `redis-server` from the PATH.
 fn launch(folder: &tempfile::TempDir, settings: &[&str]) -> Child {
     let program = std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into());
     Command::new(program)
@@ -151,19 +151,19 @@ pub(super) fn reporting(options: &ServerOptions, reporter: Arc<Reporter>) -> Ope
     Open(Box::new(RedisStore::connect(options, reporter).unwrap()))
 }
 
-/// The error of a connect.
+/// The error of a failed connect.
 pub(super) fn no_store(options: &ServerOptions) -> crate::Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).err().unwrap()
 }
 
-/// A server, and the store of a client.
+/// A server, and a client's store on it.
 pub(super) fn served() -> (Server, Opened) {
     let server = Server::start(&[]);
     let store = server.store();
     (server, store)
 }
 
-/// Nothing is to happen for so long.
+/// Waits for this time. Used to check that nothing happens.
 pub(super) fn let_pass(time: Duration) {
     let (_never, nothing) = bounded::<()>(0);
     assert!(nothing.recv_timeout(time).is_err());
@@ -182,13 +182,13 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
     Claim { waits: true, wants_fence: kind == Kind::Fenced, ..claim }
 }
 
-/// A claim that is granted.
+/// Makes the attempt, which must be granted, and returns the claim.
 pub(super) fn take(store: &RedisStore, claim: Claim) -> Claim {
     store.attempt(&claim, 1, soon()).granted();
     claim
 }
 
-/// A reporter that passes on whether notifications are up.
+/// A reporter that passes on whether notifications arrive.
 pub(super) fn wakeups() -> (Arc<Reporter>, Receiver<bool>) {
     let (sender, told) = crossbeam_channel::unbounded();
     let observer = move |event: &Event<'_>| {

@@ -1,9 +1,9 @@
-//! Holds that listen for other clients: their marks, and which clients send a recall or are seen.
+//! Tests of holds that listen for other clients: which clients send a recall, and which ones a check finds.
 
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
 
-/// The first answer of a check while no client waits, by the kinds of the hold and of a waiter.
+/// The result of the first check if no client waits, by the kinds of the hold and of a waiter.
 const CALM: [(Kind, Kind, CachedCheck); 4] = [
     (Kind::Mutex, Kind::Mutex, CachedCheck::Unmarked),
     (Kind::Fair, Kind::Fair, CachedCheck::Unmarked),
@@ -47,7 +47,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
     }
 }
 
-/// A waiter outside the queue, for example one that spins, has taken the mark.
+/// A waiter outside the queue, for example one that spins, sent a recall and removed the mark.
 #[test]
 fn a_mark_removed_by_a_recall_is_set_again() {
     let (server, store) = served();

@@ -1,4 +1,4 @@
-//! How the scripts of the other kinds change keys: fair and read-write locks, permits, latches, conditions.
+//! Tests of how scripts change keys, for fair and read-write locks, permits, latches and conditions.
 
 use std::os::unix::net::UnixStream;
 
@@ -68,12 +68,12 @@ pub(super) fn are_over(server: &Server) -> bool {
     server.number(&["ZCOUNT", OUT, &now_ms(server).to_string(), "+inf"]) == 0
 }
 
-/// Milliseconds until the time of a waiter in `key`, by the server's clock.
+/// The milliseconds until the waiter's time in `key`, by the server's clock.
 pub(super) fn time_left(server: &Server, key: &str, owner: Owner) -> i64 {
     server.number(&["ZSCORE", key, &owner.to_string()]) - now_ms(server)
 }
 
-/// Makes a waiter of ours look dead for long.
+/// Makes one of our waiters look dead.
 pub(super) fn dies(server: &Server, claim: &Claim) {
     server.run(&["ZADD", HEARTBEATS, "1", &claim.owner.to_string()]);
 }
@@ -92,7 +92,7 @@ impl Messages {
         Messages(socket, parser)
     }
 
-    /// The channel and payload of each message published since the last call.
+    /// The channel and payload of each message since the last call.
     pub(super) fn take(&mut self) -> Vec<(String, String)> {
         self.0.write_all(&redis::cmd("PING").get_packed_command()).unwrap();
         let mut taken = Vec::new();
@@ -110,8 +110,6 @@ impl Messages {
         self.take().into_iter().map(|(_, payload)| payload).collect()
     }
 }
-
-// ---- fair locks
 
 #[test]
 fn a_fair_lock_notifies_its_next_waiter() {
@@ -143,7 +141,7 @@ fn a_fair_lock_notifies_its_next_waiter() {
     let told =
         |waiter: &Claim| vec![(format!("redisson_lock__channel:{{k}}:{}", waiter.owner), "0".to_owned())];
     assert_eq!(messages.take(), told(&first));
-    // The lock is reserved for the first waiter, so the second must wait.
+    // The lock is reserved for the first waiter, so the second one must wait.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
     assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. }));
     assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
@@ -178,7 +176,7 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]).len(), 2, "{key}");
     }
-    // Redisson's waiters have no heartbeat, and live until their own time.
+    // Redisson's waiters have no heartbeat, and count as alive until their own time.
     server.run(&["FLUSHALL"]);
     server.run(&["RPUSH", QUEUE, "java:1"]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", "java:1"]);
@@ -188,8 +186,8 @@ fn a_fair_locks_dead_waiters_are_skipped() {
     assert_eq!(server.keys(), ["k"]);
 }
 
-/// Regression: waiters' times went hours ahead, or back before now, as other waiters came, gave up and were
-/// served.
+/// Regression: the times of waiters moved hours into the future, or into the past, as other waiters came and
+/// left.
 #[test]
 fn the_times_of_fair_waiters_do_not_drift() {
     let (server, store) = served();
@@ -205,7 +203,7 @@ fn the_times_of_fair_waiters_do_not_drift() {
         busy(&store, &dead);
         cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
-            // A Redisson waiter is served, which takes one wait off all times.
+            // A Redisson waiter is granted the lock, which subtracts its wait from all times.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
@@ -220,7 +218,7 @@ fn the_times_of_fair_waiters_do_not_drift() {
     assert_eq!(list(&server, &["LRANGE", QUEUE, "0", "-1"]), texts(&staying.iter().collect::<Vec<_>>()));
 }
 
-/// Adds a Redisson waiter with this wait, as Redisson does: behind the last waiter.
+/// Adds a Redisson waiter with this wait behind the last waiter, as Redisson does.
 fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     let now = now_ms(server);
     let left = match list(server, &["LRANGE", QUEUE, "-1", "-1"]).first() {
@@ -231,7 +229,7 @@ fn redisson_comes(server: &Server, who: &str, wait_ms: i64) {
     server.run(&["RPUSH", QUEUE, who]);
 }
 
-/// Removes Redisson's first waiter, as when it is granted the lock or gives up: takes its wait off all times.
+/// Removes Redisson's first waiter, as Redisson does: subtracts its wait from all times.
 fn redisson_goes(server: &Server, who: &str, wait_ms: i64) {
     assert_eq!(list(server, &["LRANGE", QUEUE, "0", "0"]), [who]);
     server.run(&["LPOP", QUEUE]);
@@ -254,7 +252,7 @@ fn our_fair_place_outlasts_redisson_waiters_ahead() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // The times stay the same however often waiters ask, and whichever of ours leaves.
+        // The times stay the same, however often waiters ask, and whichever of our waiters leaves.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
@@ -268,7 +266,7 @@ fn our_fair_place_outlasts_redisson_waiters_ahead() {
             let left = left(&ours[at], ahead);
             assert!((5_000..=19_000).contains(&left), "{wait_ms}, {at}: {left}");
         }
-        // Redisson's waiters are served first, and the lock is free before one of ours asks again.
+        // Redisson's waiters are granted the lock first, and release it before one of ours asks again.
         freed(&store, &holder);
         redisson_goes(&server, "java:1", wait_ms);
         for waiter in &ours[1..3] {
@@ -308,18 +306,18 @@ fn a_waiter_redisson_skipped_returns_first() {
     busy(&store, &first);
     in_order(&[&first, &dead, &last], 3);
     assert!((5_000..=6_000).contains(&time_left(&server, TIMEOUTS, first.owner)));
-    // An expired time is no reason to skip our waiter while its heartbeat is fresh.
+    // Our waiter keeps its place after its time, while its heartbeat is fresh.
     server.run(&["ZADD", TIMEOUTS, "1", &first.owner.to_string()]);
     freed(&store, &holder);
     in_order(&[&first, &dead, &last], 3);
-    // The lock is free, so the first waiter is granted it although Redisson took it out of the queue.
+    // The lock is free, so our first waiter gets it, although Redisson has removed it from the queue.
     is_passed_over(&first);
     store.attempt(&first, 1, soon()).granted();
     in_order(&[&dead, &last], 2);
     for key in [TIMEOUTS, HEARTBEATS] {
         assert!(!list(&server, &["ZRANGE", key, "0", "-1"]).contains(&first.owner.to_string()), "{key}");
     }
-    // A waiter without a fresh heartbeat was rightly taken out.
+    // A waiter without a fresh heartbeat joins again at the end.
     is_passed_over(&dead);
     dies(&server, &dead);
     busy(&store, &dead);
@@ -334,7 +332,7 @@ fn a_fair_lock_can_be_reentered_renewed_and_forced() {
     store.attempt(&holder, 1, soon()).granted();
     store.attempt(&for_ms(&holder, 5), 2, soon()).granted();
     assert!(server.number(&["PTTL", "k"]) > 29_000, "a shorter lease shortens nothing");
-    // The holder may also be in the queue, if it asked again after a lost answer.
+    // The holder may be in the queue too, if it asked again after a lost answer.
     let own = holder.owner.to_string();
     server.run(&["RPUSH", QUEUE, &own]);
     server.run(&["ZADD", TIMEOUTS, "9999999999999", &own]);
@@ -348,8 +346,6 @@ fn a_fair_lock_can_be_reentered_renewed_and_forced() {
     assert_eq!(messages.take().len(), 1);
     assert!(!store.force(Kind::Fair, &name("k"), soon()).done());
 }
-
-// ---- read-write locks
 
 fn marker(claim: &Claim, level: u32) -> String {
     format!("{{k}}:{}:rwlock_timeout:{level}", claim.owner)
@@ -399,7 +395,7 @@ fn read_markers_are_prolonged_but_never_shortened() {
     assert_eq!(messages.payloads(), ["1", "0"]);
 }
 
-/// Redisson's nested read keeps the writer's longer time, too; but Redisson's watchdog cuts a longer time to its
+/// Redisson also keeps the writer's longer time at a nested read, but its watchdog cuts a longer time to its
 /// own lease.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
@@ -416,7 +412,7 @@ fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     assert!(ttl() > 59_000, "{}", ttl());
     assert!(renewed(&store, &for_ms(&writer, 30_000)));
     assert!(ttl() > 59_000, "{}", ttl());
-    // A re-entry must not add up the two leases.
+    // A re-entry must not add the two leases.
     store.attempt(&writer, 2, soon()).granted();
     assert!(ttl() <= 60_000, "{}", ttl());
 }
@@ -444,7 +440,7 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     }
     let heedless = take(&store, of(Kind::Read));
     freed(&store, &heedless);
-    // A waiting writer that has died no longer counts.
+    // A waiting writer that has died does not count.
     server.run(&["ZADD", WRITERS, "1", &writer.owner.to_string()]);
     store.attempt(&late, 1, soon()).granted();
     freed(&store, &late);
@@ -452,14 +448,15 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     assert_eq!(server.number(&["ZCARD", WRITERS]), 1, "it is not kept for ever");
     server.run(&["DEL", WRITERS]);
 
-    // A granted writer no longer counts as waiting. When it releases, readers go behind the waiting writers.
+    // A writer that was granted the lock no longer waits. After its release, readers go behind the waiting
+    // writers.
     busy(&store, &writer);
     freed(&store, &reader);
     assert!(busy(&store, &late).unwrap() <= Duration::from_secs(6));
     let other = first(Kind::Write);
     store.attempt(&Claim { wants_fence: true, ..writer.clone() }, 1, soon()).granted();
     assert_eq!(server.number(&["EXISTS", WRITERS]), 0);
-    // The writer itself may read before waiting writers; other readers may not.
+    // The writer itself may read before waiting writers. Other readers may not.
     busy(&store, &other);
     let own = take(&store, Claim { owner: writer.owner, ..first(Kind::Read) });
     busy(&store, &late);
@@ -480,7 +477,7 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     server.run(&["DEL", "redisson_lock_token:{k}"]);
     assert_eq!(server.keys(), [""; 0]);
 
-    // A waiter still waits if the server is out of memory.
+    // A waiter can still wait when the server is out of memory.
     store.attempt(&reader, 1, soon()).granted();
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
@@ -488,8 +485,6 @@ fn a_waiting_writer_blocks_writers_first_readers() {
     freed(&store, &reader);
     assert_eq!(server.keys(), [""; 0]);
 }
-
-// ---- without memory
 
 #[test]
 fn a_store_without_memory_refuses_only_acquires() {
@@ -528,8 +523,6 @@ fn a_store_without_memory_refuses_only_acquires() {
     assert_eq!(server.text(&["GET", "p"]).as_deref(), Some("2"));
 }
 
-// ---- counters and latches
-
 #[test]
 fn counters_publish_the_same_messages_as_redisson() {
     let (server, store) = served();
@@ -558,15 +551,13 @@ fn counters_publish_the_same_messages_as_redisson() {
     told("redisson_countdownlatch__channel__{k}", "0");
     server.run(&["SET", "k", "0"]);
     store.attempt(&of(Kind::Latch), 1, soon()).granted();
-    // Redisson leaves a latch's key at 0; this crate deletes the key.
+    // Redisson leaves a latch's key at 0, and this crate deletes the key.
     set_up(&store, Kind::Latch, 1);
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("1"));
     server.run(&["DEL", "k"]);
     set_up(&store, Kind::Latch, 0);
     assert_eq!(server.number(&["EXISTS", "k"]), 0);
 }
-
-// ---- conditions
 
 const WAITING: &str = "leasehold_condition_queue:{k}";
 const ALIVE: &str = "leasehold_condition_heartbeat:{k}";
@@ -590,10 +581,10 @@ fn an_unnoticed_notification_goes_to_the_next() {
     };
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
     assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
-    // A notified waiter that leaves without noticing passes the notification on.
+    // A notified waiter leaves before it reads its notification, which passes to the next waiter.
     cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
-    // A notified waiter dies without noticing: the next waiter's attempt passes the notification on.
+    // A notified waiter dies before it reads its notification. The attempt of the next waiter takes it over.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
     let last = of(Kind::Signal);
     count(&store, &last, &Counting::Enlist);
@@ -604,7 +595,7 @@ fn an_unnoticed_notification_goes_to_the_next() {
     }
     store.attempt(&waiters[3], 1, soon()).granted();
     busy(&store, &last);
-    // An attempt renews a place, and leaving removes it. An attempt without a place makes none.
+    // An attempt renews a place, and leaving removes it. An attempt without a place adds none.
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);
@@ -624,7 +615,8 @@ fn passed_on_notifications_expire() {
     for _ in 0..2 {
         count(&store, &of(Kind::Signal), &Counting::Notify { all: false });
     }
-    // Both waiters were notified, and one died: once the other has noticed, the key has only the dead one.
+    // Both waiters were notified, and one died. When the other has read its notification, the key contains
+    // only the dead one.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[0].owner.to_string()]);
     server.run(&["PERSIST", NOTIFIED]);
     store.attempt(&waiters[1], 1, soon()).granted();
@@ -663,8 +655,7 @@ fn foreign_keys_are_refused_before_any_write() {
     assert_eq!(server.number(&["ZCARD", OUT]), 1);
 }
 
-/// Redisson gives these keys no expiry. A waiter that is killed, and is the last ever, would leave them for
-/// good.
+/// Redisson gives these keys no expiry. If the last waiter is killed, they would remain for ever.
 #[test]
 fn a_fair_queue_with_our_waiters_expires() {
     let (server, store) = served();
@@ -675,14 +666,13 @@ fn a_fair_queue_with_our_waiters_expires() {
     for key in [QUEUE, TIMEOUTS] {
         assert!((86_000_000..=86_400_000).contains(&server.number(&["PTTL", key])), "{key}");
     }
-    // Each Redisson waiter adds its wait to the timeout before it: very many waiters reach this timeout.
+    // Each Redisson waiter adds its wait to the time of the one before it, so many waiters lead to such a
+    // time.
     server.run(&["DEL", QUEUE, TIMEOUTS, HEARTBEATS]);
     redisson_comes(&server, "java:1", 900_000_000);
     busy(&store, &waits);
     assert!(server.number(&["PTTL", QUEUE]) > 900_000_000);
 }
-
-// ---- changing the end of a lease
 
 #[test]
 fn only_the_owner_can_change_the_lease() {

@@ -1,11 +1,11 @@
-//! Random replies of a Redis server, for fuzz tests of the decoders: see `crate::fuzz`.
+//! Random replies of a Redis server for fuzz tests of the decoders; see `crate::fuzz`.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use redis::Value;
 
-/// Replies of any shape, in which `texts` are likely.
+/// Replies of any shape, which often contain `texts`.
 pub(crate) fn replies(texts: &'static [&'static str]) -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         4 => select(texts).prop_map(|text| text.as_bytes().to_vec()),
@@ -27,7 +27,7 @@ pub(crate) fn replies(texts: &'static [&'static str]) -> impl Strategy<Value = V
     })
 }
 
-/// The approximate number of bytes of a reply.
+/// The approximate size of a reply in bytes.
 pub(crate) fn weight(reply: &Value) -> usize {
     8 + match reply {
         Value::BulkString(bytes) => bytes.len(),

@@ -1,4 +1,4 @@
-//! The store against real servers and misbehaving ones.
+//! Tests of the store with real servers, and with servers that misbehave.
 
 mod cluster;
 mod connections;

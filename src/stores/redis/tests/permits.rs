@@ -1,4 +1,4 @@
-//! How the scripts change permits, with and without leases.
+//! Tests of how scripts change permits, with and without leases.
 
 use super::prelude::*;
 use crate::stores::redis::tests::kinds::OUT;
@@ -20,7 +20,7 @@ fn permits_are_taken_and_returned_once_per_request() {
     }
     assert!(server.number(&["PTTL", &command(&me)]) > 590_000);
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
-    // A clean-up undoes the change once, however often it is repeated; after that the late request is not
+    // However often the clean-up is repeated, it undoes the change once. After that, the late request is not
     // granted.
     for _ in 0..2 {
         assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
@@ -42,7 +42,7 @@ fn permits_are_taken_and_returned_once_per_request() {
         assert!(matches!(cleaned_up(&store, &you), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
-    // Redisson's reading thread would fail on a negative number.
+    // A negative number is not published, because Redisson's reading thread would fail on it.
     assert_eq!(messages.payloads(), ["3"]);
     let debt = of(Kind::Semaphore);
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
@@ -129,8 +129,6 @@ fn a_foreign_string_is_refused_as_a_counter() {
     assert_eq!(server.text(&["GET", "k"]).as_deref(), Some("a token"));
 }
 
-// ---- permits with leases
-
 #[test]
 fn leased_permits_are_taken_and_returned_once_per_request() {
     let (server, store) = served();
@@ -150,8 +148,8 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::NotHeld { .. }));
     assert_eq!(permits(), 3);
 
-    // The permit has expired, but no request has noticed: it can be neither renewed nor released, and is
-    // available.
+    // The permit has expired, and no request has noticed yet: it can be neither renewed nor released, but
+    // acquired.
     store.attempt(&for_ms(&you, 20), 1, soon()).granted();
     eventually(|| are_over(&server));
     assert!(!renewed(&store, &you));
@@ -167,7 +165,7 @@ fn leased_permits_are_taken_and_returned_once_per_request() {
     eventually(|| are_over(&server));
     busy(&store, &Claim { units: 9, ..again(&you) });
     assert_eq!(messages.payloads(), ["3"]);
-    // An owner that asks again for its expired permit gets it back, and the permit is counted once.
+    // An owner that asks again for its expired permit gets it, and it is counted once.
     let me = Claim { units: 1, ..me };
     store.attempt(&for_ms(&me, 1), 1, soon()).granted();
     eventually(|| are_over(&server));
@@ -195,7 +193,7 @@ fn old_permits_do_not_enter_a_new_semaphore() {
 #[test]
 fn releases_do_not_revive_a_semaphore() {
     let (server, store) = served();
-    // Redisson or an operator deletes the semaphore's key while permits are out.
+    // Redisson or an operator deletes the semaphore's key while permits are acquired.
     set_up(&store, Kind::Permits, 3);
     let (unlocked, over) = (of(Kind::Permits), of(Kind::Permits));
     store.attempt(&unlocked, 1, soon()).granted();
@@ -232,7 +230,7 @@ fn permits_are_queried_and_released_by_id() {
     }
     let me = take(&store, Claim { units: 2, ..of(Kind::Permits) });
     let ids = [me.owner.permit(0), me.owner.permit(1)];
-    // A permit without a lease, as Redisson writes it.
+    // Redisson writes this for a permit without a lease.
     let endless = *b"0123456789abcdef";
     server.run(&["ZADD", OUT, "922337203685477", "0123456789abcdef"]);
     assert_eq!(ask(&Counting::AskLease(endless)), Some(-1));
@@ -252,7 +250,7 @@ fn permits_are_queried_and_released_by_id() {
     assert_eq!(ask(&Counting::SetTo(4)), Some(1));
     assert_eq!(messages.payloads(), ["1"]);
 
-    // An expired permit cannot be released, but is available again.
+    // An expired permit cannot be released, but is free again.
     assert_eq!(ask(&Counting::Lease(ids[0], Duration::from_millis(1))), Some(1));
     eventually(|| server.number(&["ZCOUNT", OUT, "0", &now_ms(&server).to_string()]) == 1);
     assert_eq!(ask(&Counting::GiveBackAll(ids.to_vec())), Some(0));
@@ -269,7 +267,7 @@ fn permits_are_queried_and_released_by_id() {
     assert_eq!((ask(&Counting::AskAll), ask(&Counting::Ask)), (Some(4), Some(4)));
     store.close();
 
-    // A value that is not a number stays unchanged.
+    // A value that is not a number is not changed.
     let store = server.store();
     server.run(&["SET", "k", "none"]);
     server.run(&["ZADD", OUT, "1", "0123456789abcdef"]);
@@ -295,7 +293,7 @@ fn an_answered_permit_release_leaves_no_record() {
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
-    // The release is refused, so the record of the grant must stay until the release is repeated.
+    // The release is refused, so the record of the grant must remain until the release is repeated.
     let permit = take(&store, Claim { is_granted: true, ..of(Kind::Semaphore) });
     server.run(&["SET", "k", "no number"]);
     store.release_later(
@@ -308,7 +306,7 @@ fn an_answered_permit_release_leaves_no_record() {
     server.run(&["SET", "k", "2"]);
     freed(&store, &permit);
     eventually(|| commands() == 0);
-    // The same again, just before the client shuts down.
+    // The client shuts down right after the drop.
     drop_one();
     store.close();
     assert_eq!((commands(), server.text(&["GET", "k"]).as_deref()), (0, Some("3")));

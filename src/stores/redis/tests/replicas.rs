@@ -1,4 +1,4 @@
-//! Grants that wait for replicas, on a server that gives scripted answers.
+//! Tests of grants that wait for replicas, on a server with scripted answers.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::stores::redis::acks::Acks;
 const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
 const FREED: &str = "*1\r\n$5\r\nfreed\r\n";
 
-/// The expected commands, by their first words, with the answer to each.
+/// The commands that the server expects, by their first words, each with its answer.
 type Script = Arc<Mutex<VecDeque<(&'static str, &'static str)>>>;
 
-/// A fake server that hangs up at any other command.
+/// A fake server that closes the connection at any other command.
 fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) {
     let script: Script = Arc::new(Mutex::new(answers.iter().copied().collect()));
     let to_come = Arc::clone(&script);
@@ -29,7 +29,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, Opened, Script) 
     (fake, store, script)
 }
 
-/// Excludes the write that precedes WAIT.
+/// Whether the command is a grant. The write that precedes WAIT is not.
 fn is_grant(command: &str) -> bool {
     !command.contains("writes a lock's expiry again")
 }
@@ -43,7 +43,7 @@ fn a_grant_on_too_few_replicas_is_in_doubt() {
     let granted_alone = [("eval", GRANTED), ("hexists", ":1\r\n"), ("eval", ":1\r\n"), ("wait", ":0\r\n")];
     let undoing: [&[_]; 3] = [
         &[("eval", "-LOADING Redis is loading the dataset in memory\r\n")],
-        // Another client has undone the grant already, or the answer is about another hold.
+        // Another client has already undone the grant, or the answer is about another hold.
         &[("eval", "*1\r\n$8\r\nnot_held\r\n")],
         &[],
     ];
@@ -72,7 +72,7 @@ fn a_group_grant_missing_one_lock_is_in_doubt() {
     assert!(script.lock().is_empty());
 }
 
-/// Causes: a failover during WAIT, or a slot that moves between the grant and its round.
+/// As after a failover during WAIT, or if a slot moves between the grant and its round.
 #[test]
 fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
     let moved = "-MOVED 5 127.0.0.1:1\r\n";
@@ -93,7 +93,7 @@ fn a_grant_whose_server_lost_its_slot_is_in_doubt() {
     }
 }
 
-/// Otherwise the connection may lead to a server promoted since, or WAIT would count from an older write.
+/// Otherwise the connection may lead to a newly promoted server, or WAIT would count from an older write.
 #[test]
 fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     for (held, touched) in [(":0\r\n", ":1\r\n"), (":1\r\n", ":0\r\n")] {
@@ -110,7 +110,7 @@ fn an_acknowledgement_counts_only_if_the_server_shows_the_grant() {
     }
 }
 
-/// A server that answers WAIT when the test says so.
+/// A server that answers WAIT when the test tells it to.
 fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
     let ((came, waits), (answer, answers)) = (unbounded(), unbounded());
     let fake = Fake::start(move |command| match command.split(' ').next() {
@@ -129,8 +129,8 @@ fn waiting() -> (Fake, Opened, Receiver<()>, Sender<&'static str>) {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs `round` while one thread's grant is confirmed and those of other threads have gathered for the next WAIT;
-/// returns whether theirs count.
+/// Runs `round` for one thread's grant, while the grants of `others` gather for the next WAIT. Returns
+/// whether the others' grants count.
 fn while_others_gather(others: usize, round: impl FnOnce(&dyn Fn(&'static str))) -> Vec<bool> {
     let (_fake, store, waits, answer) = waiting();
     let acks = store.server.acks.clone().unwrap();
@@ -162,12 +162,12 @@ fn one_wait_command_covers_all_earlier_grants() {
 
 #[test]
 fn a_grant_outlasts_another_callers_expired_round() {
-    // One thread sends a WAIT for both, which is not acknowledged; then the other sends its own.
+    // One thread sends a WAIT for both, which fails. Then the other thread sends its own.
     let counted = while_others_gather(2, |wait| [":0\r\n", ":1\r\n"].into_iter().for_each(wait));
     assert_eq!(counted.into_iter().filter(|is| *is).count(), 1);
 }
 
-/// Replies to ROLE: no replica; a replica that has acknowledged nothing yet; one that has.
+/// Replies to ROLE: without a replica; with one that has acknowledged nothing yet; with one that has.
 const ALONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const LOADS: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n0\r\n";
 const ONE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\n7\r\n";

@@ -1,4 +1,4 @@
-//! Refusals of the server: missing rights, no memory, a replica. No script may be left half executed.
+//! Tests of refusals by the server: no right, no memory, a replica. No script may remain half executed.
 
 use super::prelude::*;
 
@@ -6,13 +6,13 @@ use super::prelude::*;
 const MUTEX: &str = "~app:* ~redisson_*:{app:* &redisson_*:{app:* +eval +evalsha +exists +hexists +hget \
     +hset +hdel +pexpire +pttl +get +set +del +publish +subscribe +unsubscribe";
 
-/// The store of a user with those rights, changed by these rules.
+/// The store of a user with the rights of `MUTEX`, changed by `rules`.
 fn user(server: &Server, rules: &str) -> Opened {
     let client_name = Some("leasehold".to_owned());
     open(&ServerOptions { client_name, ..server.user(&format!("{MUTEX} {rules}")) })
 }
 
-/// The store of a user with every right but this one, if any.
+/// The store of a user with every right but this one. With an empty text, no right is missing.
 fn without(server: &Server, right: &str) -> Opened {
     let refused = if right.is_empty() { String::new() } else { format!(" -{right}") };
     user(server, &format!("~* &* +@all{refused}"))
@@ -50,7 +50,8 @@ fn a_missing_right_leaves_no_endless_key() {
     }
 }
 
-/// The writes before a script's refusal stay, so they must expire or be undone. Then the waiter is killed.
+/// What a script wrote before its refusal remains, so it must expire or be undone, even if the waiter is
+/// killed.
 #[test]
 fn a_missing_right_leaves_no_endless_waiter() {
     let rights = "pexpire zadd zrem zscore zrange zrangebyscore zremrangebyscore rpush lpop lrem lpos llen lindex \
@@ -60,7 +61,7 @@ fn a_missing_right_leaves_no_endless_waiter() {
         let store = without(&server, right);
         for kind in [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Signal] {
             server.run(&["FLUSHALL"]);
-            // Another client holds the lock; for the fair lock that is Redisson, as a user with other rights.
+            // Another client holds the lock. For the fair lock this is Redisson, whose user has other rights.
             let field = if kind == Kind::Write { "mode" } else { "03c6e5aa-0000-4000-8000-000000000001:1" };
             server.run(&["HSET", "app:a", field, if kind == Kind::Write { "read" } else { "1" }]);
             server.run(&["PEXPIRE", "app:a", "30000"]);
@@ -78,7 +79,8 @@ fn a_missing_right_leaves_no_endless_waiter() {
     }
 }
 
-/// When the semaphore expires, so do its acquired permits; their number and its count always agree.
+/// Acquired permits expire together with their semaphore. Their number and the semaphore's count always
+/// agree.
 #[test]
 fn a_missing_right_loses_no_permit() {
     let rights = "get pttl pexpire time zscore zrange zrangebyscore zremrangebyscore zcount zcard zrem zadd incrby \
@@ -96,7 +98,7 @@ fn a_missing_right_loses_no_permit() {
             let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
             assert!(ttl != -1, "{step} without {right}: what is out has no end");
         };
-        // One permit has expired; another client has the other.
+        // One permit has expired; another client has acquired the other one.
         let taken = |id: &str, until: &str| {
             server.run(&["DECRBY", "app:a", "1"]);
             server.run(&["ZADD", "{app:a}:timeout", until, id]);
@@ -121,8 +123,8 @@ fn a_missing_right_loses_no_permit() {
     }
 }
 
-/// The lock is granted, so a failed clean-up must not become a refusal, after which no owner would release
-/// the lock.
+/// The lock is granted, so a failed clean-up of the queue must not become a refusal: nobody would release the
+/// lock.
 #[test]
 fn a_fair_grant_survives_a_failed_clean_up() {
     let server = Server::start(&[]);
@@ -172,7 +174,7 @@ fn a_store_out_of_memory_refuses_only_new_holds() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// A lagging replica says that the owner holds nothing; the client must not believe this.
+/// A replica that lags behind says that the owner holds nothing, which the client must not believe.
 #[test]
 fn a_replica_refuses_without_reporting_a_loss() {
     let (server, store) = served();

@@ -1,4 +1,4 @@
-//! A node of a ring, and the mark that it stores.
+//! Tests of a node of a ring, and of its mark.
 
 use super::prelude::*;
 use crate::seam::ring_member::Marked;
@@ -44,7 +44,7 @@ fn a_moved_names_fencing_tokens_keep_rising() {
     let fenced = claim(Kind::Fenced, "lk", 30_000);
     let look = || store.probe_under("1", &fenced, soon()).done();
     assert_eq!(look(), Marked::Under(Probe::Free { fence: 0 }));
-    // Far ahead of the clock: the node from which the name moved gave this token.
+    // The node from which the name moved gave this token, which is far ahead of the clock.
     let earlier = 5_000_000_000_000_000;
     match store.attempt_under("1", &fenced, earlier, soon()).done() {
         Marked::Under(Attempt::Granted { fence, .. }) => {

@@ -1,9 +1,9 @@
-//! How the mutex's scripts change keys.
+//! Tests of how the mutex's scripts change keys.
 
 use super::prelude::*;
 use crate::stores::redis::script::Prefix;
 
-/// The fields of the key, and its time to live.
+/// The fields of a hash, and its time to live.
 fn hash(server: &Server, key: &str) -> (Vec<String>, i64) {
     let fields = redis::from_redis_value(server.run(&["HGETALL", key])).unwrap();
     (fields, server.number(&["PTTL", key]))
@@ -104,7 +104,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
         let [mut from, longer, shorter] = [5_000, 30_000, 5_000].map(|lease_ms| claim(kind, "lk", lease_ms));
         let mut fence = store.attempt(&from, 1, soon()).granted();
         for (to, ttls) in [(longer, 25_000..=30_000), (shorter, 1..=5_000)] {
-            // The token counter is lost, but its numbers must still grow.
+            // The token counter is lost, but the tokens must still grow.
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {
@@ -114,7 +114,7 @@ fn a_handed_lock_has_its_own_lease_and_fence() {
             assert_eq!(fields, held(&to, 1));
             assert!(ttls.contains(&ttl), "{ttl}");
             assert!(next.is_some() == (kind == Kind::Fenced) && (next.is_none() || next > fence), "{next:?}");
-            // Repeated, as after a lost answer.
+            // The hand-off is repeated, as after a lost answer.
             assert!(matches!(
                 store.hand_off(&from, &to, soon()).unwrap().wait().done(),
                 Handoff::Granted { .. }
@@ -180,13 +180,13 @@ fn fences_grow_whatever_happens_to_the_counter() {
     let third = next();
     assert!(third > second);
 
-    // A counter ahead of the clock is incremented exactly, even beyond what a Lua number can distinguish.
+    // A counter ahead of the clock grows by one, even if Lua's numbers cannot represent it exactly.
     for ahead in [third + 1_000_000_000, (1 << 53) + 1, (1 << 62) + 7] {
         server.run(&["SET", counter, &ahead.to_string()]);
         assert_eq!(next(), ahead + 1);
         assert_eq!(next(), ahead + 2);
     }
-    // Redisson's attempts increment the counter; ours continue from there.
+    // Redisson's attempts use the same counter, and ours continue from there.
     server.run(&["INCR", counter]);
     assert_eq!(next(), (1 << 62) + 7 + 4);
     let again = Claim { wants_fence: false, ..me.clone() };
@@ -316,7 +316,7 @@ fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
     store.attempt(&latch(), 1, soon()).granted();
 }
 
-/// The server commands that acquiring a lock runs, and those that releasing runs.
+/// The commands that the server runs for acquiring a lock, and for releasing it.
 fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>; 2] {
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let mut connections = Connections::new(address, 1, Duration::from_secs(3), maintenance()).unwrap();
@@ -361,7 +361,7 @@ fn each_publish_mode_uses_its_own_commands() {
     }
 }
 
-/// The release was on its way while the lock was lost, and then granted to another owner.
+/// The owner lost the lock while its release was on its way, and another owner acquired it.
 #[test]
 fn a_former_holders_late_release_changes_nothing() {
     let (server, store) = served();
@@ -383,8 +383,8 @@ fn a_former_holders_late_release_changes_nothing() {
     }
 }
 
-/// Two claims of unknown outcome have one owner number. The notes of either go with the owner, whichever is
-/// cleaned up first; a hash with notes alone, left from before, blocks no client.
+/// Two claims with unknown outcomes have the same owner. The clean-up of either removes the owner's notes
+/// too. A hash with notes alone blocks no client.
 #[test]
 fn no_lock_is_left_without_an_owner() {
     let (server, store) = served();

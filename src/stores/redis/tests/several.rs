@@ -1,8 +1,8 @@
-//! Several locks in one request.
+//! Tests of requests for several locks.
 
 use super::prelude::*;
 
-/// Plain locks, and fenced ones for names that begin with `f`.
+/// Claims for plain locks, and for fenced ones if the name begins with `f`.
 fn wishes(keys: &[&str]) -> Vec<Claim> {
     let wish = |key: &&str| {
         let wants_fence = key.rsplit(':').next().unwrap().starts_with('f');
@@ -168,12 +168,12 @@ fn group_fences_grow_despite_lost_counters() {
         }
         last = fences;
     }
-    // A lock without an end is held.
+    // A lock without an expiry is held.
     server.run(&["HSET", "a", "somebody", "1"]);
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
 }
 
-/// The field beside the owner would remain as a lock without a holder.
+/// If the note beside the owner's field remained, the lock would be held by nobody.
 #[test]
 fn clean_ups_remove_several_cached_locks() {
     let (server, store) = served();

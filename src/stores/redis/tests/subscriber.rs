@@ -1,4 +1,4 @@
-//! Notifications.
+//! Tests of notifications.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -25,13 +25,13 @@ fn subscribers(server: &Server) -> i64 {
     count
 }
 
-/// Waits until the subscription stands, and takes the wake-up that it causes.
+/// Waits for the subscription, and for the wake-up that it causes.
 fn stands(listening: &Subscription, woken: &Waker) {
     eventually(|| listening.is_up());
     eventually(|| woken.take());
 }
 
-/// A subscription that stands.
+/// A subscription that the server has confirmed.
 fn listens(store: &RedisStore) -> (Subscription, Waker) {
     let (waker, woken) = waker();
     let listening = listen(store, &waker);
@@ -94,7 +94,7 @@ fn a_subscription_lingers_and_then_ends() {
     let first = listen(&store, &waker);
     stands(&first, &woken);
     drop(first);
-    // A listener that returns in time finds the subscription still there, and has missed nothing.
+    // A listener that returns in time finds the subscription still there, and misses no message.
     let again = listen(&store, &waker);
     assert!(again.is_up());
     drop(again);
@@ -114,8 +114,8 @@ fn without_linger_a_subscription_ends_with_its_last_listener() {
     assert_eq!(subscribers(&server), 1);
     drop(second);
     eventually(|| subscribers(&server) == 0);
-    // Listeners in quick succession each get a working subscription, whatever their predecessor left under
-    // way.
+    // Listeners in quick succession each get a working subscription, whatever commands earlier ones left
+    // under way.
     for _ in 0..100 {
         let listening = listen(&store, &waker);
         eventually(|| listening.is_up());
@@ -145,7 +145,7 @@ fn a_reconnect_resubscribes_and_wakes_all_listeners() {
     for _ in 0..5 {
         let before = listening.message_count();
         assert_eq!(server.number(&["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
-        // A subscription that breaks and returns wakes every waiter twice.
+        // When a subscription breaks and is restored, every waiter wakes twice.
         eventually(|| listening.message_count() >= before + 2 && listening.is_up());
         assert!(is_woken(&woken));
         assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(false));
@@ -170,10 +170,10 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
         }
         assert!(!listening.is_up());
     }
-    // Waiters of a refused channel are woken, so that they can listen to another channel.
+    // Waiters of a refused channel wake, so that they can listen to another channel.
     eventually(|| woken.take());
     assert!(told.try_recv().is_err());
-    // The first listener after the right is granted gets the subscription.
+    // The first listener after the user got the right gets the subscription.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     eventually(|| {
         let listening = listen(&store, &waker);
@@ -183,7 +183,7 @@ fn a_refused_subscription_stays_down_and_is_reported_once() {
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
 }
 
-/// The user gets the right while a waiter listens; the client subscribes again before long.
+/// The user gets the right while a waiter listens, and the client soon subscribes again.
 #[test]
 fn a_refused_subscription_is_retried() {
     let server = Server::start(&[]);
@@ -191,7 +191,7 @@ fn a_refused_subscription_is_retried() {
     let (waker, _woken) = waker();
     let listening = listen(&store, &waker);
     eventually(|| listening.is_refused());
-    // Resetting a user, as `rules` does, ends its connections; this command only adds rights.
+    // `rules` would reset the user, which ends its connections. This command only adds rights.
     server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
     let channels = || &store.server.subscriber.state;
     for entry in channels().lock().channels.values_mut() {
@@ -206,7 +206,7 @@ fn a_refused_subscription_is_retried() {
     assert!(!listening.is_refused());
 }
 
-/// A member without the channel's slot answers so while slots move.
+/// A member without the channel's slot gives this answer while slots move.
 #[test]
 fn a_redirected_subscription_does_not_count_as_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -253,14 +253,13 @@ fn foreign_messages_are_harmless() {
     assert!(listening.is_up());
 }
 
-/// Only a stranger sends such a message; the client does not buffer it.
+/// Only another program sends such a message. The client does not read it into memory.
 #[test]
 fn an_overlong_message_costs_a_reconnect() {
     let (server, store) = served();
     let (listening, woken) = listens(&store);
     let before = listening.message_count();
     assert_eq!(server.number(&["PUBLISH", CHANNEL, &"x".repeat(3_000_000)]), 1);
-    // A subscription that breaks and returns wakes every waiter twice.
     eventually(|| listening.message_count() >= before + 2 && listening.is_up());
     assert!(is_woken(&woken));
 }
@@ -275,13 +274,13 @@ fn closing_ends_the_thread_and_the_connection_and_is_repeatable() {
     assert!(is_woken(&woken));
     assert!(store.listen(&claim(Kind::Mutex, "lk", 30_000), &woken).is_none());
     drop(listening);
-    // The remaining connection is the one that asks.
+    // The remaining connection is the one that runs this command.
     eventually(|| server.text(&["CLIENT", "LIST"]).unwrap().lines().count() == 1);
 }
 
 const SHORT: Duration = Duration::from_millis(40);
 
-/// Ends the subscriber on drop.
+/// Closes the subscriber on drop.
 struct Subscribes(Arc<Subscriber>);
 
 impl Drop for Subscribes {
@@ -296,7 +295,7 @@ fn subscriber(options: &ServerOptions, linger: Duration, silence: Duration) -> S
     Subscribes(Hub::new(protocol, Some(Arc::new(Reporter::new(None))), linger))
 }
 
-/// A subscriber on this server, which gives a connection up after `silence`, and its listener.
+/// A subscriber that gives a connection up after `silence`, and a listener.
 fn impatient(fake: &Fake, silence: Duration) -> (Subscribes, Subscription, Waker) {
     let subscriber = subscriber(&fake.options(), Duration::from_secs(5), silence);
     let (waker, woken) = waker();
@@ -325,7 +324,7 @@ fn a_dripping_server_counts_as_silent() {
 
 #[test]
 fn a_reply_beyond_the_limit_is_not_buffered() {
-    /// Room for a reply, and for the socket buffers of both ends.
+    /// Enough for a reply, and for the socket buffers of both ends.
     const MOST: usize = 3 * 1024 * 1024;
     for begins in ["+", "$9000000000000\r\n", "*9000000000000\r\n:", "*3\r\n$7\r\nmessage\r\n$2000000\r\n"] {
         let fake = Fake::start(move |_| Act::Flood(begins));
@@ -342,7 +341,7 @@ fn a_refused_ping_also_counts_as_a_sign_of_life() {
         _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
     });
     let (_subscriber, listening, _woken) = impatient(&fake, Duration::from_secs(1));
-    // The greeting, a subscription, and three refused PINGs.
+    // The greeting, a subscription, and three PINGs that were refused.
     eventually(|| fake.commands() >= 5);
     assert!(listening.is_up());
     assert_eq!(fake.connects(), 1);
@@ -355,8 +354,8 @@ fn a_server_that_always_hangs_up_is_not_flooded() {
     let begun = Clock::System.now();
     let spent = || Clock::System.now().since(begun);
     eventually(|| fake.connects() >= 2 && spent() >= Duration::from_millis(400));
-    // Pauses of 20 ms, 40 ms, 80 ms, …, each up to doubled: the n-th connect is after 20 · (2ⁿ⁻¹ - 1) ms at
-    // the earliest.
+    // The pauses are 20 ms, 40 ms, 80 ms, …, or up to twice as long. The n-th connect comes after 20 · (2ⁿ⁻¹
+    // - 1) ms or later.
     let connects = fake.connects();
     let most = 2 + (spent().as_millis() / 20 + 1).ilog2();
     assert!(connects as u32 <= most, "{connects} in {:?}", spent());
@@ -374,12 +373,12 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
 }
 
 /// A read with a time-out fails with EINTR when the process is stopped and continued, and sometimes when a
-/// child ends; neither may cause a reconnect.
+/// child ends. Neither may cause a reconnect.
 #[test]
 fn the_subscription_survives_a_short_stop_of_the_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";
     if std::env::var_os(ALONE).is_none() {
-        // The test stops its process, so it needs a process of its own: other tests measure time.
+        // The test stops its own process, so it runs in a child process: other tests measure time.
         let this = std::thread::current();
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         let ended =
@@ -402,7 +401,7 @@ fn the_subscription_survives_a_short_stop_of_the_process() {
     drop(listening);
 }
 
-/// If a process handed the lock only among its own threads, the other process would starve.
+/// If a process handed the lock only to its own threads, the other process would starve.
 #[test]
 fn two_busy_clients_share_a_lock_fairly() {
     let server = Server::start(&[]);
@@ -436,7 +435,8 @@ fn many_subscriptions_follow_a_full_socket() {
     all_of_many_stand(&server.options());
 }
 
-/// Megabytes of subscriptions. The reading thread's own checks come too late to help.
+/// Checks that megabytes of subscriptions all succeed, although the reading thread's own checks come too
+/// late.
 pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let late = Duration::from_secs(60);
     let Subscribes(subscriber) = &subscriber(options, late, late);
@@ -447,7 +447,8 @@ pub(super) fn all_of_many_stand(options: &ServerOptions) {
     eventually(|| listening.iter().all(Subscription::is_up));
 }
 
-/// A listener that stays, for recalls, must not stay refused because an earlier connection lacked the right.
+/// A listener for recalls stays for long, so it must not stay refused because an earlier connection lacked
+/// the right.
 #[test]
 fn a_refused_channel_is_subscribed_to_on_the_next_connection() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! The store over TLS.
+//! Tests of the store over TLS.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use super::prelude::*;
 use crate::config::TlsOptions;
 
-/// A server with a certificate for `localhost`, issued by the test's own authority.
+/// A server with a certificate for `localhost`, which the test's own authority issued.
 struct Secured {
     server: Server,
     folder: tempfile::TempDir,
@@ -76,7 +76,7 @@ fn locks_and_wake_ups_work_over_tls() {
         store.release(&me, 0, soon()).freed();
     }
     eventually(|| listening.message_count() == before + 20 && waker.take());
-    // More than one TLS record in both directions.
+    // These requests need more than one TLS record in each direction.
     let claims: Vec<_> = (0..600).map(|n| claim(Kind::Mutex, &format!("lk{n}"), 30_000)).collect();
     assert!(store.renew(&claims, soon()).into_iter().all(|answer| !answer.done()));
     let channel = "redisson_lock__channel:{lk}";

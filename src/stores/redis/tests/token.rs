@@ -1,4 +1,4 @@
-//! The token lock.
+//! Tests of the token lock.
 
 use super::prelude::*;
 

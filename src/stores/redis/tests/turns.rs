@@ -1,4 +1,5 @@
-//! Readers, writers and permits in their wait queues: how scripts change keys, and the messages they send.
+//! Tests of wait queues of readers, writers and permits: how scripts change keys, and which messages they
+//! send.
 
 use super::prelude::*;
 use crate::stores::redis::store::RedisStore;
@@ -10,10 +11,10 @@ use crate::stores::redis::tests::wait_queue::client;
 use crate::stores::redis::tests::wait_queue::message;
 
 const READERS: &str = "leasehold_rwlock_readers:{k}";
-/// Longer than readers make a writer wait.
+/// Longer than readers may delay a writer.
 const LONG_MS: u64 = 100;
 
-/// A waiter of a new client that has waited for this long.
+/// A claim of a new client that has waited for this long.
 fn waits(kind: Kind, waited_ms: u64) -> Claim {
     Claim { queue_mode: QueueMode::Waits, waited: Duration::from_millis(waited_ms), ..of(kind) }
 }
@@ -31,7 +32,7 @@ fn keep_for(server: &Server, claim: &Claim) {
     server.run(&["SET", NEXT, &client(claim), "PX", "640"]);
 }
 
-/// Extends the time in which readers are expected.
+/// Extends the time in which readers are expected after a write.
 fn expect_for_long(server: &Server) {
     server.run(&["ZADD", READERS, "6", "link"]);
 }
@@ -54,7 +55,7 @@ fn a_long_waiting_writer_holds_later_readers_back() {
     store.attempt(&late, 1, soon()).granted();
     assert_eq!(messages.payloads(), ["1"], "readers are told that it waits no more");
 
-    // A writer that died or hangs blocks no client once it is silent.
+    // A writer that died or hangs blocks no client, once its place has expired.
     let silent = waits(Kind::Write, LONG_MS);
     assert!(stands(&store, &silent));
     assert_eq!(busy(&store, &again(&late)), None);
@@ -111,7 +112,7 @@ fn absent_readers_delay_the_next_writer_only_once() {
     store.attempt(&by(&writer, QueueMode::Barges), 1, soon()).granted();
     freed(&store, &writer);
     assert_eq!(messages.take(), [message(&next, "next")]);
-    // Without a reservation the end of the last reader notifies the next waiter.
+    // Without a reservation, the end of the last reader notifies the next waiter.
     server.run(&["DEL", NEXT]);
     let late = take(&store, waits(Kind::Read, 0));
     assert!(stands(&store, &by(&next, QueueMode::Waits)));
@@ -158,7 +159,7 @@ fn releasing_n_permits_notifies_n_clients() {
     store.attempt(&by(&second, QueueMode::IsNext), 1, soon()).granted();
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Ask), Some(0));
     assert_eq!(messages.take(), []);
-    // Added permits notify waiters like released ones.
+    // Adding permits notifies waiters, like a release.
     assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(1));
     assert_eq!(messages.take().first(), Some(&message(&third, "next")));
 }

@@ -1,4 +1,4 @@
-//! The wait queue: how its scripts change keys, and the messages they send.
+//! Tests of the wait queue: how its scripts change keys, and which messages they send.
 
 use super::prelude::*;
 use crate::ident::ClientId;
@@ -12,7 +12,7 @@ use crate::stores::redis::store::RedisStore;
 pub(super) const LINE: &str = "leasehold_lock_queue:{k}";
 pub(super) const NEXT: &str = "leasehold_lock_next:{k}";
 
-/// A waiter of a new client.
+/// A claim of a new client that waits.
 fn waiter() -> Claim {
     Claim { queue_mode: QueueMode::Waits, ..claim(Kind::Mutex, "k", 30_000) }
 }
@@ -28,8 +28,8 @@ pub(super) fn by(claim: &Claim, queue_mode: QueueMode) -> Claim {
     Claim { queue_mode, ..claim.clone() }
 }
 
-/// Waits for a new tenth of a millisecond, by which places are ordered, so that the next place is behind all
-/// earlier ones.
+/// Waits for the next tenth of a millisecond, which orders places, so that the next place is behind all
+/// others.
 fn begin_place() {
     let begun = Clock::System.now();
     while Clock::System.now().since(begun) < Duration::from_micros(150) {
@@ -50,7 +50,7 @@ fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
 }
 
 /// The outcome of an attempt while the lock is reserved for a client. If a busy machine makes the attempt too
-/// late, it is undone and repeated.
+/// late, the attempt is undone and repeated.
 fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) -> Attempt {
     for _ in 0..1_000 {
         server.run(&["COPY", LINE, "line before", "REPLACE"]);
@@ -105,7 +105,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert_eq!(releases.payloads(), ["0"], "Redisson's waiters are told as ever");
     assert_eq!(line(&server), [client(&second)], "out of the line when told");
 
-    // The reservation holds against every waiter, but not against a try.
+    // The reservation keeps out every waiter, but no try.
     let kept = |claim: &Claim| while_kept_for(&first, &server, || store.attempt(claim, 1, soon()).done());
     match kept(&stranger) {
         Attempt::InWaitQueue { retry_after: Some(after), .. } => {
@@ -119,7 +119,7 @@ fn a_release_notifies_and_reserves_for_the_first() {
     assert_eq!(line(&server), [client(&second), client(&stranger)]);
 }
 
-/// The message and the request of a distant client take longer than 10 ms.
+/// To a distant client, the message and the request take longer than 10 ms.
 #[test]
 fn a_reservation_lasts_longer_on_a_slow_link() {
     let (server, store) = served();
@@ -127,7 +127,7 @@ fn a_reservation_lasts_longer_on_a_slow_link() {
         let ask = ACQUIRE.on(&["k"]).arg(claim.owner).arg(1_u32).arg(30_000_u64).arg(queue_mode);
         store.server.connections.call(ask, soon()).unwrap()
     };
-    // A busy machine reads the reservation's remaining time late, so each round shows a lower bound.
+    // A busy machine reads the remaining time late, so each round shows only a lower bound.
     let left = (0..20).map(|_| {
         let (holder, near, far) = (waiter(), waiter(), waiter());
         store.attempt(&holder, 1, soon()).granted();
@@ -155,7 +155,7 @@ fn a_try_takes_a_reserved_lock() {
     let (next, trying) = (waiter(), by(&waiter(), QueueMode::Barges));
     server.run(&["SET", NEXT, &client(&next), "PX", "50"]);
     store.attempt(&trying, 1, soon()).granted();
-    // The notified client found the lock taken: its place is before those of clients that came later.
+    // The notified client found the lock taken. Its place remains before those of clients that came later.
     let other = waiter();
     queued(&store, &other);
     queued(&store, &by(&next, QueueMode::IsNext));
@@ -165,7 +165,7 @@ fn a_try_takes_a_reserved_lock() {
 #[test]
 fn reservations_last_only_briefly() {
     let (server, store) = served();
-    // A promoted replica whose clock is behind could hold such a reservation.
+    // A replica with a slow clock that was promoted could have such a reservation.
     server.run(&["SET", NEXT, &client(&waiter()), "PX", "5000"]);
     store.attempt(&waiter(), 1, soon()).granted();
     server.run(&["DEL", "k"]);
@@ -186,8 +186,8 @@ fn every_grant_leaves_the_wait_queue() {
     assert_eq!(messages.take(), [message(&second, "standby")], "the new first asks soon, in case");
 }
 
-/// Gives clients places in the wait queue, as if they had joined and last asked so many seconds ago. One
-/// script sets all places at one moment, however busy the machine is.
+/// Puts clients into the wait queue, as if they had joined and last asked that many seconds ago. One script
+/// sets all places, so that they have the same base time on a busy machine.
 fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     let script = "local now = redis.call('time')[1]
         for i = 1, #ARGV, 3 do
@@ -202,7 +202,7 @@ fn stand(server: &Server, places: &[(&String, i64, i64)]) {
     server.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// The clients died just now, so their times do not show it yet.
+/// The clients have only just died, so their places have not expired.
 #[test]
 fn a_release_skips_a_thousand_deaf_clients() {
     let (server, store) = served();
@@ -210,7 +210,7 @@ fn a_release_skips_a_thousand_deaf_clients() {
     let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
     stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
     queued(&store, &alive);
-    queued(&store, &waiter()); // dead, and the first behind the notified client
+    queued(&store, &waiter()); // a dead client, and the first one behind the notified client
     queued(&store, &behind);
     let mut messages = Messages::of(&server, &message(&alive, "").0);
     let mut standbys = Messages::of(&server, &message(&behind, "").0);
@@ -220,7 +220,8 @@ fn a_release_skips_a_thousand_deaf_clients() {
     assert_eq!(line(&server).len(), 2);
 }
 
-/// Whether silent clients listen or not: a host that lost power leaves its subscription.
+/// Silent clients are removed even if they have a subscription, because a host that lost power leaves one
+/// behind.
 #[test]
 fn silent_clients_leave_the_wait_queue() {
     let (server, store) = served();
@@ -232,25 +233,25 @@ fn silent_clients_leave_the_wait_queue() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    // These places are behind the dead ones. Clients that joined within the same second are ordered by the
-    // second of their last request.
+    // These places are behind the dead clients. Clients that joined in the same second are ordered by their
+    // last request.
     places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     queued(&store, &new);
-    // Clients are in the order in which they joined; a further request keeps the place and its time.
+    // Clients keep the order in which they joined. A further request changes neither the place nor its time.
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     stand(&server, &places);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
-    // The first client also removes dead clients behind it.
+    // A request of the first client also removes dead clients behind it.
     server.run(&["ZREM", LINE, &lives]);
     stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     queued(&store, &by(&long, QueueMode::InWaitQueue));
     assert_eq!(line(&server), [long_lives, new_lives]);
 }
 
-/// The clock went back, so the client's last request seems to be five seconds in the future: this is no sign
-/// of death.
+/// The server's clock went back, so the last request seems to be five seconds in the future. The client is
+/// alive.
 #[test]
 fn a_clock_set_back_removes_no_waiter() {
     let (server, store) = served();
@@ -273,7 +274,7 @@ fn only_a_poll_extends_the_wait_queue() {
     server.run(&["PEXPIRE", LINE, "20000"]);
     queued(&store, &by(&second, QueueMode::InWaitQueue));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
-    // Dead clients do not extend the queue, so a client that joins only dead ones extends it.
+    // Dead clients do not prolong the queue's expiry, so a client that finds only dead ones must prolong it.
     server.run(&["DEL", LINE]);
     stand(&server, &[(&client(&waiter()), 50, 30)]);
     server.run(&["PEXPIRE", LINE, "1000"]);
@@ -330,20 +331,20 @@ fn a_leaving_client_passes_its_reservation_on() {
     };
     leave(&first);
     assert_eq!(messages.take(), [message(&second, "standby")]);
-    // The notified client has gone: the lock is free, and passes to the next.
+    // The notified client has gone. The lock is free, and passes to the next client.
     server.run(&["DEL", "k"]);
     server.run(&["ZREM", LINE, &client(&second)]);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&third, "next")]);
     assert_eq!(line(&server), [""; 0]);
-    // The lock is held when the notified client leaves: no client is notified that it is free.
+    // The lock is held when the notified client leaves, so no client is notified.
     store.attempt(&by(&waiter(), QueueMode::Barges), 1, soon()).granted();
     queued(&store, &first);
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // The notified client stays the next one when another client leaves.
+    // The notified client remains the next one when another client leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
@@ -398,12 +399,12 @@ fn the_first_waiter_recalls_a_cached_lock() {
     assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
     server.run(&["HDEL", "k", "leasehold:cached"]);
     assert_eq!(look(), CachedCheck::Wanted, "its recall was lost");
-    // For another owner of this client the handed-off lock is an ordinary hold.
+    // For another owner of this client, the lock that was handed off is an ordinary hold.
     let next = by(&again(&holder), QueueMode::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:cached"]), Value::Int(0));
     assert_eq!(look(), CachedCheck::Lost);
-    // The same for an owner with a note.
+    // This is also true for an owner with a note.
     server.run(&["HSET", "k", "leasehold:cached", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), QueueMode::Barges) };
@@ -424,8 +425,8 @@ fn a_forced_release_recalls_a_cached_lock() {
     }
 }
 
-/// Every client that waits sends a recall, even one that may not join the wait queue; a client that only
-/// tries sends none.
+/// Every client that waits sends a recall, even if it may not join the wait queue. A client that only tries
+/// sends none.
 #[test]
 fn every_waiter_recalls_a_cached_lock() {
     let (server, store) = served();
@@ -456,7 +457,7 @@ fn group_requests_respect_the_wait_queue() {
     let batches = store.capabilities().batches.unwrap();
     let all = [by(&holder, QueueMode::Barges)];
     assert_eq!(batches.begin_attempts(&all, false, soon()).wait().done(), []);
-    // Like a single lock in the test above, when a client only tries.
+    // A client that only tries does not send recalls in a batch either.
     server.run(&["SET", NEXT, &client(&first), "PX", "50"]);
     assert_eq!(batches.begin_attempts(&all, true, soon()).wait().done(), [None]);
     freed(&store, &all[0]);
@@ -468,7 +469,7 @@ fn group_requests_respect_the_wait_queue() {
     assert_eq!(messages.take(), [message(&second, "next")]);
 }
 
-/// No trouble with the wait queue makes a request fail: no memory, missing rights, a key with another type.
+/// Trouble with the wait queue (no memory, no right, a key of another type) makes no request fail.
 #[test]
 fn locks_work_without_a_wait_queue() {
     let no_rights = "~k &redisson_* +@all";
@@ -483,8 +484,8 @@ fn locks_work_without_a_wait_queue() {
             assert!(is_busy(&store, &waits), "{what}");
             assert_eq!(server.keys(), ["k"], "{what}");
         }
-        // Another client, with the right, is in the wait queue; this client's release cannot notify it, and
-        // leaves it there.
+        // Another client, which has the right, is in the wait queue. This client's release cannot notify it,
+        // and leaves it there.
         queued(&others, &waits);
         let mut messages = Messages::of(&server, "redisson_lock__channel:{k}");
         freed(&store, &holder);
@@ -524,8 +525,7 @@ fn a_waiter_without_the_time_right_gets_busy() {
     }
 }
 
-/// The report comes with any request that releases: awaited or not, alone or with others. The grant did not
-/// touch the wait queue.
+/// Each way to release shows that the right is missing. The grant did not touch the wait queue.
 #[test]
 fn a_release_reports_missing_queue_rights() {
     type Way = fn(&RedisStore, &Claim);
@@ -563,12 +563,12 @@ fn a_release_reports_missing_queue_rights() {
         for (way, release) in ways {
             let store = open(&options);
             let holder = take(&store, by(&waiter(), QueueMode::Barges));
-            // An empty wait queue would not show that only the message is refused.
+            // If the wait queue were empty, no message would be sent, and the missing right would not show.
             server.run(&["ZADD", LINE, "1", &client(&waiter())]);
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules}");
-            // Once the refusal is forgotten, the store uses the wait queue again; the next release is
+            // Once the refusal is forgotten, the store uses the wait queue again, and the next release is
             // refused.
             store.server.queue_rights.refused.forget();
             store.attempt(&holder, 1, soon()).granted();
@@ -579,7 +579,7 @@ fn a_release_reports_missing_queue_rights() {
     }
 }
 
-/// A key of another type affects this lock only.
+/// A key of another type affects only this lock.
 #[test]
 fn a_foreign_queue_key_does_not_imply_missing_rights() {
     let (server, store) = served();

@@ -1,4 +1,4 @@
-//! Checks once, when a client connects, whether server and tables can keep locks.
+//! Checks when a client connects whether the server and its tables can keep locks.
 
 use mysql::prelude::Queryable;
 
@@ -47,7 +47,7 @@ pub(super) fn tables(
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
             link.command(create)?;
         }
-        // Without this table only the directory fails, so a failure here does not fail the client.
+        // Without this table only the directory fails, so the client starts anyway.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
         if !seen.has_clients
             && let Err(Failure::Unknown(error)) = link.command(clients)
@@ -58,7 +58,7 @@ pub(super) fn tables(
         check(&seen)?;
     }
     if !seen.is_there {
-        // The table may exist although this user may not see it.
+        // The table may exist without being visible to this user.
         return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
             Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
             _ => Failure::Refused(no_table(options)),
@@ -75,14 +75,14 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// The full name, and names that differ from it only in case, where the server distinguishes case.
+    /// The table's full name, and tables whose names differ only in case, if the server distinguishes case.
     table: TableInUse,
     is_there: bool,
     comment: String,
     has_clients: bool,
 }
 
-/// Reads everything in one round trip, as text, since the server may refuse prepared statements. A table that
+/// Reads all facts in one round trip, as text, because a server may refuse prepared statements. A table that
 /// this user may not use counts as missing.
 fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {

@@ -1,7 +1,7 @@
-//! New connections, within a deadline that the driver does not know.
+//! Opens connections within a deadline.
 //!
-//! The driver stops at the first address that refuses, looks names up without a time-out, and waits for a
-//! silent server as long as for any answer.
+//! The driver alone has no such deadline: it stops at the first address that refuses, looks up names without
+//! a time-out, and waits for a silent server as long as for an answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{channel, thread};
 use crate::time::{Clock, Moment};
 
-/// Maximum number of abandoned attempts to connect that still run. Each ends with the time-out of an answer.
+/// Maximum number of abandoned connects that still run. Each ends with the time-out for an answer.
 const MOST_LEFT: usize = 8;
 
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// User and password, renewed from their sources; the driver itself reads the files of certificates.
+    /// User and password, read again from their sources. (The driver itself reads certificates again.)
     pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 
@@ -36,7 +36,7 @@ impl Dial {
         Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
     }
 
-    /// Connects by `deadline`. `answer` is the time-out for each answer in `opts`.
+    /// Connects by `deadline`. `answer` is the time-out for each answer, as set in `opts`.
     pub(super) fn connect(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> Result<Conn> {
         let connect = |opts: &OptsBuilder| {
             self.connect_once(opts, answer, deadline).map_err(|error| refusal(error).during("connect"))
@@ -55,12 +55,12 @@ impl Dial {
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
         while let Some(limit) = rounds.next_limit() {
-            // With a single address, another try gains nothing.
+            // With a single address, the whole time is used, because there is nothing else to try.
             let limit = if families.is_empty() { deadline.since(Clock::System.now()) } else { limit };
             let opts = opts.clone().tcp_connect_timeout(Some(limit));
             let from: Vec<_> = match &*families {
                 [] => vec![opts],
-                // The driver tries the addresses of the family that `bind_address` has.
+                // The driver tries only addresses of the family that `bind_address` has.
                 families => families.iter().map(|own| opts.clone().bind_address(Some(*own))).collect(),
             };
             for opts in from {
@@ -73,7 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// A local address for each family of the host, in the host's order; empty for a single address.
+    /// A local address for each family of the host, in the host's order; empty for a host with one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -89,7 +89,7 @@ impl Dial {
         Ok(families)
     }
 
-    /// Opens a connection, on a separate thread where the driver may take longer than there is time.
+    /// Opens a connection. If the driver may take longer than the deadline, a separate thread opens it.
     fn open(&self, opts: OptsBuilder, answer: Duration, deadline: Moment) -> mysql::Result<Conn> {
         if answer <= deadline.since(Clock::System.now()) {
             return Conn::new(opts);
@@ -97,7 +97,7 @@ impl Dial {
         if self.left.load(Ordering::SeqCst) >= MOST_LEFT {
             return Err(late());
         }
-        // Capacity zero: the thread cannot send a connection that comes too late.
+        // With capacity zero, the thread cannot send a connection that nobody receives.
         let (sender, opened) = channel::bounded(0);
         let left = Arc::clone(&self.left);
         let work = move || {
@@ -107,7 +107,7 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // The thread subtracts only after its `send` has failed, so after `opened` is dropped. That is
+            // The thread subtracts after its `send` has failed. That is after `opened` is dropped, and so
             // after this addition.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
@@ -116,7 +116,7 @@ impl Dial {
     }
 }
 
-/// Whether no server has answered, so that another address or another try may work.
+/// Whether no server has answered, so that another address or another try may succeed.
 fn is_of_network(error: &mysql::Error) -> bool {
     use DriverError::{ConnectTimeout, CouldNotConnect};
     matches!(error, mysql::Error::IoError(_) | mysql::Error::DriverError(ConnectTimeout | CouldNotConnect(_)))
@@ -146,13 +146,13 @@ mod tests {
 
     const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
 
-    /// The driver by itself stops at the first address that refuses.
+    /// The driver alone would stop at the first address that refuses.
     #[test]
     fn every_address_of_a_host_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::Builder::new().spawn(move || {
-            // The server's "Too many connections".
+            // The server's error "Too many connections".
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
         });

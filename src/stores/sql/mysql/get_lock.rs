@@ -1,4 +1,4 @@
-//! `GET_LOCK`: locks of a session, for the whole server, named by the SHA-256 of the lock's name.
+//! `GET_LOCK`: locks of a session, for the whole server. A lock is named by the SHA-256 of its name.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::stores::sql::statement::Args;
 use crate::time::Moment;
 
 impl MysqlConnection {
-    /// How long the session may idle, in whole seconds; `None`: the server's setting.
+    /// Sets for how long the session may be idle. `None` restores the server's setting.
     fn set_idle_limit(&mut self, limit: Option<Duration>) -> Answer<()> {
         let limit = limit.map_or_else(|| "DEFAULT".to_owned(), |limit| seconds(limit).to_string());
         self.command(format!("SET SESSION wait_timeout = {limit}"))
     }
 }
 
-/// Rounded up; at most a year, the server's maximum.
+/// Whole seconds, rounded up, and at most a year, which is the server's maximum.
 fn seconds(limit: Duration) -> u64 {
     let up = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
     up.clamp(1, 31_536_000)
@@ -41,7 +41,7 @@ impl SessionDatabase for Mysql {
                 return Err(Failure::Unknown(Error::new(ErrorKind::Refused, "lock", words)));
             }
         }
-        // Without this limit the lock would never expire, so a failure costs the connection.
+        // Without the limit the lock would never expire, so after a failure the connection is dropped.
         link.set_idle_limit(Some(claim.lease)).map_err(|failure| Failure::Unknown(failure.into_error()))?;
         Ok(true)
     }
@@ -56,7 +56,7 @@ impl SessionDatabase for Mysql {
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<bool> {
         let freed = link.number(&self.queries.session_free, &Args::one("name", name))? == Some(1);
-        // The lock is free. If the limit cannot be reset, the connection is not reused.
+        // The lock is free. If the limit cannot be reset, the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
@@ -78,7 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// A restarted server repeats session numbers, but its sessions have idled for less time.
+    /// Ends the session `left`. A restarted server repeats session numbers, but those have idled for less
+    /// time.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -88,12 +89,12 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// The driver cannot use a connection after a late answer, so a server that stalls for a moment would
-    /// cost the sessions of all holds. A ping over the connection for renewals therefore goes first.
+    /// The driver cannot use a connection after a late answer, so a short stall of the server could cost the
+    /// sessions of all holds. A ping over the connection for renewals finds a stall first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {
-            // A server that has no capacity for a connection, or refuses the credentials, has answered.
+            // A server that has no capacity for a connection, or refuses the login, does answer.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),
             asked => asked,
         }

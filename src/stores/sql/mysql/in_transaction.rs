@@ -1,7 +1,7 @@
-//! Locks on a MySQL or MariaDB transaction of the caller: lock and data commit together.
+//! Locks that belong to a MySQL or MariaDB transaction of the caller, so that lock and data commit together.
 //!
-//! Such a lock has no lease: it ends with its transaction, however the transaction ends. These locks and
-//! [`LockClient`](crate::LockClient)'s do not exclude each other.
+//! Such a lock has no lease, and ends with its transaction. These locks and those of
+//! [`LockClient`](crate::LockClient) do not exclude each other.
 //!
 //! # Examples
 //!
@@ -36,7 +36,7 @@ use crate::stores::sql::mysql::refusal::{
 };
 use crate::stores::sql::refused;
 
-/// A table of lock names; the transaction that has a name's row locked holds the lock.
+/// A table of lock names. The transaction that locked a name's row holds the lock.
 ///
 /// # Examples
 ///
@@ -75,7 +75,7 @@ impl NameTable {
     ///
     /// # Blocking
     ///
-    /// Two round trips at most.
+    /// At most two round trips.
     ///
     /// # Errors
     ///
@@ -90,10 +90,11 @@ impl NameTable {
         connection.query_drop(text).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`. Returns `None` if the row is
-    /// still locked after that. Creates a missing row.
+    /// Locks the name's row until the transaction ends, and creates the row if it is missing. Waits at most
+    /// `wait`, and returns `None` if the row is still locked after that.
     ///
-    /// The server counts seconds, so `wait` is rounded up; zero waits on MySQL only, for a second.
+    /// The server counts whole seconds, so `wait` is rounded up. With zero, MySQL waits for one second, and
+    /// MariaDB does not wait.
     ///
     /// # Blocking
     ///
@@ -101,15 +102,15 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock by ending this transaction: run the
-    /// transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended; an unsuccessful wait ends
-    /// the transaction where `innodb_rollback_on_timeout` is set.
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock by ending this transaction: run it
+    /// again. [`Lost`](ErrorKind::Lost) if the transaction has ended. With `innodb_rollback_on_timeout`, an
+    /// unsuccessful wait ends it.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. An unsuccessful wait leaves the
-    /// transaction as it was, unless the call returns `Lost`. At REPEATABLE READ the first ordinary SELECT
-    /// after this call fixes what the transaction sees.
+    /// At every isolation level, one transaction at a time has the lock. An unsuccessful wait leaves the
+    /// transaction unchanged, unless the call returns `Lost`. At REPEATABLE READ, the first ordinary SELECT
+    /// after this call determines which data the transaction sees.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -131,7 +132,8 @@ impl NameTable {
         match taken {
             Ok(()) => {
                 limit(transaction, before).map_err(failed)?;
-                // `check` tests by this savepoint whether the transaction stands: both end together.
+                // `check` tests whether this savepoint exists, because the savepoint ends with the
+                // transaction.
                 transaction.query_drop("SAVEPOINT leasehold").map_err(failed)?;
                 Ok(Some(TxLock { name: name.to_owned() }))
             }
@@ -179,7 +181,7 @@ impl TxLock {
         &self.name
     }
 
-    /// Checks that the transaction, and with it the lock, still stands.
+    /// Checks that the transaction has not ended, and so still has the lock.
     ///
     /// # Blocking
     ///
@@ -187,8 +189,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction by a deadlock, a time-out, `KILL`
-    /// or its own end; also after `ROLLBACK TO` a savepoint older than the lock.
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction (deadlock, time-out, `KILL`,
+    /// shutdown), and after `ROLLBACK TO` a savepoint older than the lock.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         let asked = transaction.query_drop("RELEASE SAVEPOINT leasehold");
         asked

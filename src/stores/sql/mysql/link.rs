@@ -1,4 +1,4 @@
-//! One connection, and the meaning of its errors for it.
+//! A connection, and what errors mean for it.
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Text, Value};
@@ -13,7 +13,7 @@ pub(super) struct MysqlConnection {
     pub(super) conn: Conn,
     pub(super) used: Moment,
     pub(super) ended: bool,
-    /// Whether an answer was late. It may still arrive, and the driver would take it for the next request's.
+    /// Whether an answer was late. The driver would take it for the answer to the next request.
     pub(super) silent: bool,
     deadline: Moment,
 }
@@ -23,7 +23,7 @@ impl Link for MysqlConnection {
         &mut self.deadline
     }
 
-    /// Sends statements as text: a prepared one costs a round trip, and the server may have too many.
+    /// Sends statements as text: a prepared one costs a round trip more, and a server limits their number.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
         let answered = self.conn.query_iter(as_text(&statement.text, args)).and_then(records);
         self.judge(answered)
@@ -97,7 +97,7 @@ impl From<&Column> for Value {
     }
 }
 
-/// The statement without its head, and with a value in place of each `:name`.
+/// The statement without its comments, and with a value in place of each `:name`.
 fn as_text(sql: &str, args: &Args) -> String {
     let head: usize = sql.split_inclusive('\n').take_while(|line| line.starts_with("--")).map(str::len).sum();
     let mut parts = sql.get(head..).unwrap_or_default().split(':');
@@ -108,7 +108,7 @@ fn as_text(sql: &str, args: &Args) -> String {
         if name.is_empty() {
             text.push(':');
         } else {
-            // Escaped for the sql_mode that `settings` sets.
+            // The value is escaped for the `sql_mode` that `settings` sets.
             text.push_str(&Value::from(args.get(name)).as_sql(false));
         }
         text.push_str(rest);

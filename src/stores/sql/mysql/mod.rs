@@ -1,5 +1,6 @@
-//! MySQL and MariaDB: each request is one statement on one row, a transaction of its own at READ COMMITTED.
-//! The server wakes no waiters, so they poll, and one client for each name polls often (`poller_lock`).
+//! MySQL and MariaDB. Each request is one statement on one row, and a transaction of its own at READ
+//! COMMITTED. The server wakes no waiters, so they poll, and one client for each name polls often
+//! (`poller_lock`).
 
 mod check;
 mod dial;
@@ -89,8 +90,8 @@ impl Queries {
     }
 }
 
-/// Whether a state that has lasted for `seconds` by the server's clock began at `since` or before; a second's
-/// difference between the two clocks is allowed for.
+/// Whether a state that has lasted `seconds` by the server's clock began at `since` or earlier. A second is
+/// allowed for the difference between the clocks.
 fn has_lasted_since(since: Moment, seconds: i64) -> bool {
     let span = Clock::System.now().since(since).as_secs();
     u64::try_from(seconds.saturating_add(1)).is_ok_and(|seconds| seconds >= span)
@@ -100,7 +101,7 @@ struct Mysql {
     opts: OptsBuilder,
     dial: Dial,
     command_timeout: Duration,
-    /// Shortest wait for a locked row, in seconds: zero with MariaDB, one with MySQL.
+    /// The shortest wait for a locked row, in seconds: zero on MariaDB, one on MySQL.
     least_wait: u64,
     queries: Queries,
     poller_locks: Option<Arc<TurnstileHub>>,
@@ -126,8 +127,8 @@ impl Database for Mysql {
         link.silent
     }
 
-    /// No time-out bounds a commit that waits for a replica. The next connection ends the session of this
-    /// one, so that there are no more sessions than connections.
+    /// Notes the session, because no time-out ends a commit that waits for a replica. The next connection
+    /// ends the session, so that sessions do not accumulate.
     fn give_up(&self, link: MysqlConnection) {
         if link.silent {
             self.given_up.lock().push((link.conn.connection_id(), link.used));
@@ -150,8 +151,8 @@ impl Database for Mysql {
 }
 
 impl Mysql {
-    /// Ends the session of a connection given up if it is still busy with that request. A restarted server
-    /// repeats session numbers, but such a session has been busy for less time.
+    /// Ends a noted session if it is still busy with its request. A restarted server uses session numbers
+    /// again, but such a session has been busy for less time.
     fn end_given_up(&self, link: &mut MysqlConnection, session: u32, since: Moment) -> Answer<()> {
         let busy = link.number(&self.queries.session_busy, &Args::one("session", session))?;
         if busy.is_some_and(|busy| has_lasted_since(since, busy))
@@ -177,9 +178,9 @@ impl Rows for Mysql {
         }
     }
 
-    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
-    /// hundreds of waiters the server does little but search their queue for deadlocks. Reading also notices
-    /// a server that takes no more writes, whose rows nobody changes.
+    /// Reads the row, and changes nothing if another owner holds it. An UPDATE would wait for the row's lock,
+    /// and with hundreds of waiters the server would search their queue for deadlocks most of the time.
+    /// Reading also notices a server that has become read-only.
     fn look_before(&self, link: &mut MysqlConnection, claim: &Claim) -> Answer<Option<Change<u64>>> {
         let args = Args::one("name", &*claim.name);
         let records = link.run(&self.queries.all.look, &args).map_err(Failure::of_reading)?;
@@ -203,7 +204,7 @@ impl Rows for Mysql {
 
     fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool) -> Answer<()> {
         if link.silent || link.ended {
-            return Ok(()); // the connection is not reused
+            return Ok(()); // the connection is not used again
         }
         let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
         let set = link.command(format!("SET SESSION innodb_lock_wait_timeout = {limit}"));
@@ -211,7 +212,7 @@ impl Rows for Mysql {
         set
     }
 
-    /// Row by row: a DELETE with a condition would lock every row that it passes.
+    /// Deletes row by row, because a DELETE with a condition would lock every row that it reads.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration) -> Answer<u64> {
         let mut removed = 0;
         for record in link.run(&self.queries.long_free, &Args::one("age_ms", age))? {
@@ -226,7 +227,7 @@ impl Rows for Mysql {
 
     fn old_versions(&self, link: &mut MysqlConnection, age: Duration) -> Answer<Vec<String>> {
         match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
-            // The query needs the right PROCESS.
+            // The user lacks the right PROCESS, which the query needs.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
             found => found?.iter().map(|record| record.text(0)).collect(),
         }

@@ -1,11 +1,11 @@
-//! The poller lock of a name, which makes one client poll the lock often.
+//! The poller lock of a name: the client that has it polls this name often.
 //!
-//! These servers wake no waiters, so waiters poll every 50–100 ms. Among the clients that wait for a name,
-//! the client that has its poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its waiter once the lock
-//! is free. One thread and one connection of a client poll for all names. The server frees the poller lock
-//! when that connection ends, however it ends.
+//! These servers wake no waiters, so waiters poll every 50–100 ms. Of the clients that wait for a name, the
+//! one with the name's poller lock (`GET_LOCK`) also polls every 5 ms, and wakes its own waiter when the lock
+//! is free. One thread and one connection of a client do this for all names. When the connection ends, the
+//! server frees its poller locks.
 //!
-//! The poller lock only adds wake-ups: the row alone decides grants, and waiters poll regardless.
+//! The poller lock only adds wake-ups. Grants depend only on the lock's row, and all waiters keep polling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,21 +30,21 @@ use crate::sync::Waker;
 use crate::time::{Clock, Moment, random_between};
 
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Shortest and longest pause between two tries for a poller lock; the pause doubles.
+/// The shortest and the longest pause between two tries for a poller lock; the pause doubles after each try.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
-/// Maximum number of names polled at a time; waiters for further names only poll by themselves.
+/// Maximum number of names polled at a time. Waiters for other names poll only by themselves.
 const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
-/// `look` returns this word beside the ids if the server takes no writes.
+/// The word that `look` returns beside ids if the server is read-only.
 const READ_ONLY: &str = "read-only";
-/// A later answer costs the connection, and with it the poller locks.
+/// The time-out for an answer. After a late one the connection is dropped, with its poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct PollerLockQueries {
-    /// Tries to take the poller lock of `:name`; returns the id of the name for `look`.
+    /// Tries to take the poller lock of `:name`, and returns the name's id for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Returns which ids of the list `IDS` are held, and `READ_ONLY` if the server takes no writes.
+    /// Returns the ids of the list `IDS` that are held, and `READ_ONLY` if the server is read-only.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,
@@ -56,7 +56,7 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. A channel is never up, since no waiter relies on a message.
+/// A channel for each name. It is never up, because no waiter relies on its messages.
 pub(super) type TurnstileHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
@@ -67,7 +67,7 @@ pub(super) struct PollerLocks {
 
 struct Watched {
     channel: Arc<Channel>,
-    /// The name's id for `look`, while this client has the poller lock.
+    /// The name's id for `look` while this client has the poller lock, else `None`.
     id: Option<String>,
     tries_at: Moment,
     pause: Duration,
@@ -90,14 +90,14 @@ impl WakeupProtocol for PollerLocks {
 
 pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
-    // The server's own limit is as short, since the server would continue a wait after the client hung up.
+    // The server's limit is as short as the client's, because the server would continue a wait after the
+    // client has closed the connection.
     let opts = opts.init(settings(ANSWERS_WITHIN.as_secs()));
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
 impl TurnstileHub {
-    /// Wakes `waker` when the lock looks free and this client has the poller lock. `None`: the list of names
-    /// is full, and the waiter only polls.
+    /// Wakes `waker` when the lock seems free and this client polls it. `None` if the list of names is full.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
             let names = &self.state.lock().channels;
@@ -108,8 +108,8 @@ impl TurnstileHub {
 }
 
 impl PollerLocks {
-    /// Polls over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
-    /// client has ended. Does not poll a server without writes: its locks look held or free for ever.
+    /// Polls over one connection. Ends with `Ok` when no waiter has come for a while, the connection is old,
+    /// or the client is closed. A read-only server is an error, because its rows do not change any more.
     fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(Lifetime::default().some_age());
@@ -123,7 +123,7 @@ impl PollerLocks {
             for (name, watched) in watched.iter_mut().filter(|(_, watched)| is_due(watched)) {
                 let entered = link.run(&self.queries.enter, &self.queries.of(name))?;
                 watched.id = entered.first().map_or(Ok(None), |entered| entered.maybe(0, Record::text))?;
-                // Random, so that clients that began together do not stay together.
+                // The pause is random, so that clients that began together do not stay together.
                 watched.tries_at = now.plus(random_between((watched.pause / 2, watched.pause)));
                 watched.pause = (watched.pause * 2).min(TRIES_EVERY.1);
             }
@@ -138,7 +138,7 @@ impl PollerLocks {
         if fronts.is_empty() {
             return Ok(());
         }
-        // The ids are the server's own, hexadecimal digits.
+        // The server made the ids from hexadecimal digits, so they need no escape.
         let (each, between) = self.queries.list;
         let ids: Vec<_> = fronts.iter().map(|(id, _)| each.replace("ID", id)).collect();
         let text = self.queries.look.replace("IDS", &ids.join(between));
@@ -155,8 +155,8 @@ impl PollerLocks {
     }
 }
 
-/// Sleeps until there is something to do, and updates `watched`. Returns the names without waiters whose
-/// poller lock this client still has. `None`: the hub is closed, or nobody listens any more.
+/// Sleeps until something is due, and updates `watched`. Returns the names without waiters whose poller lock
+/// this client still has. `None` if the hub is closed, or no waiter has come for a while.
 fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {

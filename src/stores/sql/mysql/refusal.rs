@@ -1,4 +1,4 @@
-//! The meaning of the server's errors.
+//! The meaning of MySQL's and MariaDB's errors.
 
 use std::error::Error as _;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -16,16 +16,16 @@ pub(super) fn read_only_now() -> Error {
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
-/// Galera: the node has lost the other nodes, or not found them yet.
+/// Galera: the node is not connected to the other nodes.
 const NOT_READY: u16 = 1047;
 const ENDED: &str = "the server ended the connection";
 
-/// The session idled too long; the request was not read.
+/// The session was idle for too long, so the server did not read the request.
 const WAS_IDLE: u16 = 4031;
 
-/// The failure of a request that was sent. An error means that the server rolled the statement back, unless
-/// the session ended with it: then the statement may have been committed before. A proxy that lost its server
-/// only reports that the session ended.
+/// The failure of a request that was sent. After an error the server has rolled the statement back, unless
+/// the session ended too: then the statement may have been committed. A proxy whose server failed only
+/// reports that the session ended.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
@@ -42,8 +42,9 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Whether the code means a shutdown, a killed or idle session, or a broken network; a proxy repeats its
-/// client's codes (2000 and up). Of the connection exceptions (class 08), two leave the connection intact.
+/// Whether the code means a shutdown, a killed or idle session, or a broken network. A proxy passes on the
+/// codes of its own client (2000 and above). Two errors of class 08, connection exceptions, leave the
+/// connection intact.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
@@ -57,7 +58,7 @@ pub(super) fn refusal(error: Driver) -> Error {
     let (kind, words) = match &error {
         Driver::MySqlError(error) => match classify(error.code) {
             (ErrorKind::Refused, _) if is_end(error) => (ErrorKind::Unreachable, ENDED),
-            // The transaction was this one statement: no other work was undone, and the client can repeat it.
+            // The transaction is only this statement, so the client can repeat it: `Busy`.
             (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
             other => other,
         },
@@ -96,7 +97,7 @@ pub(super) fn took_too_long(error: &Driver) -> bool {
         || of_socket(error).is_some_and(|io| matches!(io.kind(), TimedOut | WouldBlock))
 }
 
-/// Whether the host refused the connection at once; an open connection may still work then.
+/// Whether the host refused the connection at once. Open connections may still work.
 pub(super) fn is_refused_connection(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     matches!(
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_session_end_leaves_the_outcome_unknown() {
-        // Killed, shut down; a proxy's codes for a lost server, and an unknown code.
+        // Killed, shut down, a proxy's codes for a lost server, and an unknown code of class 08.
         for (code, state) in
             [(1053, "08S01"), (1927, "70100"), (3169, "HY000"), (2013, "HY000"), (9_999, "08007")]
         {
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The client looks the server's address up anew after this error.
+    /// After this error, the client looks up the server's address again.
     #[test]
     fn a_server_refusing_writes_is_reported_as_read_only() {
         for code in [1036, 1047, 1290, 1792, 1836] {

@@ -1,4 +1,4 @@
-//! URLs and TLS modes, in MySQL's words.
+//! MySQL URLs, and TLS modes in MySQL's words.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::hosts::{check_url, parameters, unknown_parameter};
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 
-/// MySQL's `ssl-mode`, without `PREFERRED`: the driver speaks either TLS or plain.
+/// The words of `ssl-mode`. `PREFERRED` is missing, because the driver cannot fall back from TLS.
 const MODES: [Option<&str>; 5] =
     [Some("DISABLED"), None, Some("REQUIRED"), Some("VERIFY_CA"), Some("VERIFY_IDENTITY")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
+/// The options of the driver. Fields of `options` take precedence over the URL. No error repeats the URL,
+/// which may contain a secret.
 pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
@@ -27,7 +28,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let mode = mode.map(|word| TlsMode::named("ssl-mode", MODES, word)).transpose()?;
     let named = format!("mysql://{rest}");
     for (name, value) in parameters(&named)?.1 {
-        // Each parameter is tried alone first, so that an error names it.
+        // Each parameter is parsed alone first, so that the error names it.
         if Opts::from_url(&format!("mysql://host/x?{name}={value}")).is_err() {
             let instead = if name.contains("ssl") || name.contains("tls") {
                 "TLS is asked for by ssl-mode"
@@ -37,7 +38,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
             return Err(unknown_parameter(Some(name), instead));
         }
     }
-    // The driver's message may repeat parts of the URL.
+    // The driver's message is dropped, because it may repeat parts of the URL.
     let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
@@ -61,8 +62,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
-/// First statements on each connection, whatever the server's settings. Waits for rows, for tables locked by
-/// DDL and for a server locked for reading must end: the default limit is a day, for each session.
+/// The first statements on each connection, whatever the server's settings. Waits for locked rows and tables,
+/// and for a server that is locked for reading, get a limit, because the default is up to a year.
 pub(super) fn settings(limit: u64) -> Vec<String> {
     vec![
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
@@ -74,23 +75,23 @@ pub(super) fn settings(limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server must give up before the client, since a client that gives up has to clean up. The server counts
-/// whole seconds, and MySQL checks them once a second.
+/// The server must give up before the client does, because otherwise the client has to clean up. The server
+/// counts whole seconds, and MySQL checks them once a second.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
 
 #[cfg(feature = "tls")]
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
-    // The driver reads the files with each connection, and does not say which of them is at fault.
+    // Checked here, because the driver's error does not say which file is at fault.
     crate::tls::check(tls)?;
-    // The driver also trusts public authorities: a certificate proves nothing unless the name is checked.
+    // The driver also trusts public authorities, so only the host name in a certificate proves anything.
     if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
         let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
             certificate proves something: use ssl-mode=VERIFY_IDENTITY";
         return Err(Error::invalid("connect", words));
     }
-    // The driver uses the process's default TLS provider, and panics if there is none.
+    // The driver uses the process's default TLS provider, and panics without one.
     crate::tls::provide();
     let identity =
         tls.identity.clone().map(|(certificate, key)| mysql::ClientIdentity::new(certificate, key));

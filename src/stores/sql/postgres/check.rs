@@ -1,6 +1,7 @@
-//! Checks once, when a client connects, whether server, sessions and tables can keep locks.
+//! Checks when a client connects whether server, sessions and tables can keep locks.
 //!
-//! From then on the table is named with its schema, since a program's roles may differ in search paths.
+//! After that, statements name the table with its schema, because a program's roles may have different search
+//! paths.
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
@@ -15,7 +16,7 @@ use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, query};
 
-/// Version 11 added `sha256`; 14 ends idle sessions, which the leases of session locks need.
+/// The oldest versions accepted. Session locks need version 14, which can end idle sessions.
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
@@ -26,7 +27,7 @@ pub(super) struct Place {
     pub(super) shown: TableInUse,
     comment: String,
     has_queue: bool,
-    /// Whether this user may use the queue's table; also true if the user may not take locks.
+    /// Whether this user may use the queue's table. Also true if the user may not acquire locks at all.
     is_queue_usable: bool,
 }
 
@@ -43,20 +44,20 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
     Err(Failure::Refused(Error::new(kind, "connect", words)))
 }
 
-/// Refuses a pooler that gives each transaction any free session, which would lose settings, prepared
-/// statements and locks. Behind such a pooler, a second connection in a transaction gets the session of the
-/// first, or the first then gets another session.
+/// Refuses a pooler that gives each transaction any free session, because settings, prepared statements and
+/// session locks would get lost. With such a pooler, a second connection in a transaction gets the first
+/// one's session, or the first one then gets another.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // A pooler changes no session within a transaction. If none may begin, the pooler pools statements.
+    // A pooler keeps the session within a transaction. If it refuses one, it pools statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
-        // A full server refuses at once; a pooler without a session makes the client wait.
+        // A full server refuses at once, but a pooler without a free session lets the client wait.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
                          PgBouncer has too small a pool for this user and database (default_pool_size, pool_size), or the \
@@ -64,7 +65,7 @@ pub(super) fn session(
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
         Err(error) if is_of_protocol(&error) => return pooled(),
-        // If the server refuses a second connection, nothing more can be found out.
+        // If the server refuses a second connection, the check is not possible, and the session is accepted.
         Err(_) => None,
     };
     if other.as_ref().is_some_and(|other| other.backend == link.backend) {
@@ -74,7 +75,7 @@ pub(super) fn session(
     if seen.backend == link.backend { Ok(seen) } else { pooled() }
 }
 
-/// Sent as text, for poolers.
+/// Sent as text, which every pooler supports.
 fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
     let text = query(include_str!("../query/postgres/seen.sql"), &quoted(table));
     let mut said = link.words(&text)?.into_iter();
@@ -122,7 +123,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
             seen = look(&options.table.name, link)?;
         }
         if let Some(place) = &seen.place {
-            // Without this table only the directory fails, so a failure here does not fail the client.
+            // Without this table only the directory fails, so the client starts anyway.
             create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
             create_beside(link, place, include_str!("../query/postgres/wait_queue.sql"), QUEUE)?;
             seen = look(&options.table.name, link)?;
@@ -140,7 +141,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Creates a table beside that of the locks. Locks work without it, so the server may refuse.
+/// Creates a table beside that of the locks. A refusal is ignored, because locks work without the table.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {
@@ -149,7 +150,7 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
     }
 }
 
-/// Refuses row locks without a wait queue: which client is next would depend on who releases.
+/// Refuses row locks without a usable wait queue: clients would not agree which one is next.
 pub(super) fn queue(place: &Place) -> Answer<()> {
     let (kind, what) = match (place.has_queue, place.is_queue_usable) {
         (_, true) => return Ok(()),
@@ -171,7 +172,7 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     format!("DO{}", text.replace("{has_schema}", &has_schema.to_string()).replace("{create}", create))
 }
 
-/// The name, which `check_table` found plain, in quotes, since a keyword of SQL may name a table.
+/// The name in quotes, because it may be a keyword of SQL. `check_table` has found it plain.
 pub(super) fn quoted(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
     parts.join(".")
@@ -183,10 +184,10 @@ fn identifier(name: &str) -> String {
 
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answer<()> {
     let all = &database.queries.all;
-    // If the server refuses a statement here, it refuses again when the statement is used.
+    // A refusal is ignored here, because the statement's first use reports it again.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // This first use writes nothing: it looks for a transaction left open by a pooler. `try_one` judges a
-    // refusal, and accepts a user who may only read.
+    // A first use, which changes nothing, so that a transaction left open by a pooler is noticed now. A
+    // refusal is left to `try_one`, which accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -1,10 +1,10 @@
-//! Locks on a PostgreSQL transaction of the caller: lock and data commit together.
+//! Locks that belong to a PostgreSQL transaction of the caller, so that lock and data commit together.
 //!
-//! Such a lock has no lease: it ends with its transaction, however the transaction ends. The two kinds here
-//! exclude neither each other nor [`LockClient`](crate::LockClient)'s locks.
+//! Such a lock has no lease, and ends with its transaction. The two kinds here exclude neither each other nor
+//! the locks of [`LockClient`](crate::LockClient).
 //!
-//! All calls use the caller's `postgres::Client`, which blocks, and which panics in a task of an async
-//! runtime: use it in `spawn_blocking`.
+//! All calls use the caller's `postgres::Client`, which blocks the thread, and panics in a task of an async
+//! runtime. Call them in `spawn_blocking` there.
 //!
 //! # Examples
 //!
@@ -37,7 +37,7 @@ use crate::stores::sql::postgres::refusal::{classify, worded};
 use crate::stores::sql::refused;
 use crate::time::{Clock, Moment, millis};
 
-/// A table of lock names; the transaction that has a name's row locked holds the lock.
+/// A table of lock names. The transaction that locked a name's row holds the lock.
 ///
 /// # Examples
 ///
@@ -72,7 +72,7 @@ impl NameTable {
         Ok(NameTable { table: table.to_owned() })
     }
 
-    /// Creates the table unless the connection's search path finds one.
+    /// Creates the table, unless the connection's search path finds a table of this name.
     ///
     /// # Blocking
     ///
@@ -80,16 +80,16 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema and another schema has a table of
-    /// this name, which programs with another search path use; otherwise the server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema, and another schema, which
+    /// programs with another search path use, has a table of this name. Otherwise the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let table = quoted(&self.table);
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
         client.batch_execute(&unless_in_sight(&create, &table)).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`. Returns `None` if the row is
-    /// still locked after that. Creates a missing row.
+    /// Locks the name's row until the transaction ends, and creates the row if it is missing. Waits at most
+    /// `wait`, and returns `None` if the row is still locked after that.
     ///
     /// # Blocking
     ///
@@ -98,14 +98,14 @@ impl NameTable {
     /// # Errors
     ///
     /// [`Deadlock`](ErrorKind::Deadlock) if the server broke a deadlock; [`Busy`](ErrorKind::Busy) if the
-    /// transaction's isolation does not let it see a row made meanwhile. After either error, roll back and
-    /// run the transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended.
+    /// isolation level hides a row that was created meanwhile. In both cases roll back, and run the
+    /// transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: at a higher level
-    /// the transaction reads the data from before it got the lock, and the server refuses to overwrite newer
-    /// data (40001). An unsuccessful wait leaves the transaction as it was, including its `lock_timeout`.
+    /// At every isolation level, one transaction at a time has the lock. Use READ COMMITTED: at a higher
+    /// level the transaction reads data from before the lock, and the server refuses to overwrite newer data
+    /// (40001). An unsuccessful wait leaves the transaction and its `lock_timeout` unchanged.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -118,7 +118,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row exists: nothing is written. The INSERT waits for another's uncommitted row.
+            // Usually the row exists. The INSERT waits for another transaction's new row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;
@@ -130,11 +130,11 @@ impl NameTable {
     }
 }
 
-/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`.
-/// Returns `None` if the lock is still busy after that. Needs no table.
+/// Acquires the transaction's advisory lock (`pg_advisory_xact_lock`) of this name. Waits at most `wait`, and
+/// returns `None` if the lock is still busy after that. Needs no table.
 ///
-/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock and exclude each other
-/// (among a million names, with a probability of 3 in 10⁸).
+/// The key is the first 8 bytes of the name's SHA-256, so two names may share a lock: among a million names,
+/// with a probability of 3 in 10⁸.
 ///
 /// # Blocking
 ///
@@ -147,7 +147,7 @@ impl NameTable {
 ///
 /// # Guarantees
 ///
-/// One transaction of this database at a time has the lock. A failed wait leaves the transaction as it was.
+/// One transaction of this database at a time has the lock. A failed wait leaves the transaction unchanged.
 pub fn lock_advisory(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -194,7 +194,7 @@ impl TxLock {
         &self.name
     }
 
-    /// Checks that the transaction, and with it the lock, still stands.
+    /// Checks that the transaction has not ended, and so still has the lock.
     ///
     /// # Blocking
     ///
@@ -202,8 +202,7 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the transaction has ended: by a time-out, an administrator or its own
-    /// end.
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, for example by a time-out or an administrator.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
     }
@@ -211,7 +210,7 @@ impl TxLock {
 
 type Driver<T> = std::result::Result<T, postgres::Error>;
 
-/// Runs `take` in a savepoint, so that an unsuccessful wait does not end the transaction.
+/// Runs `take` in a savepoint, so that an unsuccessful wait does not fail the transaction.
 fn waiting(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -229,7 +228,7 @@ fn waiting(
         Err(error) => return Err(failed(error)),
     };
     let taken = take(&mut inner, deadline).and_then(|()| {
-        // Rolling back the savepoint restores `lock_timeout`; committing does not.
+        // Restored here, because only a rollback of the savepoint would restore `lock_timeout`.
         inner.query("SELECT set_config('lock_timeout', $1, true)", &[&before]).map(drop)
     });
     match taken {
@@ -245,15 +244,15 @@ fn waiting(
     }
 }
 
-/// Makes each wait of the transaction end by `deadline`.
+/// Limits each wait of the transaction, so that it ends by `deadline`.
 fn limit(transaction: &mut Transaction<'_>, deadline: Moment) -> Driver<()> {
-    // Zero would mean no limit.
+    // At least 1 ms, because zero would mean no limit.
     let left = millis(deadline.since(Clock::System.now())).clamp(1, 2_000_000_000);
     transaction.query("SELECT set_config('lock_timeout', $1, true)", &[&left.to_string()]).map(drop)
 }
 
 fn failed(action: &'static str, error: postgres::Error) -> Error {
-    let ended = ["25P03", "25P04", "57P01", "57P02", "57P05"]; // time-outs, terminated, crashed
+    let ended = ["25P03", "25P04", "57P01", "57P02", "57P05"]; // time-outs, termination, crash
     let code = error.code().map(SqlState::code);
     if code.is_none_or(|code| ended.contains(&code)) {
         let words = "the server has ended the transaction, and the lock with it";

@@ -1,6 +1,5 @@
-//! One connection: the driver's async client, with a runtime that runs only while a call waits.
-//!
-//! The `postgres` crate works the same way, but its calls never end if the server stops answering.
+//! One connection: the driver's async client, with a runtime that runs only while a call waits. The
+//! `postgres` crate works like this too, but its calls never end if the server stops answering.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -47,11 +46,11 @@ pub(super) struct Dial {
     pub(super) config: Config,
     pub(super) address: String,
     pub(super) secure: Secure,
-    /// This `Dial`, renewed from the files of secrets.
+    /// The source of this `Dial`, whose files of secrets are read again.
     pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
-/// Whoever polls the connection reads and writes for the client.
+/// The caller must poll the connection, which reads and writes for the client.
 pub(super) type Connected = (Client, Connection<Socket, <Secure as MakeTlsConnect<Socket>>::Stream>);
 
 impl Dial {
@@ -89,7 +88,7 @@ impl Dial {
     }
 }
 
-/// Whether no server has answered, so that another address or another try may work.
+/// Whether no server has answered, so that another address or another try may succeed.
 fn is_of_network(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<io::Error>())
 }
@@ -98,7 +97,7 @@ pub(super) async fn within<T>(deadline: Moment, work: impl Future<Output = T>) -
     timeout(deadline.since(Clock::System.now()), work).await.ok()
 }
 
-/// A runtime that can be waited for and dropped anywhere, even in a task of the caller's runtime.
+/// A runtime that any thread may use and drop, even a task of the caller's runtime.
 pub(super) struct Driver {
     runtime: Option<Runtime>,
 }
@@ -127,7 +126,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Does not wait: waiting would panic in a task, and a host look-up may hang.
+        // Does not wait for the runtime: waiting would panic in a task, and a look-up of a host may hang.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -139,12 +138,12 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
         let waiting = spawn_scoped(scope, work).map_err(|error| {
             Error::new(ErrorKind::Resource, "use", "the system could not start a thread").with_source(error)
         })?;
-        // Passes on a panic of the driver, as a call without the thread would.
+        // Passes on a panic of the driver.
         waiting.join().or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// A thread whose local storage is being destroyed cannot wait; the watchdog repeats its releases.
+/// A thread whose local storage is being destroyed cannot wait. The watchdog repeats its releases.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -153,16 +152,16 @@ pub(super) struct PostgresConnection {
     client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// Whether a statement was prepared since the last check for an open transaction.
+    /// Whether a statement was prepared since the last check that no transaction is open.
     is_untried: bool,
     pub(super) table: Option<Arc<str>>,
-    /// Whether the server ended the session, whatever the socket says.
+    /// Whether the server has ended the session, even if the socket is still open.
     pub(super) ended: bool,
-    /// Whether the last answer was late. The driver skips it when it arrives, so a hold's session continues.
+    /// Whether the last answer was late. The driver skips it later, so the session remains usable.
     pub(super) silent: bool,
     deadline: Moment,
     round_trip: Duration,
-    /// Dropped last: it runs the tasks that read and write for the client.
+    /// Dropped last, because it runs the tasks that read and write for the client.
     driver: Driver,
 }
 
@@ -177,7 +176,7 @@ impl Link for PostgresConnection {
 }
 
 impl PostgresConnection {
-    /// Connects and runs `setup`. Meanwhile cancels requests of the closed connections in `given_up`.
+    /// Connects and runs `setup`. At the same time, cancels the requests of closed connections in `given_up`.
     pub(super) fn open(
         given_up: Vec<CancelToken>,
         dial: &Dial,
@@ -195,7 +194,7 @@ impl PostgresConnection {
         let (client, connection) = connected?;
         let (backend, round_trip) = driver
             .wait(async {
-                drop(tokio::spawn(connection)); // ends with the runtime; the client notices
+                drop(tokio::spawn(connection)); // ends with the runtime
                 let setup = format!("{setup}; SELECT pg_backend_pid()");
                 let asked = Clock::System.now();
                 let ready = within(deadline, client.simple_query(&setup)).await;
@@ -218,7 +217,7 @@ impl PostgresConnection {
         })
     }
 
-    /// The columns of the last row that unprepared statements return; NULL is an empty text.
+    /// The columns of the last row that unprepared statements return. NULL becomes an empty text.
     pub(super) fn words(&mut self, text: &str) -> Answer<Vec<String>> {
         let answer = self.ask(within(self.deadline, self.client.simple_query(text)))?;
         let answer = self.judge(answer)?;
@@ -231,7 +230,7 @@ impl PostgresConnection {
         self.client.cancel_token()
     }
 
-    /// Whether the connection is still open. First lets the runtime poll the socket.
+    /// Whether the connection seems open. Lets the runtime poll the socket before it answers.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;
@@ -241,17 +240,17 @@ impl PostgresConnection {
                 tokio::task::yield_now().await;
             }
         });
-        // If the runtime fails, the request itself will show the connection's state.
+        // If the runtime fails, the next request will show the connection's state.
         looked.is_err() || !self.client.is_closed()
     }
 
-    /// Milliseconds for which a freed lock is reserved for this client.
+    /// For how many milliseconds a freed lock is reserved for this client.
     pub(super) fn reserved_ms(&self) -> i64 {
         10 << link(self.round_trip)
     }
 
-    /// The rows of two statements; the second begins after the first has committed. An error: the first
-    /// failed, or the second could not be prepared and neither was sent.
+    /// Runs two statements, and returns their rows. The second begins after the first has committed. An error
+    /// means that the first failed, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (first, second): (&Text, &Text),
@@ -270,8 +269,8 @@ impl PostgresConnection {
         }
     }
 
-    /// Sends statements without waiting in between, and reads their rows. Each answer after the first must
-    /// follow the one before within `behind`. An error: none was sent.
+    /// Sends statements one behind the other, and reads their rows. Each answer after the first must come
+    /// within `behind` of the one before. An error means that none was sent.
     fn send(
         &mut self,
         requests: &[(&Text, &Args)],
@@ -290,7 +289,7 @@ impl PostgresConnection {
             let mut sent = Vec::with_capacity(sendable.len());
             for (statement, params) in &sendable {
                 let mut request = Box::pin(client.query(statement, params));
-                // The first poll sends a request; its answer is kept until it is read.
+                // The first poll sends a request. An answer that is already there is kept.
                 let early = poll_fn(|context| {
                     Poll::Ready(match request.as_mut().poll(context) {
                         Poll::Ready(answer) => Some(answer),
@@ -306,7 +305,7 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // After a statement's first use in this session. Nothing here prepares a statement in a transaction.
+        // Checked after a statement's first use, because none is prepared in a transaction.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
@@ -314,7 +313,7 @@ impl PostgresConnection {
         for answer in answers {
             let rows = self.judge(answer);
             read.push(if is_open {
-                // Outcome unknown: a pooler or the server began this transaction, and may roll it back.
+                // A pooler or the server may roll this transaction back: outcome unknown.
                 Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)))
             } else {
                 rows.and_then(|rows| rows.iter().map(record).collect())
@@ -323,7 +322,7 @@ impl PostgresConnection {
         Ok(read)
     }
 
-    /// Prepares the statements that this session lacks, in one round trip. After a failure nothing was sent.
+    /// Prepares the statements that this session lacks, in one round trip. After a failure, nothing was sent.
     pub(super) fn prepare<'a>(&mut self, texts: impl Iterator<Item = &'a str>) -> Answer<()> {
         let mut missing: Vec<_> = texts.filter(|text| !self.statements.contains_key(*text)).collect();
         missing.dedup();
@@ -364,8 +363,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was open before; `false` also without an answer in time. Unprepared: a prepared
-    /// statement begins after its transaction.
+    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text, because a
+    /// prepared statement begins later than its transaction anyway.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {
@@ -391,7 +390,7 @@ impl PostgresConnection {
     }
 }
 
-/// Limit for statements that follow a change and serve others: a locked table must not delay the caller.
+/// Limit for statements after a change, so that a locked table does not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {
@@ -443,8 +442,8 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Not every
-/// version has all of these settings.
+/// Keeps the server from ending idle sessions and long transactions, whatever the user's settings. Older
+/// versions lack some of these settings.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 

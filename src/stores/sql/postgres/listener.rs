@@ -1,7 +1,7 @@
-//! Wake-ups: one listening connection for each client, opened for the first waiter.
+//! Wake-ups: each client has one connection for LISTEN, opened for its first waiter.
 //!
-//! The hub's thread LISTENs and UNLISTENs. A channel is up once the server has confirmed its LISTEN: every
-//! message committed after that arrives.
+//! The hub's thread runs LISTEN and UNLISTEN. A channel is up once the server has confirmed its LISTEN,
+//! because every message that is committed after that arrives.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::stores::sql::postgres::refusal::{read_only_now, unreachable};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment};
 
-/// After this silence the server must send something; after twice this the connection is dead.
+/// After this silence the server is asked something. After as long again, the connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) type NotificationListener = Hub<Notifications>;
 
 pub(super) struct Notifications {
     dial: Dial,
-    /// Tells apart the channels of equal names in different tables.
+    /// Part of each channel's name, so that equal lock names in different tables have different channels.
     realm: String,
     connect_timeout: Duration,
     changed: Notify,
@@ -81,7 +81,7 @@ impl NotificationListener {
         if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
     }
 
-    /// LISTENs to new channels and UNLISTENs unneeded ones; also makes the server send something.
+    /// Runs LISTEN for new channels, and UNLISTEN for unneeded ones. The answer is also a sign of life.
     async fn arrange(&self, client: &Client) -> Result<()> {
         let (mut commands, mut fresh) = (String::new(), Vec::new());
         {
@@ -99,7 +99,7 @@ impl NotificationListener {
                 }
             }
         }
-        // On a read-only server no client can release, so no message would ever come.
+        // On a read-only server no client can release a lock, so no message would arrive.
         commands.push_str("SHOW transaction_read_only");
         let answer = within(Clock::System.after(SILENCE), client.simple_query(&commands)).await;
         let answer = answer.ok_or_else(|| timed_out("the server fell silent"))?;
@@ -107,7 +107,7 @@ impl NotificationListener {
         if last_word(&answer) == "on" {
             return Err(read_only_now().during("subscribe"));
         }
-        // `set_up` wakes the channel's waiters, since a release before the LISTEN was not heard.
+        // Wakes the channel's waiters, because a release before LISTEN was not reported.
         fresh.iter().for_each(|channel| channel.set_up(true));
         let mut state = self.state.lock();
         state.stands();
@@ -125,7 +125,7 @@ impl NotificationListener {
 
 impl Notifications {
     fn hashed(&self, parts: impl Iterator<Item = u8>) -> String {
-        // FNV-1a: the same in every program, unlike the standard library's hashes.
+        // FNV-1a, because every program must compute the same hash, unlike with the standard library's.
         let bytes = self.realm.bytes().chain([0]).chain(parts);
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -133,7 +133,7 @@ impl Notifications {
         format!("leasehold_{hash:016x}")
     }
 
-    /// Listens over one connection; `Ok` when the hub is closed, or the connection is old.
+    /// Listens over one connection. Ends with `Ok` when the hub is closed, or the connection is old.
     async fn connected(
         &self,
         hub: &Arc<NotificationListener>,
@@ -162,7 +162,7 @@ impl Notifications {
         stays.map_err(|error| unreachable(error).during("subscribe"))?;
         hub.state.lock().begin();
         while !hub.is_closed() && Clock::System.now() < replaced_at {
-            // A change during `arrange` leaves a permit, which ends the wait below at once.
+            // A change during `arrange` leaves a permit in `changed`, which ends the wait below at once.
             hub.arrange(&client).await?;
             let mut changed = std::pin::pin!(self.changed.notified());
             let event = std::future::poll_fn(|context| {

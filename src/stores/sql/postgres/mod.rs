@@ -1,4 +1,4 @@
-//! PostgreSQL: each request is one statement on one row, a transaction of its own at READ COMMITTED;
+//! PostgreSQL. Each request is one statement on one row, and a transaction of its own at READ COMMITTED.
 //! LISTEN/NOTIFY wakes waiters.
 
 mod check;
@@ -37,14 +37,13 @@ use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// Longest total wait of one batch of renewals for locked rows. Behind a long transaction a renewal waits in
-/// the engine, which repeats it soon.
+/// The longest time that a batch of renewals waits for locked rows. The engine repeats failed ones soon.
 const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
-/// Wait for a locked row while others wait for the connection.
+/// The longest wait for a locked row while other requests need the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// Longest wait of a statement for locks of a transaction: a refusal must leave time for another request.
+/// The longest wait of a statement for a transaction's locks, which leaves time for another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
@@ -60,8 +59,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let find = || check::find(seen, options, &mut first);
     let place = (!session_locks).then(find).transpose().map_err(failed)?;
-    // A table's lock and the advisory lock of the same name are two locks, with different channels. A table
-    // has one set of channels, whether or not its name has a schema.
+    // Session locks have other channels than row locks of the same name. A table's channels are the same
+    // whether or not its name is given with a schema.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -85,10 +84,10 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// First statements on each connection, whatever the settings of server, database and role. The server gives
-/// up when the client does, and commits grants to disk. Each statement finds its rows by a key: a plan that
-/// reads the whole table looks good while the table is small, and stays in use when it has grown. Plans do
-/// not depend on values, so each connection makes each plan once.
+/// The first statements on each connection, whatever the settings of server, database and role. The server
+/// stops when the client does, and writes grants to disk. Plans must use an index: reading the whole table
+/// seems cheap while it is small, and the plan would remain when the table has grown. Plans do not depend on
+/// values, so each connection makes each plan once.
 fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
@@ -135,8 +134,8 @@ impl Database for Postgres {
         link.silent
     }
 
-    /// No time-out of the server bounds a commit that waits for a standby. The next connection cancels it,
-    /// so that there are no more sessions than connections.
+    /// Notes the connection, because no time-out ends a commit that waits for a standby. The next connection
+    /// cancels the commit, so that sessions do not accumulate.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
             self.given_up.lock().push(link.cancel_token());
@@ -204,11 +203,11 @@ impl Rows for Postgres {
         if self.has_queue(claim.kind) { self.leave_the_queue(link, claim) } else { Ok(()) }
     }
 
-    /// Skips locked rows and renews them last, within shares of the time: no hold waits for another's row.
+    /// Renews locked rows last, and gives each a share of the time, so that no hold waits for another's row.
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
-        // Rows that are locked, or holds that are lost.
+        // The claims whose row was locked, or whose hold is lost.
         let open = answers.iter().zip(claims).filter(|(answer, _)| matches!(answer, Ok(false)));
         let open: Vec<Claim> = open.map(|(_, claim)| claim.clone()).collect();
         let now = Clock::System.now();
@@ -217,7 +216,7 @@ impl Rows for Postgres {
         let asked = until_broken(link, &open, Ok(()), |link, claim| {
             let share = until.since(Clock::System.now()) / ahead;
             ahead = ahead.saturating_sub(1).max(1);
-            // Zero would mean no limit.
+            // At least 1 ms, because zero would mean no limit.
             let args = Args::of(claim).and("wait_ms", share.max(Duration::from_millis(1)));
             Ok(!link.run(&self.queries.all.renew, &args)?.is_empty())
         });
@@ -263,7 +262,7 @@ impl Rows for Postgres {
     }
 }
 
-/// Advisory locks, keyed by the first 8 bytes of the name's SHA-256.
+/// Advisory locks. A lock's key is the first 8 bytes of its name's SHA-256.
 impl SessionDatabase for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
     const WAKES: bool = true;
@@ -284,7 +283,7 @@ impl SessionDatabase for Postgres {
         let args = Args::one("name", name).and("channel", self.listener.channel(name));
         let freed = link.run(&self.queries.advisory_unlock, &args);
         or_done_unheard(freed.and_then(|freed| first(freed)?.flag(0)), || {
-            // The lock is free, but the session would still end with the lease: do not reuse it.
+            // The lock is free. The session still has the time-out of the lease, so it is not used again.
             link.ended = true;
             true
         })
@@ -305,7 +304,7 @@ impl SessionDatabase for Postgres {
     }
 
     fn session(&self, link: &PostgresConnection) -> u32 {
-        link.backend.parse().unwrap_or(0) // no process has zero
+        link.backend.parse().unwrap_or(0) // no process has the number zero
     }
 
     fn end_left(&self, link: &mut PostgresConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
@@ -315,7 +314,7 @@ impl SessionDatabase for Postgres {
     }
 }
 
-/// Milliseconds, capped at the setting's 31 bits: 24 days.
+/// The lease in milliseconds, but at most 24 days, because the setting has 31 bits.
 fn idle_limit(lease: Duration) -> String {
     lease_ms(lease).clamp(1, i64::from(i32::MAX)).to_string()
 }

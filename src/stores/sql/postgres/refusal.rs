@@ -1,4 +1,4 @@
-//! The meaning of the server's errors.
+//! The meaning of PostgreSQL's errors.
 
 use std::error::Error as _;
 
@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::refused::{self, Words};
 
-/// The failure of a request that was sent. An error means that the server rolled the statement back, unless
-/// the session ended with it: then the statement may have been committed before. A pooler that lost its
-/// server only reports that the session ended.
+/// The failure of a request that was sent. After an error the server has rolled the statement back, unless
+/// the session ended too: then the statement may have been committed. A pooler whose server failed only
+/// reports that the session ended.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -23,7 +23,7 @@ pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failu
 }
 
 pub(super) fn ends_the_session(said: &DbError) -> bool {
-    // Servers always send the untranslated severity, poolers perhaps only the translated one.
+    // Servers also send the severity untranslated. Some poolers send only the translated one.
     let is_fatal = match said.parsed_severity() {
         Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
         None => matches!(said.severity(), "FATAL" | "PANIC"),
@@ -31,7 +31,7 @@ pub(super) fn ends_the_session(said: &DbError) -> bool {
     is_fatal || class(said.code()) == "08"
 }
 
-/// Whether the connection now has another session, without the prepared statements.
+/// Whether a pooler has changed the session, which then lacks the prepared statements.
 pub(super) fn is_changed(said: &DbError) -> bool {
     *said.code() == SqlState::INVALID_SQL_STATEMENT_NAME
 }
@@ -49,7 +49,7 @@ fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-/// Whether a pooler or the server ended the session over this request.
+/// Whether a pooler or the server ended the session because of this request.
 pub(super) fn is_of_protocol(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
 }
@@ -58,8 +58,8 @@ fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// Runs a change that notifies `channel`, and again without the message if the server's message queue is
-/// full. The server queues messages as it commits, so the refused change did not happen. Waiters poll.
+/// Runs a change that notifies `channel`. If the server's queue of messages is full, the change was not
+/// committed, and runs again without a message. Waiters then learn of it by polling.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
@@ -67,8 +67,8 @@ pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answe
     }
 }
 
-/// Runs `plain` if the server refuses the wait queue's table: the user lost the rights to the table, the table
-/// is gone, or another transaction has locked it. The refused change did not happen.
+/// Runs `plain` if the server refused the table of the wait queue: the user lost the right, or the table is
+/// gone or locked by another transaction. Nothing was changed.
 pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> Answer<T>) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if is_of_table(&error) => plain(),
@@ -76,8 +76,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether the server refuses a table, or another transaction has locked the whole table. The error of a locked
-/// row differs: it has a context, which names the relation.
+/// Whether a table was refused or locked. (The error of a locked row has a context with the relation.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
@@ -124,7 +123,7 @@ pub(super) fn unreachable(error: tokio_postgres::Error) -> Error {
 
 fn refusal(error: tokio_postgres::Error, table: Option<&str>) -> Error {
     let (kind, words) = match error.code().map_or(refused::ANYTHING, classify) {
-        // The server rolled back this one statement and no work of the caller, so the client can repeat it.
+        // The transaction is only this statement, so the client can repeat it, and reports `Busy` instead.
         (ErrorKind::Deadlock, words) => (ErrorKind::Busy, words),
         other => other,
     };
@@ -157,7 +156,7 @@ pub(super) const POOLED: &str = "a pooler gives each transaction another session
 pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
     mode, or the server; connect past it";
 
-/// The meanings of the server's codes; all others are classified by their class.
+/// The meaning of single codes. Other codes are classified by their class.
 const CODES: &[(&[&str], Words)] = &[
     (&["28P01", "28000"], refused::LOGIN),
     (&["42501"], refused::RIGHT),

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: an async stream for the driver, over this crate's TLS.
+//! TLS for the driver's connections to PostgreSQL: an async stream on this crate's TLS.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ impl Secure {
     pub(super) fn new(mode: TlsMode, options: &TlsOptions) -> Result<Secure> {
         Ok(Secure(match mode {
             TlsMode::Disable => None,
-            // Certificates are checked if the user named authorities.
+            // Certificates are checked only if the user named authorities.
             TlsMode::Prefer | TlsMode::Require | TlsMode::VerifyCa => {
                 Some(tls::config_for_any_name(options)?)
             }
@@ -35,7 +35,7 @@ impl MakeTlsConnect<Socket> for Secure {
     type TlsConnect = Handshake;
     type Error = io::Error;
 
-    /// Also called without TLS, so an unusable configuration is reported later.
+    /// Also called if no TLS is wanted, so an unusable configuration is reported later.
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
         Ok(Handshake { config: self.0.clone(), host: host.to_owned() })
     }
@@ -67,7 +67,7 @@ pub(super) struct SecureStream {
     session: tls::TlsClient,
 }
 
-/// The socket as rustls expects it: reports `WouldBlock` when it is not ready.
+/// The socket for rustls, which reports `WouldBlock` when it is not ready.
 struct Ready<'a, 'b> {
     socket: &'a mut Socket,
     context: &'a mut Context<'b>,
@@ -99,7 +99,7 @@ impl Write for Ready<'_, '_> {
 }
 
 impl SecureStream {
-    /// Runs `talk` after the handshake and all that is still to be written.
+    /// Runs `talk` after the handshake, and after earlier bytes have been written.
     fn talk<'a, 'b, T>(
         &'a mut self,
         context: &'a mut Context<'b>,
@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first call may have answered a message instead, and then waits for nothing.
+            // The first read may have written an answer instead, and would then wait for nothing.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);
@@ -132,7 +132,7 @@ impl AsyncRead for SecureStream {
 }
 
 impl AsyncWrite for SecureStream {
-    /// An error after rustls has taken bytes is reported by the next call.
+    /// If rustls has already taken the bytes, the next call reports the error.
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl AsyncWrite for SecureStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.session.send_close_notify(); // rustls sends it once
+        self.session.send_close_notify(); // rustls sends it only once
         ready!(self.talk(context, |tls| tls.flush()))?;
         Pin::new(&mut self.socket).poll_shutdown(context)
     }

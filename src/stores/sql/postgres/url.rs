@@ -1,4 +1,4 @@
-//! URLs and TLS modes, in libpq's words and meanings.
+//! PostgreSQL URLs, with the words and meanings of libpq.
 
 use std::net::IpAddr;
 
@@ -12,14 +12,14 @@ use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::url::{TlsMode, is_here, taken_out};
 use crate::system::NO_LOCAL_SOCKETS;
 
-/// libpq's `sslmode`, without `allow`, which begins unencrypted.
+/// The words of `sslmode`. `allow` is missing, because it begins without encryption.
 const MODES: [Option<&str>; 5] =
     [Some("disable"), Some("prefer"), Some("require"), Some("verify-ca"), Some("verify-full")];
 
-/// The fields of `options` take precedence over the URL. No message repeats the URL: it may be secret.
+/// Reads the URL. Fields of `options` take precedence. No error repeats the URL, which may contain a secret.
 pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
-    // The driver ends the password at the first `@`, and would look up the rest as a host's name.
+    // The driver ends the password at the first `@`, and would send the rest to a name server as a host name.
     if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
         return Err(Error::invalid(
             "connect",
@@ -29,15 +29,15 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let (url, [mode, ca, certificate, key]) =
         taken_out(&options.url, ["sslmode", "sslrootcert", "sslcert", "sslkey"]);
     let mode = mode.map(|word| TlsMode::named("sslmode", MODES, word)).transpose()?;
-    // The system's authorities, requested by name.
+    // The user named the system's authorities.
     let is_system = ca == Some("system");
     for (name, value) in parameters(&url)?.1 {
-        // Each parameter is tried alone first, so that an error names it.
+        // Each parameter is parsed alone first, so that the error names it.
         if format!("postgres://host/?{name}={value}").parse::<Config>().is_err() {
             return Err(unknown_parameter(Some(name), ""));
         }
     }
-    // The driver's message may repeat parts of the URL.
+    // The driver's message is dropped, because it may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
         Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
@@ -77,7 +77,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let ca = ca.filter(|_| !is_system).map(file).transpose()?;
     let tls =
         TlsOptions { ca: options.tls.ca.clone().or(ca), identity: options.tls.identity.clone().or(identity) };
-    // Public authorities certify anybody: as in libpq, they prove nothing without the name.
+    // Public authorities certify anybody, so they prove nothing unless the host name is checked, as in libpq.
     if is_system && mode.is_some_and(|mode| mode != TlsMode::VerifyFull) {
         return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
     }
@@ -101,7 +101,7 @@ fn secure(mode: TlsMode, tls: &TlsOptions) -> Result<Secure> {
     Secure::new(mode, tls)
 }
 
-/// Like libpq without TLS: `prefer` connects without encryption.
+/// Without TLS, `prefer` connects without encryption, as in libpq.
 #[cfg(not(feature = "tls"))]
 fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
     match mode {
@@ -118,14 +118,14 @@ fn addresses(config: &Config) -> String {
         Host::Tcp(name) if !name.starts_with('/') => {
             format!("{name}:{}", ports.get(at).or(ports.first()).unwrap_or(&5432))
         }
-        // The variant for paths does not exist on Windows.
+        // A path; matched as text, because its variant does not exist on Windows.
         socket => format!("{socket:?}").trim_start_matches("Unix(\"").trim_end_matches("\")").to_owned(),
     });
     addresses.collect::<Vec<_>>().join(",")
 }
 
 fn is_all_here(config: &Config) -> bool {
-    // The variant for local sockets does not exist on Windows.
+    // Any variant but a host name is local. The variant for local sockets does not exist on Windows.
     let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_here(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
@@ -151,7 +151,7 @@ mod tests {
         for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
         }
-        // A local socket, where the system has them.
+        // A local socket, on systems that have them.
         match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
             (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
             (Err(error), Some(words)) => {

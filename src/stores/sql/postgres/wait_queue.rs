@@ -1,12 +1,10 @@
-//! The wait queue of a lock: a table beside the locks', with a row for each waiting client.
+//! The wait queue of a lock: a table beside that of the locks, with a row for each waiting client.
 //!
-//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and the next notifies
-//! the first in the wait queue. A client that joins also writes to the lock's row, so a simultaneous release
-//! and join cannot miss each other: the release uses two statements, or the client asks once more. The wait
-//! queue only delays and wakes; the lock's own row decides whether it is free. So a release works although
-//! the server refuses the queue's table.
-//!
-//! Source: docs/decisions/0032.
+//! Without waiters, a release is one statement. Otherwise one statement frees the lock, and a second one
+//! notifies the first client. A client that joins also writes to the lock's row, so a release at the same
+//! moment either sees the join, or makes the client ask again. The queue only orders and wakes clients; the
+//! lock's row decides whether the lock is free. Therefore a release works even if the server refuses the
+//! queue's table. See docs/decisions/0032.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,7 +29,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct QueueUse {
-    /// Whether this client's last release found a waiting client; decides which statements are tried first.
+    /// Whether this client's last release found a waiter; decides which statement is tried first.
     awaited: AtomicBool,
     tidied: Mutex<Option<Moment>>,
 }
@@ -70,7 +68,7 @@ impl Postgres {
 
     pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
-        // Most locks are free, and this statement is the smaller one.
+        // Usually the lock is free, so the smaller statement is tried first.
         let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || stands_for_election
@@ -104,7 +102,7 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // After the join: a check of the holder sees the join, or this recall reaches the holder.
+            // Sent after the join: the holder gets this recall, or its next check finds the join.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -126,7 +124,7 @@ impl Postgres {
             let (left, spread) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             let retry_after = Some(retry_after);
-            // The server reports no deletion of a waiter's row.
+            // The server does not report if a waiter's row is deleted.
             return Ok(Attempt::InWaitQueue {
                 retry_after,
                 listens_for: ListensFor::OwnTurn,
@@ -135,7 +133,7 @@ impl Postgres {
         }
     }
 
-    /// Recalls a cached lock for which this client waits. A check by the holder replaces a lost recall.
+    /// Recalls a cached lock for a waiter. If the message is lost, the holder's next check finds the wait.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
@@ -147,8 +145,8 @@ impl Postgres {
         }
     }
 
-    /// Makes waiters recall the locks of claims that hear recalls. Returns for which of them no waiter would
-    /// have sent a recall until now.
+    /// Makes waiters recall the locks of claims that listen for recalls. Returns which of them were unmarked
+    /// until now, so that waiters sent no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -158,7 +156,7 @@ impl Postgres {
         if hearing.is_empty() {
             return vec![false; claims.len()];
         }
-        // The next check repeats a mark that fails.
+        // A failed mark is set by the next check.
         let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
@@ -181,7 +179,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // The row of a hold that hears may be locked, so that it could not be marked.
+            // No mark means a recall, but if the claim hears, its row may only be locked.
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
@@ -236,15 +234,14 @@ impl Postgres {
         }
         let others = match told {
             Ok(records) if records.first().is_some_and(|record| !record.is_null(0)) => Others::Next,
-            // The lock is free; waiters that miss this poll before long.
+            // The lock is free, and waiters without a notification find out by polling.
             Ok(_) | Err(_) => Others::Nobody,
         };
         self.queue.awaited.store(others == Others::Next, Ordering::Relaxed);
         Ok(Change::Made(others))
     }
 
-    /// Removes the claim's client from the wait queue; if it was notified as the next, notifies its
-    /// successor.
+    /// Removes the client from the wait queue. If it had been notified, notifies its successor.
     pub(super) fn leave_the_queue(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<()> {
         let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
         let gone = link.run(&self.queries.leave_wait_queue, &args)?;
@@ -265,12 +262,12 @@ fn kept(records: &[Record]) -> Answer<Option<Duration>> {
     Ok(ms.map(milliseconds))
 }
 
-/// When a waiter asks again, and the bounds of a random addition.
+/// When a waiter asks again: the time until then, and the bounds of a random addition.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration)) {
     match (seen, kept) {
         (Some(row), _) => (row.remaining(), AFTER_LEASE),
         (None, Some(kept)) => (kept, AFTER_RESERVATION),
-        // Another client was quicker, and this statement's snapshot does not show its row.
+        // Another client was faster, and this statement's snapshot does not show its row yet.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE)),
     }
 }

@@ -1,8 +1,9 @@
-//! A connection, and which files it has open.
+//! A connection, and the files that it has open.
 //!
-//! SQLite shares the log's index among a process's connections to one inode: a connection opened while
-//! another's log or index is deleted would combine that old index with a new log. Therefore a table lists
-//! this process's connections; those whose files are not in place are closed before another is opened.
+//! All connections of a process to one inode share the index of SQLite's log. If an old connection's log or
+//! index was deleted, a new connection would combine the old index with the new log, and damage data.
+//! Therefore a table lists the process's connections, and those whose files are no longer in place are closed
+//! before another is opened.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -22,7 +23,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::system::FileId;
 use crate::time::{Clock, Moment};
 
-/// Another thread can take the connection out, to close it.
+/// The place of a connection, from which another thread can take it to close it.
 type Place = Mutex<Option<Connection>>;
 
 type Table = Vec<(Files, Weak<Place>)>;
@@ -57,7 +58,7 @@ impl Link for SqliteConnection {
                 let is_changed = prepared.execute(params)? > 0;
                 return Ok(Vec::from_iter(is_changed.then(|| Record(vec![Value::Int(0)]))));
             }
-            // Read to the end, since only then SQLite commits.
+            // All rows are read, because SQLite commits only after the last one.
             let read = |row: &Row<'_>| -> rusqlite::Result<Record> {
                 let columns = 0..row.as_ref().column_count();
                 columns.map(|at| row.get(at)).collect::<rusqlite::Result<_>>().map(Record)
@@ -69,9 +70,9 @@ impl Link for SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Adds a connection that has read, so that its log and index exist. `before` is the database file that
-    /// was at the path before the connection was opened. Returns `None` if the connection may have opened
-    /// other files than those at the path now.
+    /// Adds a connection to the table. The connection must have read, so that its log and index exist.
+    /// `before` is the database file that was at the path before it was opened. Returns `None` if it may have
+    /// other files open than those now at the path.
     pub(super) fn new(
         conn: Connection,
         path: &Arc<Path>,
@@ -89,7 +90,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // Races with `end_strays`: a connection that stood while this one was opened shares its index.
+        // A connection that was open when this one was opened shares its index. Races with `end_strays`.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
@@ -118,14 +119,13 @@ impl SqliteConnection {
         outcome
     }
 
-    /// Whether the path still leads to the open files, so that a process that opens it gets the same.
+    /// Whether the path still leads to the open files, which a process that opens the path now will get.
     pub(super) fn is_in_place(&self) -> bool {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether to use the connection again. A connection that failed to read may combine an index with
-    /// another log, and that index stays until all its connections have ended. A closed connection stays
-    /// closed.
+    /// Whether to use the connection again. One that failed to read may have combined an index with another
+    /// log, and all connections that share the index must be closed.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }
@@ -134,15 +134,16 @@ impl SqliteConnection {
         self.files
     }
 
-    /// The connection, for one use; `None` inside if it was closed since the check.
+    /// Locks the connection for one use. The value is `None` if it was closed since the check.
     pub(super) fn get(&self) -> MutexGuard<'_, Option<Connection>> {
         self.place.lock()
     }
 }
 
 impl Drop for SqliteConnection {
-    /// The last connection to a file writes the log into the database and deletes the log by name. A
-    /// connection whose log is gone would overwrite what others changed since, and delete their log.
+    /// When the last connection to a file is closed, SQLite writes the log into the database and deletes it
+    /// by name. If the log at that name is another one, this would overwrite newer changes and delete the
+    /// other log.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -150,18 +151,18 @@ impl Drop for SqliteConnection {
     }
 }
 
-/// Closes this process's connections to `path` whose log or index is not the one in place.
+/// Closes this process's connections to `path` whose log or index is no longer the one in place.
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Read under the mutex: while the table has a connection, SQLite deletes none of its files. Before
-        // that, files might be missing or old, and a new connection look like a stray. Races with `among`.
+        // Read while `OPEN` is locked: SQLite deletes no file of a connection in the table. Without the
+        // mutex, files might be missing or old, so that a new connection seems stray. Races with `among`.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
     };
     for stray in &strays {
-        // The connection's request ends within its own deadline.
+        // The wait is short, because the connection's request ends within its own deadline.
         let Some(mut place) = stray.try_lock_for(deadline.since(Clock::System.now())) else { continue };
         leave(place.take());
         drop(place);
@@ -171,7 +172,7 @@ pub(super) fn end_strays(path: &Path, deadline: Moment) {
 
 fn leave(conn: Option<Connection>) {
     if let Some(conn) = conn {
-        // Closed even if SQLite refuses the setting.
+        // The connection is closed even if SQLite refuses the setting.
         drop(conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true));
     }
 }
@@ -215,8 +216,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// SQLite rolls back a statement that fails, and is in doubt only about a commit that the disk failed.
-/// SQLite has no code for a missing table. Without the table of the clients, only the directory fails.
+/// SQLite rolls back a statement that fails. Only a commit that failed on the disk has an unknown outcome. A
+/// missing table has no error code. Without the table of clients, only the directory fails.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {
@@ -252,7 +253,7 @@ fn refused(error: rusqlite::Error) -> Error {
 }
 
 #[cfg(not(leasehold_shuttle))]
-// On Windows an open database can be neither moved nor deleted.
+// Only on Unix, because Windows can neither move nor delete an open database.
 #[cfg(unix)]
 #[cfg(test)]
 mod tests {
@@ -262,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// A database without log and index, as after its last connection closed.
+    /// A database without log and index, as after its last connection was closed.
     fn at_rest() -> (TempDir, Arc<Path>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
@@ -284,7 +285,8 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread checks before the connection is opened, and continues once the table lists it.
+    /// The other thread checks before the connection is opened, and continues when the table lists the
+    /// connection.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_connection_being_opened_is_not_closed_as_stray() {
@@ -313,7 +315,7 @@ mod tests {
         });
     }
 
-    /// A connection ended because its files were away stays unusable when they are back.
+    /// The connection was closed because its files were away, and stays closed when they are back.
     #[test]
     fn a_connection_that_was_ended_is_not_used_again() {
         let (folder, path) = at_rest();
@@ -327,7 +329,7 @@ mod tests {
         assert!(!link.is_sound(), "it has been ended");
     }
 
-    /// The file found at the path afterwards is whole, and is not the one that was opened.
+    /// The file at the path is complete, but is not the one that was opened.
     #[test]
     fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());

@@ -1,4 +1,4 @@
-//! The file that a path leads to.
+//! The files of the database at a path.
 
 use std::borrow::Cow;
 use std::io;
@@ -24,7 +24,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     if path.contains('\0') { Err(unusable()) } else { Ok(system::local_path(path)) }
 }
 
-/// A database and, while a connection is open, its log of changes and that log's index.
+/// A database file and, while a connection is open, its log of changes (`-wal`) and the log's index (`-shm`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     own: FileId,
@@ -32,7 +32,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files at the path, looked up one by one, and never opened: closing them would end SQLite's locks.
+    /// The files at the path. They are never opened, because closing a file would end SQLite's locks on it.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
@@ -49,13 +49,13 @@ impl Files {
         self.beside.iter().all(Option::is_some)
     }
 
-    /// Whether a connection with the files `open` has this database, and another log or index.
+    /// Whether a connection with the files `open` has this database, but another log or index.
     pub(super) fn is_stray(&self, open: &Files) -> bool {
         self.own == open.own && self.beside != open.beside
     }
 }
 
-/// The target of a symbolic link, since SQLite keeps the other files beside that.
+/// The target of a symbolic link, because SQLite puts the log and index beside the target.
 fn itself(path: &Path) -> Cow<'_, Path> {
     let target = path.is_symlink().then(|| std::fs::canonicalize(path).ok()).flatten();
     target.map_or(Cow::Borrowed(path), Cow::Owned)
@@ -70,23 +70,23 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// A warning if the log of changes has at least twice the size of `journal_size_limit`.
+/// A warning if the log of changes is at least twice as long as `journal_size_limit`.
 pub(super) fn long_log(path: &Path) -> Option<String> {
     let [log, _] = beside(path);
     let size = std::fs::metadata(log).ok()?.len();
     (size >= 32 << 20).then(|| format!("the log (-wal) has {} MiB", size >> 20))
 }
 
-/// Gives the files beside the database the database's group, as far as they are this user's. SQLite copies
-/// only the mode: without the group, other members would be locked out, for good if this process ends
-/// without deleting the files.
+/// Gives this user's files beside the database the group of the database. SQLite copies only the mode, so
+/// other members of the group would be locked out, and if this process died without deleting the files, for
+/// ever.
 pub(super) fn share(path: &Path) {
     for beside in beside(path) {
         system::share_group(&beside, path);
     }
 }
 
-/// The visible reason why this user cannot write the database, in words.
+/// The error that explains why this user cannot write the database, if a reason is visible.
 pub(super) fn hindrance(path: &Path) -> Option<Error> {
     let refused = |path: &Path| Some((path.to_owned(), system::writing_refused(path)?));
     let is_complete = || Files::at(path).is_some_and(|files| files.is_whole());
@@ -106,8 +106,8 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(Error::new(kind, "connect", format!("{} {why}", path.display())))
 }
 
-/// Refuses a file that has, visibly, another path. SQLite keeps the log and its index beside the path, so
-/// clients of two paths would not see each other's locks.
+/// Refuses a file that has a second path, as far as that is visible. SQLite puts the log and index beside the
+/// path, so clients with two paths would not see each other's locks.
 pub(super) fn check_path(path: &Path) -> Result<()> {
     let Ok(itself) = std::fs::canonicalize(path) else { return Ok(()) };
     let why = if system::is_mount_point(&itself) {
@@ -122,13 +122,13 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// Time since the machine's start. A reading before the statement, which may wait, does not lengthen the
-/// caller's own lease, nor does it end another's early.
+/// The time since the machine started. Read before the statement, which may wait, so it neither lengthens the
+/// caller's own lease nor ends another's too early.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// Identifies the machine's start and its time namespace, from which rows count time. `None`: unknown.
+/// Identifies the machine's start and its time namespace, to which times in rows refer. `None` if unknown.
 pub(super) fn boot() -> Option<String> {
     Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }

@@ -6,7 +6,7 @@ use r2d2::Pool;
 
 use super::*;
 
-/// The server's end.
+/// The server's end of the socket.
 #[cfg(unix)]
 type Peer = std::os::unix::net::UnixStream;
 #[cfg(windows)]
@@ -51,7 +51,7 @@ fn question(to: &mut Vec<u8>, _is_known: bool) {
     to.extend(b"ask");
 }
 
-/// Sends a request, over this new connection.
+/// Sends a request over this new connection.
 fn send(
     shared: &SharedConnection,
     connection: Connected,
@@ -72,20 +72,20 @@ fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>
     (send(shared, connection, soon(), None), server)
 }
 
-/// A shared connection whose first request was sent.
+/// A shared connection over which one request was sent.
 fn asked() -> (SharedConnection, Pool<ConnectionSlots>, Arc<Reply>, Peer) {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
     (shared, pool, one, server)
 }
 
-/// The server answers the last request.
+/// Checks that the server can answer the last request.
 fn is_answered(shared: &SharedConnection, reply: &Reply, server: &mut Peer, number: i64) {
     server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
     assert_eq!(shared.wait(reply).unwrap(), Value::Int(number));
 }
 
-/// Opens a connection for the shared one: reports that connecting has begun, and goes on at a signal.
+/// Opens a connection for the shared one, which reports that it has begun, and continues at a signal.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
     let connect = |_by| {
         begun.send(()).unwrap();
@@ -123,7 +123,7 @@ fn an_unrequested_message_is_not_taken_as_a_reply() {
 fn a_hang_up_of_the_server_is_reported_once() {
     let (shared, pool) = (SharedConnection::new(), pool());
     assert!(!shared.hung_up(), "there is no connection yet");
-    // An idle connection.
+    // First, an idle connection.
     let (reply, mut server) = first(&shared, &pool);
     assert!(!shared.hung_up(), "a reply is awaited");
     server.write_all(b":1\r\n").unwrap();
@@ -132,13 +132,13 @@ fn a_hang_up_of_the_server_is_reported_once() {
     drop(server);
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // A connection whose reader notices the end.
+    // Next, a connection whose reader notices the end.
     let (reply, server) = first(&shared, &pool);
     drop(server);
     shared.wait(&reply).unwrap_err();
     assert!(shared.hung_up());
     assert!(!shared.hung_up());
-    // Silence is no hang-up.
+    // A time-out does not count as hung up.
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply = send(&shared, connection, deadline, None);
@@ -154,7 +154,7 @@ fn a_reply_is_not_matched_to_an_unsent_request() {
         out.buffer.extend_from_slice(b"ask");
         out.awaited.push_back(Reply::new(soon(), None, None));
         out.unsent = 1;
-        out.is_writing = true; // a thread that has not come to it yet
+        out.is_writing = true; // as if a thread were writing
     }
     server.write_all(b":1\r\n").unwrap();
     let mut reading = shared.reading.lock();
@@ -162,7 +162,7 @@ fn a_reply_is_not_matched_to_an_unsent_request() {
     server.write_all(b":2\r\n").unwrap();
     let two = shared.out.lock().awaited.front().cloned().unwrap();
     assert!(!shared.read_some(&mut reading, soon(), false));
-    // The second request had not been sent, so it is refused, not unknown.
+    // The second request was never written, so its outcome is known: refused.
     assert!(matches!(two.state.lock().outcome, Some(Err(Failure::Refused(_)))));
 }
 
@@ -176,7 +176,7 @@ fn a_connect_delays_only_requests_that_need_it() {
         let connecting = || connecting(&shared, &begun, &may_go_on);
         scope.spawn(connecting);
         has_begun.recv().unwrap();
-        // Neither the watchdog nor the client's shutdown waits for the connect.
+        // Neither the watchdog nor a shutdown waits while a thread connects.
         let others = || {
             shared.poll_completions();
             shared.close(soon());
@@ -205,8 +205,8 @@ fn all_waiting_callers_fail_before_a_new_connection_opens() {
         let reader = scope.spawn(|| shared.wait(&one));
         drop(server);
         is_told.recv().unwrap();
-        // The owner of the release does not know yet that its outcome is unknown. A request sent now could be
-        // taken for a newer one.
+        // The release's owner does not know yet that the outcome is unknown. A request sent now might use the
+        // same owner number.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(None, question, deadline, None, |_by| Ok(next));
@@ -233,7 +233,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
     let (shared, pool, one, old) = asked();
     let much = vec![b'x'; 8 << 20];
     std::thread::scope(|scope| {
-        // More bytes than the socket buffers, which the server does not read.
+        // The request is larger than the socket's buffers, and the server does not read it.
         let (connected, has_connected) = bounded::<()>(1);
         let (shared, much) = (&shared, &much);
         let stuck = move || {
@@ -258,7 +258,7 @@ fn a_write_to_an_old_connection_blocks_no_new() {
         is_answered(shared, &two, &mut server, 2);
         connected.send(()).unwrap();
         stuck.join().unwrap().unwrap_err();
-        // The failed write concerned the old connection, not the next one.
+        // The failed write must not end the next connection.
         let three = ask(shared, None);
         is_answered(shared, &three, &mut server, 3);
     });
@@ -274,8 +274,7 @@ fn only_a_few_requests_are_left_for_the_reader_to_write() {
         replies.push(ask(&shared, None));
         assert_eq!(shared.out.lock().unsent, left);
     }
-    // The reader may be busy waking others while the server has nothing to do, so a request must not wait for
-    // it.
+    // The reader may be busy waking other threads, so with this many unsent requests the sender writes.
     replies.push(ask(&shared, None));
     assert_eq!(shared.out.lock().unsent, 0);
     server.write_all(b":1\r\n".repeat(replies.len()).as_slice()).unwrap();
@@ -298,13 +297,14 @@ fn queued_requests_are_written_before_replies_are_handled() {
     shared.out.lock().has_reader = true;
     ask(&shared, None);
     assert_eq!(shared.out.lock().unsent, 1);
-    // Both replies came in one read, so neither request counts as on its way any more.
+    // Both replies arrive in one read, so when the first one is passed on, no request is under way.
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert!(shared.read_some(&mut shared.reading.lock(), soon(), false));
     assert_eq!(is_told.try_recv().unwrap(), (1, 0));
 }
 
-/// Asks with a deadline that is near, makes the server answer before it, and waits until it is over.
+/// Sends a request with a near deadline, lets the server answer in time, and waits until the deadline has
+/// passed.
 fn answered_in_time(
     shared: &SharedConnection,
     pool: &Pool<ConnectionSlots>,
@@ -352,8 +352,7 @@ fn an_expired_readers_queued_requests_are_written() {
     }
 }
 
-/// Over TCP the first write after the end of a connection succeeds, so the outcome of all requests would be
-/// unknown.
+/// Only with Unix sockets: over TCP the first write after the server's close succeeds.
 #[cfg(unix)]
 #[test]
 fn a_failed_write_leaves_earlier_requests_in_doubt() {
@@ -379,7 +378,7 @@ fn without_a_reader_callers_write_their_own_requests() {
     }
 }
 
-/// The time-out that was set on the old socket must not apply to its successor.
+/// The time-out set on the old socket must not apply to the new one.
 #[test]
 fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     let (shared, pool) = (SharedConnection::new(), pool());
@@ -400,7 +399,7 @@ fn a_replaced_connections_timeout_does_not_apply_to_the_next() {
     std::thread::scope(|scope| {
         scope.spawn(|| gives_up.send(shared.wait(&reply).is_err()).unwrap());
         let outcome = gave_up.recv_timeout(LONG);
-        drop(server); // ends a wait that would never end
+        drop(server); // ends the server's blocking read
         assert_eq!(outcome, Ok(true));
     });
 }
