@@ -46,7 +46,8 @@ macro_rules! on_each_store {
 macro_rules! contracts_on {
     ($store:ident ($need:ident: $($name:ident),+)) => {
         mod $store {
-            // This body is compiled thousands of times, so the logic is in the harness.
+            // Each contract is compiled once for each store, so the logic is in the harness and not in this
+            // macro.
             $(#[test] fn $name() {
                 crate::harness::Need::$need.on(crate::stores::$store, super::$name);
             })+
@@ -54,7 +55,7 @@ macro_rules! contracts_on {
     };
 }
 
-/// Runs every contract of a file on every store.
+/// Runs each listed contract on every store.
 macro_rules! contracts {
     (needs $need:ident: $($name:ident),+ $(,)?) => {
         on_each_store!(contracts_on ($need: $($name),+));
@@ -101,7 +102,7 @@ mod token;
 mod unlock;
 mod waiting;
 
-/// The contracts in `tests/contract/`, as `file::name`.
+/// The names of the contracts in `tests/contract/`, written `file::name`.
 fn written() -> Vec<String> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
     let mut written = Vec::new();
@@ -111,7 +112,7 @@ fn written() -> Vec<String> {
         for line in std::fs::read_to_string(&path).unwrap().lines() {
             if let Some(rest) = line.strip_prefix("fn ")
                 && let Some((name, _)) = rest.split_once("(store: &Store) {")
-            // a function that returns something is a helper
+            // a function with a return type is a helper and not a contract
             {
                 written.push(format!("{file}::{name}"));
             }
