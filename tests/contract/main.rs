@@ -1,10 +1,9 @@
 //! The contracts: what every lock promises on every store.
 //!
 //! Each contract is a function over a [`Store`](harness::Store) and runs on every store. A new store is one
-//! function in `contract/stores.rs` and one line in `contracts!`. The harness has the capabilities of stores
-//! and kinds, and asserts both yes and no.
-//!
-//! The scenarios come from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`, retold.
+//! function in `contract/stores.rs` and one line in `contracts!`. The harness lists the capabilities of stores
+//! and kinds. A contract asserts that a store with a capability supports it and that any other refuses it.
+//! The scenarios are taken from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

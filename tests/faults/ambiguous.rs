@@ -106,7 +106,7 @@ scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // The re-entry failed, but the server has set the inner level's longer lease.
+        // The first request sets the inner level's longer lease on the server, and must be undone.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();
