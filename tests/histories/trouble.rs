@@ -20,7 +20,7 @@ pub(crate) enum World {
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    /// Five servers, and leaders with long holds. The leaders come first, because fields are dropped in order
+    /// Servers, and leaders with long holds. The leaders come first, because fields are dropped in order
     /// and leaders need their servers.
     Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),

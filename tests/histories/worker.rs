@@ -227,8 +227,7 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Records a failed call. Broken connections and lost holds also happen outside of calls, and those the
-    /// observer records.
+    /// Records a failed call. Faults break connections and stop processes, so their errors are allowed.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
