@@ -69,8 +69,7 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
     }
 }
 
-/// While a lock is free between a release and the waiter's next attempt, another thread may acquire an unfair
-/// lock.
+/// Between a release and the waiter's next attempt, another thread may acquire an unfair lock.
 fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
@@ -88,8 +87,7 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // A waiter of a fair lock is counted once the store has its queue place, so the later caller
-                // comes after it.
+                // The later caller starts after the waiter has its place in a fair lock's queue.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -144,8 +142,7 @@ fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not check a connection that was used recently, and notice its end only when a call
-        // fails.
+        // Some stores notice the end of a recently used connection only when a call fails.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

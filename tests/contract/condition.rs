@@ -149,8 +149,7 @@ fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
-    // An interrupt that was sent before the wait ends the wait at once, and leaves no waiter registered on
-    // the condition.
+    // An earlier interrupt ends the wait at once, and leaves no waiter registered on the condition.
     let lock = client.get_lock(&name);
     let mut guard = lock.acquire().unwrap();
     assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());
@@ -257,8 +256,7 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // If the predicate is true, the wait returns at once. If the predicate is false, the wait lasts until its
-    // time limit.
+    // If the predicate is true, the wait returns at once. If not, the wait lasts until its time limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();

@@ -68,8 +68,7 @@ fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
     }
 }
 
-/// A message reports the waiter. The hold's first check is already over, and its next check comes a second
-/// later.
+/// A message reports the waiter, since the hold's first check is over and the next comes a second later.
 fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {

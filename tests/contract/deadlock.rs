@@ -232,8 +232,7 @@ fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
     assert!(!error.is_retryable() && !error.outcome_unknown());
 }
 
-/// Whether the directory shows that the member waits, so that other clients can find a cycle through this
-/// wait.
+/// Whether the directory shows the member's wait, so that other clients can find a cycle through it.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
@@ -349,8 +348,7 @@ fn a_deadlock_within_one_client_is_reported(store: &Store) {
     assert!(member.is_told_nothing());
 }
 
-/// These chains of waits end at a running thread, or at a guard that any thread may release, so none of them
-/// is a deadlock.
+/// These chains of waits end at a running thread or at a guard that any thread may release: no deadlocks.
 fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -365,8 +363,7 @@ fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     owned.unlock().unwrap();
 }
 
-/// The wait that the directory still shows has already ended when the wait begins that would have closed the
-/// cycle.
+/// When the last wait begins, which would close the cycle, the other wait in the directory has ended.
 fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
@@ -456,8 +453,7 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     third.end();
 }
 
-/// One waiter stands in the fair lock's queue; the other waits for the write half, which another writer
-/// holds.
+/// One waiter is in the fair lock's queue. The other waits for the write half, which a writer holds.
 fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;

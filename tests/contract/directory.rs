@@ -64,8 +64,7 @@ fn the_directory_shows_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // Waiters for a spin lock do not subscribe, so the directory shows the spin lock as a plain lock without
-    // waiters.
+    // Waiters for a spin lock do not subscribe, so the directory shows a plain lock without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));

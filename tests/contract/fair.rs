@@ -38,8 +38,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A blocked thread may still be waiting for the store's answer, so this waits until the store counts the
-    // waiter.
+    // A blocked thread may still be waiting for the store's answer, and must be in the queue first.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -66,8 +65,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // The lock is free for a moment, and then the next waiter holds it. For this client the lock is busy in
-    // both states.
+    // The lock is free for a moment and then held by the waiter. For this client both count as busy.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);

@@ -12,8 +12,7 @@ pub(crate) struct Traits {
     pub(crate) fenced: bool,
     /// Waiters are served in order of arrival, whichever client they use.
     pub(crate) fair: bool,
-    /// A release notifies waiters in other clients. Without this, waiters poll with pauses of at most
-    /// `polls_within`.
+    /// A release notifies waiters in other clients. Otherwise they poll at least every `polls_within`.
     pub(crate) wakes: bool,
     pub(crate) polls_within: Duration,
 }
@@ -42,16 +41,14 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Runs the contract on a store. Without a server the test prints that it is skipped; in CI it fails
-    /// instead.
+    /// Runs the contract on a store. Without a server the test is skipped, or fails in CI.
     pub(crate) fn on(self, store: fn() -> Option<Store>, contract: fn(&Store)) {
         if let Some(store) = store() {
             self.of(&store, contract);
         }
     }
 
-    /// Runs the contract. If the store lacks the needed feature, the contract's first request must be refused
-    /// as unsupported.
+    /// Runs the contract. If the store lacks the needed feature, the first request must be refused instead.
     fn of(self, store: &Store, contract: fn(&Store)) {
         if !store.lacks.contains(&self) {
             return contract(store);

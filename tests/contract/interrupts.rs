@@ -52,8 +52,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A leftover request would acquire the lock at once, and a renewal would appear within a third of the
-        // lease.
+        // A leftover request would acquire the lock at once, a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
@@ -95,8 +94,7 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         held.release();
         // Calls without the interrupt are not affected by it.
         assert!(lock.try_lock().unwrap());
-        // `lock_interruptibly` checks the interrupt before it acquires or re-enters, as Java's method of this
-        // name does.
+        // As Java's method, `lock_interruptibly` checks the interrupt before it acquires or re-enters.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted(), "{}", kind.label);
         assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         lock.unlock().unwrap();

@@ -58,8 +58,7 @@ fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // The successor was notified by a message: its safety poll and the end of the lease would have come
-    // later.
+    // The successor was notified: its safety poll and the end of the lease would have come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 }
 

@@ -42,8 +42,7 @@ fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Some stores count a lease from the start of the millisecond in which the request arrived, so it may
-        // end 1 ms early.
+        // Some stores count from the start of the request's millisecond, so a lease may end 1 ms early.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -76,8 +75,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // The lease is long because the test queries all kinds without a pause, and a busy server may delay a
-    // renewal by 6 s.
+    // The lease is long because all kinds are queried without a pause, which may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -198,8 +196,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
 }
 
-/// Redisson counts renewals per level: after the loss of a nested hold its watchdog would go on renewing for
-/// the thread.
+/// Redisson counts renewals per level, so after a lost nested hold its watchdog would renew for ever.
 fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));

@@ -223,8 +223,7 @@ fn count_threads() -> Option<usize> {
 
 fn a_client_leaves_no_thread_behind(store: &Store) {
     alone(|| {
-        // The first client of a store may start threads that all later clients share, so they count as
-        // present before.
+        // The first client of a store may start threads that all later clients share.
         store.client().shutdown().unwrap();
         let before = count_threads();
         for drop_only in [false, true] {

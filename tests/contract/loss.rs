@@ -233,8 +233,7 @@ fn a_reentry_notices_a_silent_takeover(store: &Store) {
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());
     let held = Holding::take(&stranger);
-    // The thread still believes that it holds the lock. The other owner holds it now, so the call must not
-    // report a re-entry.
+    // Another owner holds the lock now, so the call must not report a re-entry.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);
     held.release();

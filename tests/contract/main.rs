@@ -45,8 +45,7 @@ macro_rules! on_each_store {
 macro_rules! contracts_on {
     ($store:ident ($need:ident: $($name:ident),+)) => {
         mod $store {
-            // Each contract is compiled once for each store, so the logic is in the harness and not in this
-            // macro.
+            // Each contract is compiled once for each store, so the logic is in the harness.
             $(#[test] fn $name() {
                 crate::harness::Need::$need.on(crate::stores::$store, super::$name);
             })+

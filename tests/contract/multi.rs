@@ -60,8 +60,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// Asserts that all locks are free now. The test has awaited the answers of the releases, so no lease had to
-/// expire.
+/// Asserts that all locks are free now: the test awaited the answers of the releases, so none had to expire.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -325,8 +324,7 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // A try by the holding thread fails at once as busy, as a try of each single non-reentrant lock
-            // does.
+            // A try by the holding thread fails at once as busy, as with a single non-reentrant lock.
             assert!(!multi.try_lock().unwrap());
             assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         }
@@ -428,8 +426,7 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 }
 
-/// When the last lock is acquired, one request sets the multi-lock's lease on all locks that have a shorter
-/// one.
+/// When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
 fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
@@ -596,8 +593,7 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
             assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));
             (last, last_of_third) = (guard.fencing_token(), guard.fencing_token_of(&names[2]));
             guard.unlock().unwrap();
-            // The token counter belongs to the single lock, so a holder of that lock alone continues the
-            // count.
+            // The token counter belongs to the single lock, so a holder of that lock alone continues it.
             let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
             assert!(alone.fencing_token() > last_of_third);
             last_of_third = alone.fencing_token();
@@ -661,8 +657,7 @@ fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // Wait for the answers to all releases, including those of earlier rounds, so that a wrong release
-        // would be seen.
+        // Wait for the answers to all releases, also of earlier rounds, so that a wrong release is seen.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

@@ -108,8 +108,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
 }
 
-/// Names that look like a store's internal records of another name: waiters, a queue, counters, a folder or a
-/// table.
+/// Names that look like a store's internal records of another name, such as its waiters, queue or counters.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",

@@ -101,8 +101,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five new subscriptions causes one attempt. In a store without wake-ups, each poll is an
-    // attempt too.
+    // Each of up to five new subscriptions causes an attempt. Without wake-ups, each poll is an attempt too.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 }
@@ -187,8 +186,7 @@ fn the_end_of_max_hold_is_observed(store: &Store) {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
-    // No call asks about the hold and no renewal is due before the hold ends, so the end of `max_hold` alone
-    // causes the report.
+    // No call asks about the hold and no renewal is due earlier, so the end of `max_hold` causes the report.
     client.lock_builder(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
@@ -260,8 +258,7 @@ fn each_changing_request_is_reported(store: &Store) {
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The watchdog may be renewing the hold at the same time, and the answer to a dropped guard's release
-    // comes later.
+    // The watchdog may be renewing meanwhile, and a dropped guard's release is answered later.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
     // A request that finds the lock busy is reported like one that is granted.

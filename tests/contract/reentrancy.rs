@@ -63,8 +63,7 @@ fn every_try_form_reenters(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-/// Two acquires and two releases leave no hold, even if the call to `unlock` comes before the guard's
-/// release.
+/// Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
 fn a_call_and_a_guard_are_two_levels(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();

@@ -61,8 +61,7 @@ fn a_job_that_panics_counts_as_run(store: &Store) {
 fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
     let (name, [client, other]) = store.clients("outlasts");
     let mut late = Ok(None);
-    // A grant that arrives after `at_most` runs no job. On a busy machine this may happen, so the loop
-    // retries.
+    // A grant that arrives after `at_most` runs no job, so on a busy machine the loop retries.
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());

@@ -161,8 +161,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
-    // A thread that uses another client is another owner, so its write would wait for the first client's
-    // read.
+    // Another client in this thread is another owner, so its write would wait for the first client's read.
     assert!(!store.client().get_read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
     reading.unlock().unwrap();
     assert!(lock.write().try_acquire().unwrap().is_some());
@@ -356,8 +355,7 @@ fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
     let inner = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // Whenever a reader comes or goes, the store sets the lock's expiry to the longest lease of the remaining
-    // readers.
+    // Whenever a reader comes or goes, the lock's expiry becomes the longest lease of the remaining readers.
     other.read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
@@ -582,8 +580,7 @@ fn readers_enter_after_a_waiting_writer_gives_up(store: &Store) {
 fn readers_do_not_overtake_a_long_waiting_writer(store: &Store) {
     for writers_first in [false, true] {
         let [first, second, writing] = locks(store, writers_first);
-        // Each reader releases only after the next reader has acquired, so the lock is never free for the
-        // writer.
+        // Each reader releases only after the next has acquired, so the lock is never free for a writer.
         let mut reading = first.read().acquire_owned().unwrap();
         for round in 0..3 {
             let writer = write(&writing);

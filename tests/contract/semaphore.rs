@@ -70,8 +70,7 @@ fn an_unset_semaphore_is_an_error(store: &Store) {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls have changed nothing, so the permits can still be set. A semaphore with zero permits
-    // exists too.
+    // The refused calls have set no permits, so this call can. A semaphore with zero permits exists too.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -292,8 +291,7 @@ fn inspection_follows_permits_taken_and_returned(store: &Store) {
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // A store that keeps only a number distinguishes a semaphore from a latch only by a count of zero or by a
-    // waiter.
+    // A store that keeps only a number recognizes a semaphore by a count of zero or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
@@ -443,8 +441,7 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert_eq!(counts(), (1, 0, 1));
 }
 
-/// Permits go to waiters in order of arrival. A client that stalls longer than its reservation lasts may lose
-/// its place.
+/// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
 fn returned_permits_go_to_waiters_in_order(store: &Store) {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

@@ -133,8 +133,7 @@ pub(crate) fn redlock() -> Option<Store> {
 fn redlock_on(servers: &[RedisServer]) -> Store {
     let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     let mut kinds = usual_kinds();
-    // A Redlock has no fair and no read-write locks, because arrival order and reader counts need a single
-    // server.
+    // A Redlock has no fair and no read-write locks, since those need a single server.
     kinds.retain(|kind| !["fair_lock", "write_lock"].contains(&kind.label));
     Store {
         kinds,
@@ -202,8 +201,7 @@ fn redis_at(url: String) -> Store {
             if let Some(url) = given(2) {
                 return redis_that_starts_itself(url);
             }
-            // The server writes each change to its append-only file before it answers, so a kill loses no
-            // answered change.
+            // The server writes each change to a file before it answers, so a kill loses no answered change.
             let server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             restarting(server, RedisServer::restart, |server| redis_at(server.url()))
         },
@@ -405,8 +403,7 @@ fn sqlite_in(folder: &TempDir) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
-        // SQLite has no server that could be killed. A test in tests/stores/sqlite.rs kills the processes
-        // that use the file.
+        // SQLite has no server to kill. tests/stores/sqlite.rs kills processes that use the file.
         restartable: || restarting(programs::in_memory(), |_| {}, sqlite_in),
         ..database_at(programs::sqlite_url(&folder.path().join("locks.db")))
     }

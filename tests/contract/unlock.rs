@@ -160,8 +160,7 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
 }
 
 fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
-    /// A thread-local value that uses locks in its destructor, after the crate's own thread-locals are
-    /// destroyed.
+    /// A thread-local that uses locks in its destructor, after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,
         within: RedisLock,
@@ -184,8 +183,7 @@ fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
             }
         }
     }
-    // With this toolchain, the system destroys thread-locals in any order, so the thread's owner number may
-    // already be gone.
+    // With this toolchain thread-locals are destroyed in any order, so the owner number may be gone.
     if cfg!(all(windows, target_env = "gnu")) {
         return;
     }

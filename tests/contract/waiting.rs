@@ -221,8 +221,6 @@ fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
         };
         let waiters: Vec<_> = (0..12).map(waiter).collect();
         let begun = now();
-        // The holder's client has as many connections as the other clients, so its waiters are measured like
-        // theirs.
         let spans: Vec<_> = (0..30)
             .map(|round| {
                 let other = (kind.make)(&clients[round % 2], &format!("{name}-{}", round % 6));

@@ -69,8 +69,7 @@ scenario!(a_reentry_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-// While a re-entry is on its way, another owner may be granted the lock. The answer must then not count as a
-// level.
+// If another owner is granted the lock meanwhile, the late answer to the re-entry must not count as a level.
 scenario!(a_reentry_answered_after_the_window_is_no_grant, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let other = world.direct().get_lock("nested");

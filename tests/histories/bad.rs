@@ -152,8 +152,7 @@ fn both_checkers_agree_on_the_bad_histories() {
     }
 }
 
-/// In these histories owners acquire and release at random times, so that about half of the histories are
-/// possible.
+/// Owners acquire and release at random times, so that about half of these histories are possible.
 #[test]
 fn both_checkers_agree_on_random_histories() {
     let mut operations = Vec::new();

@@ -286,8 +286,7 @@ impl Trouble {
         )
     }
 
-    /// Asserts that no lock is held after the leases of killed processes, while the other processes still
-    /// run.
+    /// Asserts that no lock is held after the leases of killed processes, while the other ones still run.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -359,8 +358,7 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
         match line {
             Line::Did(operation, until) => {
                 let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
-                // A client that shuts down releases a lock that is granted meanwhile, so such a grant is no
-                // hold.
+                // A client that shuts down releases a lock that is granted meanwhile, so this is no hold.
                 if operation.ret.is_some_and(|ret| ret >= ends) {
                     continue;
                 }

@@ -22,8 +22,8 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// How long a name is used: longer than a process is stopped, so that a resumed process meets a lock in
-    /// use.
+    /// How long a name is used: longer than a process is stopped, so that its lock is still in use
+    /// afterwards.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
     /// Whether the worker's observer calls the client for the lock of the event.
@@ -135,8 +135,7 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // The observer does this for plain locks only, and for one event in eight, so that other work goes
-        // on.
+        // The observer does this for plain locks and one event in eight, so that other work goes on.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {
@@ -158,8 +157,7 @@ impl Observer for CallsBack {
 
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// Runs a dozen clients that wait for locks until the process is killed. Locks that they acquire end with
-/// them.
+/// Runs a dozen clients that wait for locks until the process is killed, with any locks that they acquire.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -424,8 +422,7 @@ impl Worker<'_> {
         }
     }
 
-    /// If the lock was granted, holds it for a moment. `again` re-enters, and says whether the hold is the
-    /// same.
+    /// Holds a granted lock for a moment. `again` re-enters, and says whether the hold is the same.
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,

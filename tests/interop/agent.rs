@@ -67,8 +67,7 @@ impl Agent {
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// As [`start`](Self::start), or reuses an idle program with this name. The program must know the verb
-    /// `reset`.
+    /// As [`start`](Self::start), or reuses an idle program with this name, which must know the verb `reset`.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();

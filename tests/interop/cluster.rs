@@ -9,8 +9,7 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::waking::{javas_unlock_wakes_rust, kept_the_promise, our_unlock_wakes_java};
 
-/// A waiter that misses its message finds the lock late: in Rust after a second, and in Java after this
-/// lease.
+/// A waiter that misses its message finds the lock late: after a second in Rust, after this lease in Java.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Sides {
@@ -41,8 +40,7 @@ impl Sides {
             count > 0
         };
         wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
-        // The second attempt follows the subscription at once. Without this wait, it could find the lock
-        // free.
+        // The second attempt follows the subscription at once, and must not find the lock free.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
         let is_quiet = || {
@@ -96,8 +94,7 @@ impl Sides {
         let writing = lock.write().acquire().unwrap();
         assert!(!self.java.is("reader", "read-try", &[name]));
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
-        // A reader between its failed attempt and its sleep may miss the message, so the test waits until
-        // both sleep.
+        // A reader between its failed attempt and its sleep may miss the message, so both must sleep.
         wait_until("both sleep", Duration::from_secs(20), || {
             self.java.get("main", "asleep", &["one,two"]) == "2"
         });

@@ -210,8 +210,7 @@ fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Goes through all begins and ends of holds in order, and calls `begins` with each new holder and the
-/// present ones.
+/// Goes through all begins and ends of holds in order, and calls `begins` with new and present holders.
 fn sweep<'a>(had: &'a [Had], mut begins: impl FnMut(&'a Had, &[&'a Had])) {
     let ends = had.iter().enumerate().map(|(at, had)| (had.ended, false, at));
     let mut events: Vec<_> =
@@ -309,8 +308,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// By itself this test runs a small crowd. With [`WORKER`] in its environment, it is one process of a larger
-/// crowd.
+/// By itself this test runs a small crowd. With [`WORKER`] it is one process of a larger crowd.
 #[test]
 fn a_small_rust_crowd_never_holds_at_once() {
     if let Ok(told) = env::var(WORKER) {

@@ -101,8 +101,7 @@ fn curator_and_rust_are_served_in_order() {
     holder.unlock().unwrap();
     let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
     for (place, locked, unlocked) in javas {
-        // Java's answer has the time at which the lock call returned, which is before the unlock and the next
-        // grant.
+        // Java's answer has the time at which its lock call returned, before the unlock and the next grant.
         order.push((locked.wait().ended, place));
         unlocked.wait().expect_ok();
     }

@@ -12,8 +12,7 @@ use crate::support::prelude::*;
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // The JVM must start quickly. With UsePerfData it may print a warning between its answers when it starts
-    // beside other JVMs.
+    // These options make the JVM start quickly. UsePerfData may print a warning between the answers.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)

@@ -82,8 +82,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     assert!(own_time_between(freed, waiter.join()) < TOLD);
 }
 
-/// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other readers have longer
-/// leases.
+/// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
 #[test]
 fn our_long_lease_survives_javas_read_watchdog() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -106,8 +105,7 @@ fn our_long_lease_survives_javas_read_watchdog() {
     }
 }
 
-/// Java acts correctly on what our locks leave: remaining levels, a downgrade, and a reader's expired write
-/// lock.
+/// Java respects what our locks leave: remaining levels, a downgrade, and a reader's expired write lock.
 #[test]
 fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };

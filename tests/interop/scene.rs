@@ -16,8 +16,7 @@ use crate::support::{
     self, Call, LONG, Process, call_on, listening_clients, now, wait_until, watch_for_stalls,
 };
 
-/// Lets one test of this program run at a time, because each starts several processes, and some measure
-/// times.
+/// Lets one test of this program run at a time, because each starts processes, and some measure times.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();

@@ -75,8 +75,7 @@ fn our_unlock_wakes_java_within_50_ms() {
     });
 }
 
-/// Java's `forceUnlock` deletes our holder's key without notifying the wait queue, as our holder's release
-/// would.
+/// Java's `forceUnlock` deletes our holder's key, and does not notify the wait queue as our release would.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
     measured("forced by Java", |java, server, sees| {

@@ -188,8 +188,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// All keys except the clients' directory entries and Redisson's records of answered unlocks, which Redisson
-/// deletes later.
+/// All keys except clients' directory entries and Redisson's records of unlocks, which it deletes later.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
@@ -231,8 +230,7 @@ fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let (id, number) = owner.split_once(':').expect("an owner is id:number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
-    // Java's ids have version 4. Version 8 tells waiters that a release of this client notifies the wait
-    // queue.
+    // Java's ids have version 4. Version 8 says that a release of this client notifies the wait queue.
     assert!(matches!(uuid.get_version_num(), 4 | 8), "{id}");
     assert_eq!(id, side.id());
     assert!(number.bytes().all(|digit| digit.is_ascii_digit()), "{number:?} is no number");

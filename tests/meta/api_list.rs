@@ -240,8 +240,7 @@ fn the_list_of_the_public_api_is_up_to_date() {
     is_listed("docs/api.txt", &public_api());
 }
 
-/// The list must contain known items of each shape. A shape that the list overlooked would be missing without
-/// notice.
+/// The list must contain known items of each shape, so that no shape is overlooked without notice.
 #[test]
 fn the_list_sees_every_shape_of_item() {
     let text = public_api();

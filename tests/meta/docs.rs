@@ -54,8 +54,7 @@ pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Panics unless the file has this text, and prints the lines that differ. With `LEASEHOLD_BLESS`, writes the
-/// file instead.
+/// Panics unless the file has this text, and prints the lines that differ. `LEASEHOLD_BLESS` writes the file.
 #[track_caller]
 pub(crate) fn is_listed(path: &str, now: &str) {
     if std::env::var_os("LEASEHOLD_BLESS").is_some() {
@@ -389,8 +388,7 @@ fn every_symptom_has_a_cause_and_a_command() {
     }
     let api = read("docs/api.txt");
     let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // Two kinds are left out: a program requests an interrupt itself, and a malformed reply is a fault to
-    // report.
+    // The page omits these: a program itself requests an interrupt, and a malformed reply is a fault.
     for kind in kinds
         .lines()
         .map(|line| line.trim().trim_end_matches(','))

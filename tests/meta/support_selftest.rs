@@ -51,8 +51,7 @@ fn child_waits_count_up_to_the_elapsed_time() {
     assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
-/// A stall before a span or long after it does not count. A stall within the span counts, even if it is seen
-/// later.
+/// Only stalls within the span count, even if they are seen later.
 #[test]
 fn an_ended_span_counts_only_its_own_waits() {
     let begun = now();

@@ -15,8 +15,7 @@ const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// Calls that an observer makes inside a client call. The waiting calls come last, after all others were
-/// refused.
+/// Calls that an observer makes inside a client call, where all are refused. Calls that could wait come last.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -45,8 +44,7 @@ const LATER: &[CallBack] = &[
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, its thread, and the outcome of each call that the observer made: an error's kind, or `None` for
-/// success.
+/// An event, its thread, and the errors of the observer's calls, with `None` for a call that succeeded.
 #[derive(Debug)]
 struct Told {
     event: String,

@@ -223,8 +223,7 @@ pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
     }
 }
 
-/// When no connection is left, a client is refused as busy. Connections of earlier clients may end meanwhile,
-/// and free some.
+/// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
 #[track_caller]
 pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
     let (mut taken, mut said) = (Vec::new(), None);

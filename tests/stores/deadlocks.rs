@@ -15,8 +15,7 @@ const NAMES: usize = 5;
 const WAIT: Duration = ms(2_000);
 const LOOKED_AT_AFTER: Duration = ms(30);
 
-/// A cycle that lasts longer than this must be reported: the time of the search for its youngest wait, and of
-/// its reads.
+/// A cycle that lasts longer than this must be reported, since its search and reads are over by then.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
 /// The time for which a process (a client here) held or awaited a name, without an end while it lasts.

@@ -12,8 +12,7 @@ use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
-/// How long after its lease the store may still show a lock as held. The decision about etcd's leases says
-/// why.
+/// How long after its lease the store may still show a lock as held, by the decision about etcd's leases.
 const LATE: Duration = ms(1_500);
 
 /// Returns a started server, or skips the test; in CI a missing server fails the test.
@@ -174,8 +173,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());
-            // The next acquire makes a new hold, to which late reports of the first hold's watch do not
-            // apply.
+            // The next acquire makes a new hold, and late reports of the first hold's watch do not end it.
             let again = lock.acquire().unwrap();
             throughout(ms(200), || again.check().is_ok());
             again.unlock().unwrap();
@@ -282,8 +280,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
-        // The second acquire reuses the first one's lease, so the request that gets no answer is the acquire
-        // itself.
+        // The second acquire reuses the first one's lease, so only the acquire itself gets no answer.
         lock.lock().unwrap();
         lock.unlock().unwrap();
         server.stop();

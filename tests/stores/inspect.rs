@@ -86,8 +86,7 @@ fn after_a_hand_off_inspection_shows_the_new_holder() {
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // The other thread must fall asleep first. Otherwise the unlock would be a release and not a
-            // hand-off.
+            // If the other thread were still awake, the unlock would be a release and not a hand-off.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();

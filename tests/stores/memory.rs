@@ -75,8 +75,7 @@ fn a_max_hold_is_renewed_up_to_its_end() {
     assert!(!elsewhere(|| other.get_lock("a").try_lock().unwrap()));
     clock.advance(secs(1));
     assert!(guard.check().is_err());
-    // The last renewal was for the rest of the maximum time, so the store keeps the lock no longer than its
-    // holder.
+    // The last renewal was for the rest of the maximum time, so the store frees the lock in time.
     assert!(other.get_lock("a").try_lock().unwrap());
 }
 
@@ -120,8 +119,7 @@ fn a_guard_stops_counting_one_percent_before_the_lease() {
     assert!(rival.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
-/// In the lease's last percent the hold is lost to its client, and unlocking still frees the lock in the
-/// store.
+/// In the lease's last percent the client counts the hold as lost, and unlocking still frees the lock.
 #[test]
 fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     let (clock, store) = world();
@@ -140,8 +138,7 @@ fn clients_come_and_go_while_the_clock_moves() {
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            // If an assertion fails here, this still ends the thread that moves the clock, for which the
-            // scope waits.
+            // If an assertion fails here, this still ends the thread for which the scope waits.
             let _done = crate::support::Raise(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {

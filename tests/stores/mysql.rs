@@ -172,8 +172,7 @@ fn a_frozen_server_costs_one_command_timeout() {
     client.get_lock("a").unlock().unwrap();
 }
 
-/// If tries waited, hundreds of polls would queue for the row, and the server would search that queue for
-/// deadlocks.
+/// If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
 #[test]
 fn a_try_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
@@ -219,8 +218,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password works by option and in the URL, the documented permissions suffice, and both URL schemes
-    // work.
+    // The password works by option and in the URL, and the documented permissions suffice.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());

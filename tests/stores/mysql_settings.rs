@@ -84,8 +84,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
-/// Other sessions have used up all prepared statements. The hold is still renewed, and each kind of statement
-/// works.
+/// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
 #[test]
 fn a_server_without_prepared_statements_left_costs_no_hold() {
     let Some(server) = MysqlServer::start() else { return };

@@ -73,8 +73,7 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
-    /// Above READ COMMITTED a transaction may have read before it got the lock, and then the server refuses
-    /// its writes.
+    /// Above READ COMMITTED a transaction may read before it gets the lock, and then may not write.
     fn count_once(&self, client: &mut Client, level: usize, names: &NameTable, name: &str) -> bool {
         let levels =
             [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
@@ -82,8 +81,7 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after this one's first read, so the error demands a
-                // repetition.
+                // Another transaction made the row after this one's first read, so this one must be repeated.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();
@@ -296,8 +294,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     }
     admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").unwrap();
-    // Two sessions of the pool, one for renewals, one that listens, and the last ones with an unknown
-    // outcome.
+    // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }

@@ -152,8 +152,7 @@ fn a_lost_recall_session_releases_cached_locks() {
     use_until_kept(&lock, &mut admin);
 }
 
-/// The mark of a recall is set only for the current owner, and never waits for a row lock of another
-/// transaction.
+/// The mark of a recall is set only for the current owner, and never waits for another transaction.
 #[test]
 fn only_a_current_owner_is_marked_for_recalls() {
     let Some(server) = PostgresServer::start() else { return };

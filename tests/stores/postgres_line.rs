@@ -87,8 +87,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
     assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
 }
 
-/// A client that stopped or died in the queue is notified and does not come. A client without recent requests
-/// is skipped.
+/// A notified client that has stopped does not come. A client without recent requests is skipped.
 #[test]
 fn a_notified_client_that_stays_away_delays_nobody() {
     let Some(server) = shared() else { return };

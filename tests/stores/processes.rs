@@ -98,8 +98,7 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// This checks the order of events and no time: the other process acquires the lock long before the job's
-/// work ends.
+/// This checks only the order of events: the other process gets the lock long before the job's work ends.
 fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
     if let Ok(url) = std::env::var(URL) {
         return works_until_others_wait(&url);

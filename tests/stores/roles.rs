@@ -103,8 +103,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         client.get_lock("copied").acquire_owned().unwrap(),
         client.get_lock("gone").acquire_owned().unwrap(),
     );
-    // The row of another client, which already uses the new master. The old master keeps this row for a
-    // minute.
+    // Another client already uses the new master. The old master keeps this row for a minute.
     old.add_row("foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
@@ -143,8 +142,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// Holding a session lock writes nothing that the old master would refuse, and the new master does not know
-/// the lock.
+/// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
 fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());

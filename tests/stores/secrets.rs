@@ -56,8 +56,7 @@ fn redis_takes_the_password_from_the_file() {
     });
 }
 
-/// A database's URL for the user `secretive`, and a function that changes the password and ends the user's
-/// sessions.
+/// A URL for the user `secretive`, and a function that changes the password and ends the user's sessions.
 type Changing = (String, Box<dyn Fn(&str)>);
 
 fn postgres() -> Option<Changing> {

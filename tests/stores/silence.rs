@@ -48,8 +48,7 @@ fn a_hold_on_postgres_survives_silent_new_connections() {
     alone_within(LONG * 2, || a_hold_is_kept(running::postgres, false, &[|builder| builder]));
 }
 
-/// A session lock is renewed over its own connection, and confirmed over another connection that the first
-/// renewal opens.
+/// A session lock is renewed over its own connection, and confirmed over another, which the renewal opens.
 #[cfg(feature = "mysql")]
 #[test]
 fn a_hold_on_mysql_survives_silent_new_connections() {

@@ -563,8 +563,7 @@ fn a_file_on_a_read_only_mount_is_read_only() {
     }
 }
 
-/// SQLite keeps the log beside the path, so clients of two paths to one file would not see each other's
-/// locks.
+/// SQLite keeps the log beside the path, so clients of two paths to a file would not see each other's locks.
 #[cfg(unix)]
 #[test]
 fn a_hard_linked_file_is_refused() {

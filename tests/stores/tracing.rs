@@ -115,8 +115,7 @@ impl Subscriber for Keeps {
 }
 
 impl Kept {
-    /// The spans of a lock, in the order in which they were opened, with their names and the requested
-    /// fields.
+    /// The spans of a lock in the order of their beginnings, with names and the requested fields.
     fn spans(&self, lock: &str, fields: &[&str]) -> Vec<String> {
         let spans = self.spans.lock().unwrap();
         let of_it =

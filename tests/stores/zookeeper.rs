@@ -150,8 +150,7 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     assert!(next > fence, "{next:?} after {fence:?}");
 }
 
-/// With these ticks, a follower reports its clients to the leader late enough that the test can kill the
-/// leader first.
+/// With these ticks, a follower reports its clients to the leader so late that the test can kill it before.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
@@ -330,8 +329,7 @@ fn an_unanswered_release_frees_only_its_lock() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-/// Holds the lock, and records each check that succeeds; after a stop, only once the leader has answered
-/// again.
+/// Holds the lock and records each successful check; after a stop, only once the leader answers again.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
     let guard = client.get_lock("stalled").acquire().unwrap();

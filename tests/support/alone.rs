@@ -77,8 +77,7 @@ impl Process {
         signal(self.pid(), name);
     }
 
-    /// Waits for the end, and kills the process after `limit`. Returns whether the process succeeded, and its
-    /// output.
+    /// Waits, and kills the process after `limit`. Returns whether the process succeeded, and its output.
     pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
         let child = self.child.as_mut().expect("it runs");
         let mut status = None;

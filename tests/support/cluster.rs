@@ -55,8 +55,7 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
-                // A replica may be elected however long its primary has been gone, and receives its data at
-                // once.
+                // A replica may be elected however long its primary is gone, and receives data at once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {

@@ -32,8 +32,7 @@ impl Baseline {
         self
     }
 
-    /// Also counts the library's threads and this process's descriptors. The test must be alone in its
-    /// process.
+    /// Also counts threads of the library and descriptors. The test must be alone in its process.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();

@@ -42,8 +42,7 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// Starts one member that speaks only TLS, as `localhost` and 127.0.0.1, with a certificate authority of
-    /// its own.
+    /// Starts one member that speaks only TLS, as `localhost` and 127.0.0.1, by an authority of its own.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }
@@ -157,11 +156,9 @@ impl Etcd {
         let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        // Short heartbeats allow leases of one second: the minimum is one and a half election times, rounded
-        // up.
+        // Short heartbeats allow leases of one second: one and a half election times, rounded up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // A higher bcrypt cost would make each login take a tenth of a second. A token expires while a test
-        // runs.
+        // A higher bcrypt cost would make each login take 0.1 s. A token expires during a test.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \

@@ -114,8 +114,7 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
-/// Reports that the test is skipped because `what` is missing; in CI this fails the test. `./check` counts
-/// these lines.
+/// Reports that the test is skipped because `what` is missing; in CI the test fails. `./check` counts these.
 #[track_caller]
 pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));

@@ -33,8 +33,8 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Starts a server with default settings but without disk syncs; `None`, after [`missing`], if none is
-    /// installed.
+    /// Starts a server with default settings, without disk syncs. `None`, after [`missing`], if there is
+    /// none.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])

@@ -25,8 +25,8 @@ pub struct PostgresServer {
 in_a_folder!(PostgresServer);
 
 impl PostgresServer {
-    /// Starts a server with default settings but without disk syncs; `None`, after [`missing`], if none is
-    /// installed.
+    /// Starts a server with default settings, without disk syncs. `None`, after [`missing`], if there is
+    /// none.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])
@@ -118,8 +118,7 @@ impl PostgresServer {
             "listen_addresses=127.0.0.1".to_owned(),
             "fsync=off".to_owned(), // writes survive the server's death, but not the machine's
             "shared_buffers=16MB".to_owned(),
-            // Shared memory lies in this folder, which is removed. A killed server would leave it in
-            // /dev/shm.
+            // Shared memory is in this folder, because a killed server would leave it in /dev/shm.
             "dynamic_shared_memory_type=mmap".to_owned(),
             "max_connections=300".to_owned(),
             "autovacuum=off".to_owned(),
@@ -130,8 +129,7 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // While processes of the killed server still run, the server refuses to start, and is started
-                // again.
+                // The server refuses to start while processes of the killed one run, and is started again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;

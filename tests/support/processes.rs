@@ -118,8 +118,7 @@ pub fn count_across_processes(url: &str) -> Duration {
     start.elapsed()
 }
 
-/// Kills a process that holds the lock. Panics unless the lock is free within `limit`, and returns the time
-/// that this took.
+/// Kills a process that holds the lock, and returns how long the lock stayed held: at most `limit`.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let holder = worker("hold", folder.path(), url);

@@ -38,8 +38,7 @@ impl Running {
         self.process.try_wait().expect("a child can be asked").is_some()
     }
 
-    /// Sends `STOP` or `CONT`. While the server is stopped, the kernel still accepts connections, but nobody
-    /// answers.
+    /// Sends `STOP` or `CONT`. For a stopped server the kernel still accepts connections, but nobody answers.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }

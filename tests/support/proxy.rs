@@ -226,8 +226,7 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Applies `act` to the next command that `pick` selects. If several faults select a command, the first
-    /// of them applies.
+    /// Applies `act` to the next command that `pick` selects. The first fault that selects a command applies.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }

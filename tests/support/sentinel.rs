@@ -14,8 +14,7 @@ pub const MASTER: &str = "locks";
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
 /// Within this time a planned failover has promoted a replica, or the Sentinels have abandoned it.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// The longest failover. On a busy machine a Sentinel that did not run for 2 s does nothing for the next 30 s
-/// (its tilt mode).
+/// The longest failover. A Sentinel that did not run for 2 s does nothing for 30 s (its tilt mode).
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Dropping this ends all six processes.
@@ -103,8 +102,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name the same master, other than `old`, and this server says that it is the
-    /// master.
+    /// Waits until all Sentinels name the same master, other than `old`, and that server agrees.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -162,8 +160,7 @@ impl SentinelSet {
         assert!(healthy, "{why}\n{}", self.sentinels[0].log());
     }
 
-    /// Stops the replicas and cuts their links, so that they miss everything that the master receives from
-    /// now on.
+    /// Stops the replicas and cuts their links, so that they miss everything that the master now receives.
     pub fn cut_off_the_master(&self) {
         let master = self.master();
         self.await_replicas();

@@ -576,8 +576,7 @@ impl Certificates {
     }
 }
 
-/// Makes two authorities, and certificates for a server and a client that the first authority signs. Needs
-/// `openssl`.
+/// Makes two authorities, and a server's and a client's certificate by the first one, with `openssl`.
 pub(super) fn make_certificates(folder: &Path) {
     let openssl = |command: &str| {
         let words: Vec<&str> = ["openssl"].into_iter().chain(command.split(' ')).collect();

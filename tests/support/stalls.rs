@@ -32,8 +32,7 @@ struct Meter {
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The shortest interval between two readings of the run queues. A reading may take a twentieth of the time
-/// at most.
+/// The shortest interval between readings of the run queues, which take a twentieth of the time at most.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
 /// A reading of this age counts as current.

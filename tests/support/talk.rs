@@ -35,8 +35,7 @@ pub fn talking(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     Server { address, ended }
 }
 
-/// Starts a server that sends `words` to each client after the client's first bytes, and then reads until the
-/// client hangs up.
+/// Starts a server that sends `words` after a client's first bytes, and reads until the client hangs up.
 pub fn saying(words: Vec<u8>) -> Server {
     talking(move |mut client| {
         let mut chunk = [0; 4096];

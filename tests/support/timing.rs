@@ -108,8 +108,7 @@ pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");
 }
 
-/// Waits until `cond` is true, and returns how long that took. Panics if it took longer than `limit` and the
-/// machine's stalls.
+/// Waits until `cond` is true, and returns how long that took. Panics after `limit` and all stalls.
 #[track_caller]
 pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
     let start = now();

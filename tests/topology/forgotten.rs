@@ -116,8 +116,7 @@ impl Load {
         }
     }
 
-    /// Makes the replicas miss grants, kills the master, and counts which grants the next master knows once
-    /// it `serves`.
+    /// Makes the replicas miss grants, kills the master, and counts the grants that the next master knows.
     fn round<'a>(
         &self,
         replicas: impl Iterator<Item = &'a RedisServer>,

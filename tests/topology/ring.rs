@@ -100,8 +100,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
         }
     };
     none_is_free();
-    // A client with the old list keeps and re-enters its holds for longer than a lease, but is granted no new
-    // lock.
+    // A client with the old list keeps and re-enters its holds for over a lease, but gets no new lock.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
@@ -353,8 +352,7 @@ fn a_node_down_during_a_change_blocks_its_names() {
             }
         }
     }
-    // The node knows only the old ring. A client with the old ring may be granted a lock there, and others
-    // see that.
+    // This node knows only the old ring. A client with that ring may be granted a lock there.
     servers[1].restart();
     for name in &held_up {
         comes_true_within(LONG, || slow.get_lock(name).try_lock().unwrap_or(false));
@@ -421,8 +419,7 @@ fn an_emptied_node_accepts_only_the_current_ring() {
     }
     assert!(names(20).iter().all(|name| quick.get_lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
-    // A client that has heard of a newer list does not use its own again, even if the nodes have forgotten
-    // the newer one.
+    // A client that has heard of a newer list does not use its own again, even if the nodes forget.
     servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");

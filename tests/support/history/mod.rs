@@ -61,8 +61,7 @@ impl History {
         checker::check(&self.operations.lock()).into_values().flatten().collect()
     }
 
-    /// Panics with all faults. Also panics below `at_least` holds, since a test with few holds proves
-    /// nothing.
+    /// Panics with all faults, and also below `at_least` holds, since few holds prove nothing.
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let (grants, found) = (self.grants(), self.findings());

@@ -458,8 +458,7 @@ impl Shared {
                 }
             };
             if !written {
-                // The receiver is gone, but the other direction goes on, because a held request must still
-                // arrive.
+                // The receiver is gone, but the other direction goes on: a held request must still arrive.
                 self.change(|state| state.close_lane(id, direction));
                 return;
             }

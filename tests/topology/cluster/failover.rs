@@ -79,8 +79,7 @@ fn spread(all: &[Duration]) -> String {
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Besides the load, one hold lasts throughout, a waiter waits for it, and the key of another hold is
-    // lost.
+    // Besides the load there are a lasting hold, a waiter for it, and a hold whose key is lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.get_fenced_lock(&name).acquire().unwrap();

@@ -7,11 +7,9 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// The connect time-out, which is long enough for a busy machine, and the longest delay that a stopped member
-/// causes.
+/// The connect time-out, long enough for a busy machine, and the longest delay by a stopped member.
 const CONNECT: Duration = ms(2000);
-/// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover on a busy
-/// machine.
+/// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover.
 pub(crate) const L: Duration = ms(12_000);
 pub(crate) const T: Duration = ms(500);
 pub(crate) const POLL: Duration = ms(1450);
@@ -75,8 +73,7 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As [`assert_nothing_is_left`], if each hold was released and no answer was lost: then no key may have to
-/// expire.
+/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {

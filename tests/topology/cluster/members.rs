@@ -116,8 +116,7 @@ fn each_call_is_one_script_on_one_member() {
     });
 }
 
-/// The user of docs/permissions.md with the additional permissions for a cluster uses locks of each kind,
-/// with a waiter.
+/// The documented user with a cluster's additional permissions uses locks of each kind, with a waiter.
 #[test]
 fn the_documented_rights_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

@@ -8,8 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// In a fair queue of 48 threads each holds the lock for about a millisecond, and a busy machine needs some
-/// seconds for all.
+/// In a fair queue of 48 threads each holds the lock for 1 ms. A busy machine needs seconds for all.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -186,8 +185,7 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
     });
 }
 
-/// While a slot moves slowly, the client finds keys that have already moved on the new member, and creates
-/// new keys there.
+/// While a slot moves, the client finds moved keys on the new member, and creates new keys there.
 #[test]
 fn locks_work_in_the_middle_of_a_slots_move() {
     on_cluster(|cluster| {

@@ -8,8 +8,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
 /// Longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
-/// The lease of the load's locks. If the old master grants one unnoticed, the lease ends before the failover
-/// does.
+/// The lease of the load's locks. A grant that the old master makes unnoticed ends before the failover does.
 const SHORT: Duration = ms(1500);
 /// The lease of the load's locks in failovers that lose no grant, which each hold must outlast.
 const OUTLASTING: Duration = ms(12_000);
@@ -127,8 +126,7 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// As [`assert_nothing_is_left`], if each hold was released and no answer was lost: then no key may have to
-/// expire.
+/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
@@ -139,8 +137,7 @@ pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key remains. After a fault a key may remain until its
-/// lease ends.
+/// Checks that no thread, connection, subscription or key remains. After a fault a key may have to expire.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
