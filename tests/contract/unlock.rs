@@ -57,7 +57,6 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
         assert_eq!(error.not_held(), Some(&NotHeld::Expired), "{error}");
         assert!(error.is_lost() && error.is_not_held() && !error.is_retryable());
         assert_eq!(error.lock_name(), Some(lock.name()));
-        // The hold ended before, so the second call releases nothing.
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
         let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
         comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);

@@ -74,7 +74,6 @@ pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
 const MOST_WAITED: Duration = ms(400);
 
-/// The time in nanoseconds, by a clock that all processes of the machine share.
 pub(crate) fn mono() -> u64 {
     nanos(crate::support::mono())
 }

@@ -39,7 +39,6 @@ fn url_of(members: &[Etcd]) -> String {
     format!("etcd://{}", places.join(","))
 }
 
-/// The keys of the waiters and the holder, in order of arrival.
 fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
     let (key, end) =
         (STANDARD.encode(format!("leasehold/{name}/%/")), STANDARD.encode(format!("leasehold/{name}/%0")));

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{Parser, Value};
 
-/// Dropping this closes the port. Open conversations go on until their clients hang up.
 pub struct Server {
     pub address: SocketAddr,
     ended: Arc<AtomicBool>,

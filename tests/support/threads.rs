@@ -124,7 +124,6 @@ pub fn call_on<V: Send + 'static, T: Send + 'static>(
     call(move || work(value))
 }
 
-/// Acquires a lock and releases it. Returns the time of the grant.
 pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     move || {
         let guard = lock.acquire().unwrap();
@@ -213,7 +212,6 @@ impl<T: Send + 'static> Waiter<T> {
         waiter
     }
 
-    /// As [`start`](Self::start), with `value` for the thread.
     #[track_caller]
     pub fn on<V: Send + 'static>(value: V, work: impl FnOnce(V) -> T + Send + 'static) -> Waiter<T> {
         Waiter::start(move || work(value))

@@ -168,14 +168,12 @@ impl ZooKeeper {
         asked.map(|_| answer).unwrap_or_default()
     }
 
-    /// One of the figures that the server reports.
     pub fn figure(&self, name: &str) -> u64 {
         let figures = self.ask("mntr");
         let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {figures:?}"))
     }
 
-    /// Writes a node's data, as another client would.
     pub fn set_data(&self, path: &str, data: &[u8]) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();

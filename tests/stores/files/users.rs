@@ -13,7 +13,6 @@ use crate::support::programs::prefix;
 use crate::support::{LONG, missing, now, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
-/// A user id that probably no user of this machine has.
 const STRANGER: u32 = 54_321;
 
 fn shared() -> TempDir {
