@@ -152,7 +152,7 @@ fn with_rights(world: &World, missing: &str) -> usize {
 }
 
 #[test]
-fn a_changed_password_costs_no_hold() {
+fn a_changed_password_loses_no_hold() {
     let password = |builder: crate::support::server::Builder| builder.requirepass("right");
     scenario_on(password, |world| {
         let begun = now();

@@ -5,7 +5,7 @@ use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::Which;
 
-scenario!(a_short_server_stop_costs_no_hold, |world| {
+scenario!(a_short_server_stop_loses_no_hold, |world| {
     // The lease is longer than the stop and the delays of a busy machine together.
     let (lease, seen) = (4 * L, Seen::default());
     let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
@@ -79,7 +79,7 @@ fn calls_survive_a_blocking_script() {
     });
 }
 
-scenario!(flushed_scripts_cost_no_error, |world| {
+scenario!(flushed_scripts_cause_no_error, |world| {
     // The time-out is long, because a late answer on a busy machine is no fault of the scripts.
     let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients = [client(), client()];

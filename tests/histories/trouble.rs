@@ -15,7 +15,7 @@ use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 pub(crate) enum World {
     /// One server with a file that is written before each answer, and a proxy with a slow link.
     Redis(RedisServer, Proxy),
-    /// Two servers behind one address. Planned switchovers exchange them, and open connections stay.
+    /// Two servers behind one address. Planned switchovers exchange master and replica.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),

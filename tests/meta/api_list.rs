@@ -1,7 +1,7 @@
 //! The public API is what `docs/api.txt` lists, so a change shows in the diff.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` rewrites the list: the root's re-exports with all
-//! features, read as text in `cargo fmt`'s shape, where items begin at the left margin.
+//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` rewrites the list of the crate root's re-exports. The
+//! test reads the source as text, and relies on `cargo fmt` to begin items at the left margin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ const LOOKED_AT_AFTER: Duration = ms(30);
 /// A cycle that lasts longer than this must be reported, since its search and reads are over by then.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
-/// The time for which a process (a client here) held or awaited a name, without an end while it lasts.
+/// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.
 #[derive(Debug, Clone)]
 struct Span {
     process: usize,

@@ -68,7 +68,7 @@ fn injected_faults_last_until_healed() {
 }
 
 #[test]
-fn a_lost_answer_means_a_carried_out_request() {
+fn a_request_with_a_lost_answer_was_carried_out() {
     for (fault, is_carried_out) in [(Fault::RequestLost, false), (Fault::AnswerLost, true)] {
         let (_clock, store) = place();
         let (client, operator) = (client(&store), client(&store));

@@ -86,7 +86,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
 
 /// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
 #[test]
-fn a_server_without_prepared_statements_left_costs_no_hold() {
+fn a_hold_survives_a_lack_of_prepared_statements() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     let lease = ms(1_500);

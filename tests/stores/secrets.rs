@@ -339,7 +339,7 @@ fn rotations_are_followed_on_etcd() {
 }
 
 #[test]
-fn a_failing_provider_costs_no_hold() {
+fn a_failing_provider_loses_no_hold() {
     const WORKS: u8 = 0;
     const HANGS: u8 = 1;
     const FAILS: u8 = 2;

@@ -128,7 +128,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
 }
 
 #[test]
-fn an_ensemble_that_loses_its_leader_costs_no_hold() {
+fn an_ensemble_that_loses_its_leader_loses_no_hold() {
     let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
@@ -226,7 +226,7 @@ fn an_ended_session_notifies_all_holders() {
 }
 
 #[test]
-fn broken_connections_cost_no_hold_and_no_waiter() {
+fn broken_connections_lose_no_hold_and_no_waiter() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&relay.url()));

@@ -308,7 +308,7 @@ impl Proxy {
         assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
     }
 
-    /// Closes connections: in order for the server, and by `then` for the client. Returns their number.
+    /// Closes connections, to the server by FIN and to the client as `then` says. Returns their number.
     pub fn kill(&self, which: Which, then: Then) -> usize {
         self.shared.change(|state| {
             let ids: Vec<u64> =

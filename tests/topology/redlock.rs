@@ -536,7 +536,7 @@ fn a_returning_server_gets_the_hold_restored() {
 }
 
 #[test]
-fn restarting_five_empty_servers_in_turn_costs_no_hold() {
+fn restarting_five_empty_servers_in_turn_loses_no_hold() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
@@ -601,7 +601,7 @@ fn a_hold_forced_off_during_a_restore_stays_lost() {
 }
 
 #[test]
-fn two_jumping_clocks_cost_no_hold() {
+fn two_jumping_clocks_lose_no_hold() {
     let _alone = alone();
     let Some(nodes) = Nodes::with_movable_clocks() else { return };
     let (client, other) = (nodes.client(), nodes.client());

@@ -106,7 +106,7 @@ fn a_signal_that_cannot_be_sent_exits_with_64() {
 }
 
 #[test]
-fn a_signal_at_any_moment_stops_run() {
+fn a_signal_ends_a_run_at_any_moment() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);

@@ -68,7 +68,7 @@ fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
 }
 
 #[test]
-fn moving_slots_cost_no_error_or_second_holder() {
+fn moving_slots_cause_no_error_or_second_holder() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };

@@ -215,7 +215,7 @@ fn a_returned_old_master_is_not_asked() {
 }
 
 #[test]
-fn a_planned_failover_costs_no_hold() {
+fn a_planned_failover_loses_no_hold() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, _: usize| set.fail_over();
         let Some(outcome) = under_load("planned failover", OUTLASTING, fault, |_, _| {}) else { return };
