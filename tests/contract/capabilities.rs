@@ -54,40 +54,40 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The promise is 50 ms. A lost wake-up would cost the rest of a safety poll, up to a second; a
-            // busy machine delays no round by that much.
-            let stalled = stalled_since(begun) / 11; // each round's part, on the average
+            // The wake-up promise is 50 ms. A lost wake-up would delay a round until the next safety poll, up
+            // to a second later, and a busy machine delays no round that long.
+            let stalled = stalled_since(begun) / 11; // the average stall of one round
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // Polls come at random times: each round lasts at most one poll, and all rounds together last
-            // longer than with wake-ups. Several short waits may follow each other by chance, so the lower
-            // bound is little more than a wake-up needs.
+            // Polls come at random times. Each round lasts at most one poll, and all rounds together last
+            // longer than wake-ups would take. The lower bound is small because several short rounds may
+            // follow each other by chance.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
     }
 }
 
-/// Another thread sometimes gets a lock that is free between a release and the waiter's next attempt.
+/// Between a release and the waiter's next attempt, another thread may acquire an unfair lock.
 fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
         let late_client = &clients[2];
-        // On an unfair kind overtaking mostly happens in the first rounds; on a fair kind some rounds without
-        // it suffice.
+        // On an unfair kind, overtaking usually happens in the first few of the 300 rounds. On a fair kind,
+        // ten rounds suffice to show that overtaking does not happen.
         let rounds = if kind.traits.fair { 10 } else { 300 };
         let got_in_front = (0..rounds).any(|_| {
             held.lock().unwrap();
             let (go, gone) = bounded::<()>(0);
             let waiter = Waiter::on(waiting.clone(), move |waiting| {
                 let guard = waiting.acquire().unwrap();
-                gone.recv().ok(); // it keeps the lock until the other has tried
+                gone.recv().ok(); // the waiter holds the lock until the later caller has tried
                 guard.unlock().unwrap();
             });
             if kind.traits.fair {
-                // A thread counts as waiting once it has a place in the queue.
+                // The later caller starts after the waiter has its place in a fair lock's queue.
                 comes_true_within(LONG, || late_client.inspect(&name).unwrap().waiting == 1);
             }
             held.unlock().unwrap();
@@ -142,7 +142,7 @@ fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not check a recently used connection, and notice its end only by a failed call.
+        // Some stores notice the end of a recently used connection only when a call fails.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

@@ -24,8 +24,8 @@ contracts!(needs Counting:
     producers_and_consumers_lose_no_item,
 );
 
-/// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. Returns once
-/// the thread holds the lock, so the next acquire succeeds only while the thread waits.
+/// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. This function
+/// returns once the thread holds the lock, so the caller can acquire the lock only while the thread waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
@@ -123,7 +123,7 @@ fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
-    // A notification without a waiter is not stored.
+    // No thread waits, so both notifications are discarded and return that nobody was notified.
     assert!(!lock.condition("c").notify_one().unwrap());
     assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
     let begun = now();
@@ -149,7 +149,7 @@ fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 4).0.unwrap_err().is_interrupted());
-    // An earlier interrupt leaves no waiter in the condition.
+    // An earlier interrupt ends the wait at once, and leaves no waiter registered on the condition.
     let lock = client.get_lock(&name);
     let mut guard = lock.acquire().unwrap();
     assert!(lock.condition("c").wait_interruptibly(&mut guard, &interrupt).unwrap_err().is_interrupted());
@@ -175,8 +175,8 @@ fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
     });
     let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
-    // The first waiter is interrupted and notified at about the same time. Whichever comes first, the
-    // notification is not lost: the first says that it took it, or the second gets it.
+    // The first waiter is interrupted and notified at about the same time. Either the first waiter reports
+    // that it took the notification, or the second waiter receives the notification.
     interrupt.interrupt();
     lock.condition("c").notify_one().unwrap();
     lock.unlock().unwrap();
@@ -202,7 +202,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
-    // `force_unlock` makes the hold lost.
+    // An operator's `force_unlock` makes the waiting thread's hold lost.
     operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
@@ -256,7 +256,7 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // A true predicate returns at once; a false one waits until the limit.
+    // If the predicate is true, the wait returns at once. If not, the wait lasts until its time limit.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();

@@ -1,4 +1,4 @@
-//! Notification of holders about waiters: `guard.on_contended` and `guard.is_contended`.
+//! Holders are notified of waiters, through `guard.on_contended` and `guard.is_contended`.
 
 use std::sync::atomic::AtomicU32;
 
@@ -36,7 +36,7 @@ fn calls(guard: &OwnedGuard) -> Receiver<()> {
     calls
 }
 
-/// Waits for the lock in another thread until it has it, and gives it back.
+/// A thread that waits for the lock, acquires it, and releases it.
 fn waits_for(lock: RedisLock) -> Waiter<()> {
     Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
 }
@@ -68,7 +68,7 @@ fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
     }
 }
 
-/// The waiter is reported by a message: the first check is over by then, and the next comes a second later.
+/// A message reports the waiter, since the hold's first check is over and the next comes a second later.
 fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
@@ -88,7 +88,7 @@ fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
 }
 
-/// A late contention mark must not apply to the next hold.
+/// A contention mark that arrives late must not apply to the thread's next hold.
 fn the_owner_of_a_contended_hold_is_not_reused(store: &Store) {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
@@ -133,7 +133,8 @@ fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     for _ in 0..2 {
         called.recv_timeout(LONG).expect("another call");
     }
-    // After a late callback the next one may come sooner, since the pause counts from when the call was due.
+    // If a callback is late, the next callback may follow after less than a second, because the second counts
+    // from the time at which the late callback was due.
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);
@@ -156,7 +157,7 @@ fn a_callback_ends_with_its_hold(store: &Store) {
 
 fn a_callback_follows_the_guard_through_a_conditions_wait(store: &Store) {
     if store.lacks.contains(&Need::Counting) {
-        return; // nor are there conditions
+        return; // a store without counting kinds has no conditions either
     }
     let (client, other, name) = (store.client(), store.client(), fresh("condition"));
     let lock = client.get_lock(&name);

@@ -1,4 +1,4 @@
-//! Deadlocks of threads in several clients and in one: found, reported, and broken on request.
+//! Deadlocks between threads of one client or of several clients are found, reported, and broken on request.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -39,7 +39,7 @@ struct Member {
 }
 
 impl Member {
-    /// A client with the default delay before a deadlock search.
+    /// A member whose client waits for the default delay before it searches for a deadlock.
     fn new(store: &Store, breaks: bool) -> Member {
         Member::looking_after(store, Duration::from_secs(1), breaks)
     }
@@ -79,7 +79,8 @@ impl Member {
 
 type Release = Box<dyn FnOnce() -> Result<()>>;
 
-/// Threads that each hold something when the gate opens, and then wait for a lock, until an interrupt.
+/// Threads that wait at a gate while each holds some locks. When the gate opens, each thread waits for a
+/// further lock until it acquires the lock or is interrupted.
 struct Threads {
     running: Vec<JoinHandle<Result<()>>>,
     gate: Arc<Barrier>,
@@ -87,12 +88,12 @@ struct Threads {
 }
 
 impl Threads {
-    /// So many threads, which are added.
     fn of(count: usize) -> Threads {
         Threads { running: Vec::new(), gate: Arc::new(Barrier::new(count + 1)), interrupt: Interrupt::new() }
     }
 
-    /// Each holds the locks of its list except the last, which it wants.
+    /// Starts one thread for each list of locks. The thread holds all locks of its list except the last, and
+    /// waits for the last one when the gate opens.
     fn holding<L: Into<Vec<RedisLock>>>(lists: impl IntoIterator<Item = L>) -> Threads {
         let lists: Vec<Vec<_>> = lists.into_iter().map(Into::into).collect();
         let mut threads = Threads::of(lists.len());
@@ -122,7 +123,6 @@ impl Threads {
         }));
     }
 
-    /// Opens the gate.
     fn begin(&self) -> Instant {
         self.gate.wait();
         now()
@@ -132,12 +132,12 @@ impl Threads {
         self.running.iter().any(JoinHandle::is_finished)
     }
 
-    /// Each got its lock.
+    /// Asserts that each thread acquired the lock that it waited for.
     fn succeed(self) {
         self.running.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     }
 
-    /// Interrupts them; returns how many got their locks.
+    /// Interrupts all threads, and returns how many of them acquired the lock that they waited for.
     fn end(self) -> usize {
         self.interrupt.interrupt();
         let mut got = 0;
@@ -158,14 +158,14 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-/// The names of a deadlock of two threads over these locks.
+/// The steps of a deadlock of two threads: each holds one of the locks `a` and `b` and waits for the other.
 fn names_of_two(a: &str, b: &str) -> Vec<(String, String)> {
     let mut names = vec![(a.to_owned(), b.to_owned()), (b.to_owned(), a.to_owned())];
     names.sort();
     names
 }
 
-/// Each member is told of the deadlock of two threads over these locks.
+/// Asserts that each member is notified of the deadlock of two threads over the locks `a` and `b`.
 #[track_caller]
 fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
     let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
@@ -232,13 +232,14 @@ fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
     assert!(!error.is_retryable() && !error.outcome_unknown());
 }
 
-/// The directory shows the wait to others, so it began some time ago.
+/// Whether the directory shows the member's wait, so that other clients can find a cycle through it.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
-/// The multi-lock waits last, for the other thread's second lock, while it holds a third.
+/// The multi-lock already holds a third lock when it waits for the lock of the other thread. Its wait is the
+/// youngest wait of the cycle, so this wait is broken.
 fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
@@ -269,8 +270,8 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
             gives_up.wait();
-            // Interrupted while the other thread waits, the condition's wait reacquires the lock as the
-            // younger wait.
+            // The wait on the condition is interrupted while the other thread waits. It must then reacquire
+            // its lock, and this new wait is the youngest of the cycle.
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
             assert!(ended.unwrap_err().is_interrupted());
             guard.check()
@@ -302,7 +303,7 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // This exceeds the time to the next search.
+            // The next deadlock search would have happened within this time.
             throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told
@@ -347,7 +348,7 @@ fn a_deadlock_within_one_client_is_reported(store: &Store) {
     assert!(member.is_told_nothing());
 }
 
-/// Chains that end at a running thread, or at a guard that any thread may release.
+/// These chains of waits end at a running thread or at a guard that any thread may release: no deadlocks.
 fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
@@ -362,13 +363,13 @@ fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     owned.unlock().unwrap();
 }
 
-/// A published wait has ended when the wait begins that would have closed the cycle.
+/// When the last wait begins, which would close the cycle, the other wait in the directory has ended.
 fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.lock(&a).acquire().unwrap();
     let held = late.lock(&b).acquire().unwrap();
-    // This wait is published and then ends; the thread keeps its hold.
+    // The directory publishes this wait, and then the wait ends. The thread keeps its hold.
     assert!(early.lock(&b).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(late.lock(&a).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
@@ -423,11 +424,11 @@ fn a_cycle_through_a_read_hold_is_found(store: &Store) {
     threads.end();
 }
 
-/// A writer keeps the second reader out, and the first reader keeps the writer out.
+/// The waiting writer blocks the second reader, and the first reader's hold blocks the writer.
 fn a_cycle_through_a_reader_behind_a_writer_is_found(store: &Store) {
     if !store.lacks.contains(&Need::ReadWrite) {
         finds_the_cycle(store, ReadWriteLock::writers_first);
-        finds_the_cycle(store, |lock| lock); // once the writer has waited for long
+        finds_the_cycle(store, |lock| lock); // after the writer has waited for long
     }
 }
 
@@ -452,7 +453,7 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     third.end();
 }
 
-/// The fair lock's waiter is in its queue; the write half's waiter waits for the other writer.
+/// One waiter is in the fair lock's queue. The other waits for the write half, which a writer holds.
 fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;
@@ -473,8 +474,9 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     [one, other].iter().for_each(|member| drop(member.next(false)));
 }
 
-/// Any thread may release such a guard, so the cycle is reported as possible, and breaks no wait. Clients of
-/// one thread do not know of each other.
+/// Any thread may release an owned guard, so a cycle through it is reported only as possible, and no wait is
+/// broken. The second cycle runs through a thread that uses two clients, and is not found, because clients do
+/// not know which threads they share.
 fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
     let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
@@ -496,14 +498,14 @@ fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
     for member in [&one, &other] {
         assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
     }
-    // Two searches find the cycle.
+    // Within this time two more searches find the first cycle, and no member is notified of it again.
     let members = [&one, &waits_by, &other];
     throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(!threads.is_any_over(), "no wait was ended");
     threads.end();
 }
 
-/// Another thread owns the guard and releases it.
+/// The guard was moved to another thread, which owns and releases it, so no cycle exists.
 fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (one, other) = (Member::quick(store), Member::quick(store));
@@ -516,7 +518,7 @@ fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
     waiter.succeed();
 }
 
-/// Other clients wait, and declare under which hold they work.
+/// Each command waits in a client of its own, and declares under which hold it runs.
 fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
@@ -537,7 +539,7 @@ fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
         assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
     }
     let asking = store.client();
-    // Some stores are shared with other tests, whose deadlocks may be listed too.
+    // Other tests may use the same store at the same time, and the list may contain their deadlocks.
     let rings = asking.deadlocks().unwrap();
     let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
     assert_eq!(of_these.count(), 1, "told once, whoever asks");
@@ -547,8 +549,8 @@ fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
 
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 
-/// A thread of `older`, which has all these locks, waits for the lock of `younger`, which then waits for the
-/// last of them: the younger wait ends.
+/// A thread of `older` holds all locks in `own` and waits for a lock of `younger`. Then `younger` waits for
+/// the last lock in `own`. The wait of `younger` began later, so this wait is broken.
 #[track_caller]
 fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     let other = fresh("other");
@@ -567,7 +569,8 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.succeed();
 }
 
-/// A directory entry has room for 512 waits and holds: this one exceeds a small text column.
+/// A directory entry has room for 512 waits and holds. An entry of this size does not fit into a small text
+/// column of a database.
 fn a_deadlock_with_five_hundred_locks_is_broken(store: &Store) {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> =
@@ -580,7 +583,7 @@ fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
     is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
 }
 
-/// The limit is longer than a search takes.
+/// The time limit of the wait is longer than a deadlock search takes.
 fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b) = (fresh("a"), fresh("b"));

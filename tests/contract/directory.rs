@@ -64,7 +64,7 @@ fn the_directory_shows_host_process_thread_and_time(store: &Store) {
 
 fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
-    // A spin lock's waiters do not subscribe, so the lock looks like a plain lock without waiters.
+    // Waiters for a spin lock do not subscribe, so the directory shows a plain lock without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
         let name = fresh(kind.label);
         let held = Holding::take(&(kind.make)(&holding, &name));
@@ -159,7 +159,8 @@ fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
     let second = on.get_lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
-    // Each renewal writes an entry: after this one the silent client would have had one.
+    // A client writes its directory entry with each renewal. After this renewal the client without a
+    // directory would therefore have an entry if it wrote any.
     crate::support::await_renewal(|| guard.remaining());
     let seen = other.inspect(&silent).unwrap();
     assert_eq!(program(&seen), store.rows_say_who.then(String::new), "{seen}");
@@ -169,7 +170,7 @@ fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
 }
 
 fn shutdown_removes_the_directory_entry(store: &Store) {
-    // The lease does not end during the test.
+    // The lease outlasts the test, so only the shutdown can remove the entry.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
     let guard = client.get_lock(fresh("short")).acquire_owned().unwrap();

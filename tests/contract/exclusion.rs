@@ -1,4 +1,5 @@
-//! Exclusion among threads, clients and handles, shown by exact sums.
+//! Locks exclude threads, clients and handles. Each test counts without atomic increments and compares the
+//! sum.
 
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;

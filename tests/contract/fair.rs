@@ -1,5 +1,5 @@
-//! Fair locks serve waiters in order of arrival, whichever client they use; a waiter that leaves delays
-//! nobody.
+//! Fair locks serve waiters in order of arrival across clients, and a waiter that leaves delays no other
+//! waiter.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
@@ -38,7 +38,7 @@ fn queued<T: Send + 'static>(
 ) -> Waiter<T> {
     let before = client.inspect(name).unwrap().waiting;
     let waiter = Waiter::start(call);
-    // A blocked thread may still be waiting for the store's answer.
+    // A blocked thread may still be waiting for the store's answer, and must be in the queue first.
     comes_true_within(LONG, || client.inspect(name).unwrap().waiting > before);
     waiter
 }
@@ -65,7 +65,7 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // The lock is free for a moment or the waiter's; for this client it is busy either way.
+    // The lock is free for a moment and then held by the waiter. For this client both count as busy.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
@@ -87,7 +87,7 @@ fn a_timed_out_waiter_delays_nobody(store: &Store) {
     let (name, [client, other]) = store.clients("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
-    // If the waiter's last request was not answered, its queue place is cleaned up later.
+    // If the waiter's last request was not answered, the client removes the queue place some time later.
     comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
@@ -112,12 +112,14 @@ fn a_waiter_that_leaves_delays_nobody(store: &Store) {
         let error = first.returns_within(SLACK * 2).0.unwrap_err();
         assert_eq!(error.is_interrupted(), !by_shutdown, "{error}");
         let freed = held.release();
-        // It gave up its place: a dead waiter's place would last six seconds.
+        // The waiter that left gave up its queue place. The place of a dead waiter would delay the next
+        // waiter by six seconds.
         second.woken_since(freed);
     }
 }
 
-/// From Redisson's tests: eight threads in sequence, none of which releases the lock.
+/// From Redisson's tests: eight threads acquire the lock one after the other, and none of them releases it,
+/// so each lease has to expire.
 fn expired_leases_serve_the_waiters_in_order(store: &Store) {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
@@ -136,7 +138,8 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
     held.release();
     all_return(waiters, LONG);
     let order: Vec<_> = told.try_iter().collect();
-    // A grant after the lease's end does not count, and its waiter rejoins at the end of the queue.
+    // If the machine stalls for a whole lease, a grant may arrive after its lease has ended. The waiter then
+    // queues again at the end, and the order differs.
     if stalled_since(begun) < lease {
         assert_eq!(order, (0..6).collect::<Vec<_>>());
     }
@@ -195,7 +198,7 @@ fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
     let mut granted = granted.into_inner().unwrap();
     granted.sort();
     assert_eq!(granted.len(), 120);
-    // A lost wake-up costs the rest of a poll of a second; a lost place costs six.
+    // A lost wake-up would delay a grant by up to a second, and a lost queue place by six seconds.
     let longest = granted.windows(2).map(|two| two[1] - two[0]).max().unwrap();
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
 }

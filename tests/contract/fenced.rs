@@ -1,4 +1,4 @@
-//! Fencing tokens: each grant's is larger than all before.
+//! Fencing tokens: the token of each grant is larger than all earlier tokens of the lock.
 
 use std::sync::Mutex;
 
@@ -65,7 +65,8 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
     assert!(!plain.try_lock().unwrap());
     assert!(!stranger.get_lock(&name).try_lock().unwrap());
     held.release();
-    // For the holding thread a lock of the other type is a re-entry, and either handle releases a level.
+    // A fenced lock and a plain lock of one name are the same lock. For the holding thread the other handle
+    // re-enters, and either handle releases a level.
     fenced.lock_and_get_token().unwrap();
     plain.lock().unwrap();
     assert_eq!((plain.hold_count().unwrap(), fenced.hold_count().unwrap()), (2, 2));
@@ -124,6 +125,6 @@ fn contended_tokens_follow_the_order_of_grants(store: &Store) {
     let granted = granted.into_inner().unwrap();
     assert_eq!(granted.len(), 80);
     assert!(granted.is_sorted_by(|a, b| a < b), "{granted:?}");
-    // 2^53 bounds exact integers in JSON and in Java's scripts.
+    // Integers below 2^53 stay exact in JSON and in the scripts of Redisson.
     assert!(granted.last().unwrap().get() < 1 << 53);
 }

@@ -1,4 +1,4 @@
-//! Guards release exactly once, on every way out.
+//! A guard releases its level exactly once, however the guard's scope ends.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,7 +64,7 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
     }
 }
 
-/// The guard is in thread-local storage, which is destroyed in any order.
+/// The guard is in thread-local storage, whose values are destroyed in any order when the thread ends.
 fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
@@ -73,7 +73,8 @@ fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
     let client = store.client();
     let (early, late) = (client.get_lock(fresh("early")), client.get_lock(fresh("late")));
     elsewhere(|| {
-        EARLY.with_borrow(|_| ()); // registered before the library's own storage, so dropped on the other side of it
+        // registered before the library's own thread-local, so that one is destroyed first and the other last
+        EARLY.with_borrow(|_| ());
         late.lock().unwrap();
         late.unlock().unwrap();
         LATE.with_borrow_mut(|guard| *guard = Some(late.acquire().unwrap()));
@@ -134,7 +135,7 @@ fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
         drop(dropped);
         assert!(unlocked.unlock().unwrap_err().is_lost());
         assert!(lock.is_locked().unwrap());
-        held.release(); // fails the test if the hold had been touched
+        held.release(); // panics if the dropped guard released this hold
     }
 }
 

@@ -1,4 +1,4 @@
-//! A store provides this to run the contracts.
+//! The description of a store that the contracts need, and the code that runs a contract on it.
 
 use leasehold::Result;
 
@@ -12,7 +12,7 @@ pub(crate) struct Traits {
     pub(crate) fenced: bool,
     /// Waiters are served in order of arrival, whichever client they use.
     pub(crate) fair: bool,
-    /// A release wakes waiters in other clients. Otherwise they poll, at most this far apart.
+    /// A release notifies waiters in other clients. Otherwise they poll at least every `polls_within`.
     pub(crate) wakes: bool,
     pub(crate) polls_within: Duration,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Kind {
 
 pub(crate) type Open = Box<dyn Fn(ClientBuilder) -> Result<LockClient> + Send + Sync>;
 
-/// A feature that only some stores have.
+/// A feature that a contract needs and that only some stores have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -41,14 +41,14 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Runs the contract on a store. Without a server the test is loudly skipped, and fails in CI.
+    /// Runs the contract on a store. Without a server the test is skipped, or fails in CI.
     pub(crate) fn on(self, store: fn() -> Option<Store>, contract: fn(&Store)) {
         if let Some(store) = store() {
             self.of(&store, contract);
         }
     }
 
-    /// Runs the contract. A store that lacks the feature must refuse before anything happens.
+    /// Runs the contract. If the store lacks the needed feature, the first request must be refused instead.
     fn of(self, store: &Store, contract: fn(&Store)) {
         if !store.lacks.contains(&self) {
             return contract(store);
@@ -84,15 +84,15 @@ pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 /// Ends the sessions of all clients, as an operator or a broken network would.
 pub(crate) type EndSessions = Box<dyn FnOnce()>;
 
-/// A hold's fate when its client's sessions or connections end.
+/// What happens to a hold when the sessions or connections of its client end.
 #[derive(Clone, Copy)]
 pub(crate) enum Sessions {
     /// The store has no sessions.
     None,
-    /// The hold stays, since the client reconnects. Makes a separate store, with the function that ends its
-    /// sessions.
+    /// The hold stays, because the client reconnects. The function makes a separate store and returns a
+    /// second function that ends the sessions.
     Outlived(fn() -> (Store, EndSessions)),
-    /// The hold is lost, and its holder notified.
+    /// The hold is lost, and its holder is notified.
     #[cfg(feature = "zookeeper")]
     Bind(fn() -> (Store, EndSessions)),
 }
@@ -100,15 +100,16 @@ pub(crate) enum Sessions {
 /// A store under test, and the clients that it makes.
 pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
-    /// The maximum time for which an expired lease may still hold a lock; zero where leases are exact.
+    /// The maximum time for which the store still grants nobody a lock whose lease has expired. Zero for
+    /// stores with exact leases.
     pub(crate) late: Duration,
-    /// A hold outlasts a kill and restart of the store.
+    /// A hold outlasts a kill and a restart of the store's server.
     pub(crate) survives_restart: bool,
-    /// Makes a separate store, with the function that kills and restarts it.
+    /// Makes a separate store, and a function that kills and restarts its server.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
     pub(crate) lacks: &'static [Need],
-    /// The lock's row or node names the holder even if the directory is off.
+    /// The lock's row or node in the store names the holder, even if clients write no directory entries.
     pub(crate) rows_say_who: bool,
     pub(crate) open: Open,
 }
@@ -126,12 +127,11 @@ impl Store {
         self.build(options).expect("a client can be made")
     }
 
-    /// A new name, and clients.
     pub(crate) fn clients<const N: usize>(&self, label: &str) -> (String, [LockClient; N]) {
         (fresh(label), [(); N].map(|()| self.client()))
     }
 
-    /// Each kind with a new name, and clients.
+    /// Each kind of lock of this store, with a new name and `N` clients.
     pub(crate) fn each<const N: usize>(&self) -> impl Iterator<Item = (&Kind, String, [LockClient; N])> {
         self.kinds.iter().map(|kind| {
             let (name, clients) = self.clients(kind.label);
@@ -139,19 +139,20 @@ impl Store {
         })
     }
 
-    /// The handles of two clients for one new name.
+    /// Handles of two clients for one lock with a new name.
     pub(crate) fn two<T>(&self, label: &str, make: impl Fn(&LockClient, &str) -> T) -> [T; 2] {
         let name = fresh(label);
         [(); 2].map(|()| make(&self.client(), &name))
     }
 
-    /// The time within which a hold with this lease ends in the store.
+    /// The time within which the store frees a lock with this lease.
     pub(crate) fn freed_within(&self, lease: Duration) -> Duration {
         lease + self.late
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // Late answers of a busy machine must not fail a contract. Contracts about time-outs set their own.
+        // Long time-outs, because a late answer on a busy machine must not fail a contract. Contracts about
+        // time-outs set their own.
         let patient = Duration::from_secs(15);
         let builder = LockClient::builder().lease(Duration::from_secs(20));
         let builder = builder.command_timeout(patient).connect_timeout(patient);
@@ -159,7 +160,8 @@ impl Store {
     }
 }
 
-/// The kinds of Redis and the memory store: token locks poll, all others are notified.
+/// The kinds of lock of Redis and of the memory store. Waiters of token locks poll; waiters of all other
+/// kinds are notified.
 pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
@@ -172,11 +174,11 @@ pub(crate) fn kinds_alike(wakes: bool, polls_within: Duration) -> Vec<Kind> {
 }
 
 fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Kind> {
-    watch_for_stalls(); // from a test's beginning
+    watch_for_stalls(); // counts stalls from the beginning of the test
     let mutex = Traits { reentrant: true, fenced: false, fair: false, wakes, polls_within };
     let fenced = Traits { fenced: true, ..mutex };
     let fair = Traits { fair: true, ..mutex };
-    // A spin lock sleeps at most this long between polls.
+    // A waiter of a spin lock sleeps at most this long between two polls.
     let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
     let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
     vec![
@@ -197,7 +199,7 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     ]
 }
 
-/// The kinds of a store that queues for all its locks and has no token locks.
+/// The kinds of a store that keeps a queue for each of its locks and has no token locks.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) fn queueing_kinds() -> Vec<Kind> {
     let mut kinds = usual_kinds();

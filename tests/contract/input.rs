@@ -1,4 +1,4 @@
-//! Unusable input is refused before anything happens.
+//! Unusable names, leases and options are refused before the client sends a request.
 
 use leasehold::{Error, MAX_NAME_LEN, Result};
 
@@ -114,7 +114,7 @@ fn every_call_refuses_an_unusable_name(store: &Store) {
     let begun = now();
     for name in bad {
         for kind in &store.kinds {
-            let lock = (kind.make)(&client, name); // no error and no I/O yet
+            let lock = (kind.make)(&client, name); // making the handle neither fails nor sends a request
             assert_eq!(lock.name(), name);
             for (action, result) in every_call(&lock) {
                 refused(&result.unwrap_err(), action, &lock);

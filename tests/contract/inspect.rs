@@ -1,4 +1,4 @@
-//! Inspection of a name by any client. The details of each kind are tested in that kind's file.
+//! Any client can inspect any name. The file of each kind of lock tests the details of that kind.
 
 use leasehold::{ErrorKind, ObjectKind};
 

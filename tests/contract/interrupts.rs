@@ -1,4 +1,4 @@
-//! An interrupt ends a wait at once, and leaves nothing behind.
+//! An interrupt ends a wait at once. The wait leaves neither a hold nor a request behind.
 
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;
@@ -52,7 +52,7 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         interrupt.interrupt();
         assert_eq!(waiter.returns_within(LONG).0, (true, 0));
         held.release();
-        // A leftover request would appear at once, and a renewal within a third of the lease.
+        // A leftover request would acquire the lock at once, a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
 }
@@ -81,7 +81,7 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         let interrupt = Interrupt::new();
         interrupt.interrupt();
         assert!(interrupt.is_interrupted());
-        // Java does not acquire a free lock in this case either.
+        // As in Java, an interrupted call does not acquire the lock even if it is free.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(
             lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
@@ -92,9 +92,9 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
-        // Calls without the interrupt are not affected.
+        // Calls without the interrupt are not affected by it.
         assert!(lock.try_lock().unwrap());
-        // As Java's `lockInterruptibly`, which checks the interrupt on entry.
+        // As Java's method, `lock_interruptibly` checks the interrupt before it acquires or re-enters.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted(), "{}", kind.label);
         assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         lock.unlock().unwrap();

@@ -1,4 +1,4 @@
-//! Cached locks: `lock_builder(name).cached()`.
+//! `lock_builder(name).cached()` lets a client keep a released lock, so that its next use needs no request.
 
 use std::sync::atomic::AtomicU32;
 
@@ -63,7 +63,7 @@ fn a_thread_reuses_its_cached_lock_without_a_request(store: &Store) {
     }
     assert_eq!(client.stats().grants - grants, 1000, "each is counted");
     let asked = asked.load(Ordering::SeqCst) - before;
-    // A late check on a busy machine costs the next use a request.
+    // On a busy machine a check may come late, and then the next use of the lock costs a request.
     assert!(asked <= 50, "asked {asked} times for 1,000 grants");
     assert_eq!(client.stats().holds, 0, "nobody holds it");
     client.shutdown().unwrap();
@@ -77,7 +77,7 @@ fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
     let (lock, other) = kept(store);
     let begun = now();
     let round = |_| {
-        use_for(&lock, ms(1_000)); // until checks are half a second apart
+        use_for(&lock, ms(1_000)); // until the client checks only every half second
         let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();
@@ -123,7 +123,7 @@ fn others_see_a_cached_lock_as_held(store: &Store) {
 fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
     let (lock, other) = kept(store);
     is_unused_within(&lock, &other);
-    // The client still caches this lock: the next use is cached.
+    // The client has not stopped caching this lock: it caches the lock again after the next use.
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
 }
 
@@ -185,7 +185,7 @@ fn clients_that_recall_each_other_alternate(store: &Store) {
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
 }
 
-/// Each of 64 threads uses 31 locks. The soak runs this longer, beside busy processes, and may stop the
+/// Each of 64 threads uses 31 locks. The soak runs this test longer, beside busy processes, and may stop the
 /// server for half a lease.
 fn a_cached_lock_in_use_survives_heavy_load(store: &Store) {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());

@@ -1,4 +1,4 @@
-//! Latches open for all waiters when the count reaches zero.
+//! A latch opens for all waiters when its count reaches zero.
 
 use leasehold::{Interrupt, ObjectKind};
 
@@ -69,7 +69,7 @@ fn latch_waits_end_by_timeout_or_interrupt(store: &Store) {
     assert_eq!(latch.count().unwrap(), 1);
 }
 
-/// Redisson does not wake the waiters.
+/// In Redisson, waiters stay asleep when somebody deletes the latch. Here the deletion wakes them.
 fn a_latch_that_is_deleted_opens(store: &Store) {
     let [lock, other] = store.two("latch", |client, name| client.get_count_down_latch(name));
     lock.try_set_count(5).unwrap();
@@ -105,7 +105,7 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // A store that keeps only a number tells its kind by the waiters.
+    // A store that keeps only a number knows that the number is a latch only while somebody waits for it.
     assert!(matches!(seen.kind, ObjectKind::CountDownLatch | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.is_held()), (Some(2), false));
     let waiter = Waiter::on(latch.clone(), move |latch| latch.wait().unwrap());

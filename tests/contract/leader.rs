@@ -1,4 +1,5 @@
-//! One leader among many candidates, growing terms, and no gap when a leader leaves.
+//! One candidate leads at a time, the terms increase, and the next leader follows at once when a leader
+//! leaves.
 
 use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent};
@@ -57,7 +58,7 @@ fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
     let begun = now();
     first.withdraw().unwrap();
     assert!(elected(&second) > term);
-    // The successor is notified: the safety poll and the lease's end would come later.
+    // The successor was notified: its safety poll and the end of the lease would have come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
@@ -69,13 +70,13 @@ fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
     assert_eq!(stepped_down(&first), None);
     let mut term = elected(&first);
     assert!(first.term() == Some(term) && term > alone);
-    // The order among clients is the store's, if it has one.
+    // Only a store with fair locks defines an order among candidates of different clients.
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     for other in [&client, &client, &client].into_iter().chain(is_fair.then_some(&stranger)) {
         let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
-            // A thread counts as waiting once it has a place in the queue.
+            // A candidate counts as waiting once the store has its queue place.
             comes_true_within(LONG, || stranger.inspect(&name).unwrap().waiting == 1);
         }
         first.step_down();
@@ -107,7 +108,8 @@ fn a_leader_that_steps_down_is_replaced_by_another_candidate(store: &Store) {
         assert_eq!(stepped_down(&leading), None);
         comes_true_within(LONG, || leading.term().is_some() || waiting.term().is_some());
         if let Some(again) = leading.term() {
-            // The leader stands back a quarter of a second longer than the other's poll.
+            // The former leader pauses for a quarter of a second longer than the other candidate's poll
+            // interval, so it can be elected again only if the machine stalled.
             let stalled = stalled_since(begun);
             assert!(
                 stalled > ms(200),
@@ -118,7 +120,7 @@ fn a_leader_that_steps_down_is_replaced_by_another_candidate(store: &Store) {
         }
         let next = elected(&waiting);
         assert!(next > term);
-        // Standing back delays nobody.
+        // A leader that withdraws does not wait for the pause that follows `step_down`.
         let begun = now();
         leading.withdraw().unwrap();
         assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());

@@ -1,4 +1,4 @@
-//! Leases that end, and leases that the watchdog renews.
+//! Explicit leases expire, and the watchdog renews all other leases.
 
 use super::harness::{Store, fresh};
 use crate::support::prelude::*;
@@ -29,7 +29,7 @@ fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
-    // The next holder may be a thread of the same client or of another.
+    // The next holder is a thread of the same client, and then a thread of another client.
     for next in [clients.0.get_lock(&name), clients.1.get_lock(&name)] {
         let lock = clients.0.get_lock(&name);
         let before = now();
@@ -42,7 +42,7 @@ fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
         });
         let ((had, unlocked), _) = waiter.returns_within(store.freed_within(lease) + SLACK);
         unlocked.unwrap();
-        // Stores count milliseconds from the start of the millisecond in which the request arrives.
+        // Some stores count from the start of the request's millisecond, so a lease may end 1 ms early.
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
@@ -75,7 +75,7 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
 }
 
 fn a_renewed_hold_outlives_its_lease(store: &Store) {
-    // The test queries all kinds all the time, and a busy server may delay a renewal by 6 s.
+    // The lease is long because all kinds are queried without a pause, which may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
     let holds: Vec<_> = store
@@ -90,7 +90,7 @@ fn a_renewed_hold_outlives_its_lease(store: &Store) {
     throughout(store.freed_within(LEASE) + ms(200), || {
         holds.iter().all(|(guard, rival)| {
             let left = rival.remaining_lease().unwrap();
-            // A store with leases of whole seconds may show zero for a running lease.
+            // A store that counts leases in whole seconds may show zero for a lease that is still running.
             let runs = left.is_some_and(|left| left <= LEASE && (!left.is_zero() || !store.late.is_zero()));
             let (checked, taken) = (guard.check(), rival.try_lock().unwrap());
             let is_kept = runs && checked.is_ok() && !taken;
@@ -115,7 +115,7 @@ fn reentering_never_shortens_the_lease(store: &Store) {
     assert!(long > ms(30_000) && long <= ms(60_000), "it was not lengthened: {long:?}");
     lock.unlock().unwrap();
     let left = remaining(&lock);
-    // The lease is neither shortened to the outer level's lease nor restarted.
+    // The inner level neither shortens the hold's lease to its own nor restarts the lease.
     assert!(left > ms(30_000) && left <= long, "{left:?} after {long:?}");
     lock.lock_with_lease(ms(10)).unwrap();
     lock.unlock().unwrap();
@@ -154,11 +154,11 @@ fn a_leased_level_does_not_end_renewals(store: &Store) {
 fn each_guard_ends_its_own_level(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
-    // The renewed level ends first: a lease remains.
+    // When the renewed inner level ends first, the hold keeps an explicit lease that expires.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
-    // The leased level ends first: the renewed one remains.
+    // When the level with the explicit lease ends first, the watchdog keeps renewing the hold.
     let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
@@ -196,7 +196,7 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     });
 }
 
-/// Redisson's watchdog would keep renewing for the thread that lost the hold, once per level.
+/// Redisson counts renewals per level, so after a lost nested hold its watchdog would renew for ever.
 fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
@@ -210,7 +210,7 @@ fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
     assert!(lock.unlock().unwrap_err().is_not_held());
 }
 
-/// Redisson's lock object would remember the last lease.
+/// Redisson's lock object would use the lease of the last call for the next hold too.
 fn a_lease_belongs_to_its_hold(store: &Store) {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
@@ -226,11 +226,12 @@ fn a_lease_belongs_to_its_hold(store: &Store) {
 }
 
 fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
-    // The lease is long enough for all calls on a busy machine.
+    // The lease is long enough for all calls of this test on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
     let name = fresh("orphan");
-    // The thread leaves levels of calls, of nested calls, and of leaked guards.
+    // In each case the thread ends with levels that it never released: from calls, from nested calls, and
+    // from leaked guards.
     let leave: [fn(&leasehold::RedisLock); 2] = [
         |lock| {
             lock.lock().unwrap();
@@ -288,14 +289,15 @@ fn a_lease_is_rounded_up_to_milliseconds(store: &Store) {
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     assert!(guard.remaining() > ms(2_000));
     guard.unlock().unwrap();
-    // The lease may end before the grant arrives: held briefly or not at all, never left behind.
+    // The lease may end before the grant arrives. The call then holds the lock briefly or not at all, and
+    // leaves nothing in the store.
     match lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)) {
         Ok(true) => match lock.unlock() {
             Ok(()) => {}
             Err(error) => assert!(error.is_lost(), "{error}"),
         },
         Ok(false) => {}
-        // A Redlock waits for each server only a part of such a lease.
+        // A Redlock gives each server only a part of such a short lease to answer, and may therefore fail.
         Err(error) => assert!(error.is_retryable(), "{error}"),
     }
     comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());

@@ -1,4 +1,4 @@
-//! The end of a client frees its holds, notifies its waiters, and leaves nothing.
+//! When a client ends, its holds are released, its waiters are notified, and none of its threads remain.
 
 use leasehold::Result;
 
@@ -25,7 +25,7 @@ fn shutdown_releases_all_held_locks(store: &Store) {
     client.get_lock(&names[0]).lock().unwrap();
     (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
     let guard = client.get_fenced_lock(&names[2]).acquire().unwrap();
-    // The last kind differs most from the others.
+    // The last kind in the list differs most from a plain lock.
     let other = store.kinds.last().unwrap().make;
     let owned = other(&client, &names[3]).acquire_owned().unwrap();
     elsewhere(|| client.get_lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
@@ -65,8 +65,8 @@ fn shutdown_ends_every_wait(store: &Store) {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // The waiters are at the head of a queue and behind it, for locks of this client and of others, in
-        // every call that waits.
+        // The waiters stand at the head of a local queue and behind it, wait for locks of this client and of
+        // another one, and use every call that waits.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),
@@ -89,7 +89,7 @@ fn shutdown_ends_every_wait(store: &Store) {
         }
         drop(guard);
         held.release();
-        // No waiter took a lock on its way out.
+        // No waiter acquired a lock while the client shut down.
         assert!(!(kind.make)(&stranger, &elsewhere_held).is_locked().unwrap());
         assert!(!(kind.make)(&stranger, &own).is_locked().unwrap());
     }
@@ -125,7 +125,7 @@ fn shutdown_is_repeatable_and_affects_one_client_only(store: &Store) {
     guard.unlock().unwrap();
 }
 
-/// Grants that arrive during a shutdown are released, by the client or by the end of their lease.
+/// Grants that arrive during a shutdown are released by the client, or expire with their lease.
 fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
     let lease = ms(300);
     for _ in 0..4 {
@@ -146,8 +146,8 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
-                        // On a busy machine a hold may be lost; that does not end the loop, only the client's
-                        // shutdown does.
+                        // On a busy machine a hold may be lost. The loop goes on after a loss, and ends when
+                        // the client has been shut down.
                         if let Err(error) = guard.unlock() {
                             let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
                             assert!(is_over || error.outcome_unknown(), "{error}");
@@ -157,7 +157,8 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                 });
             }
             let all_worked = (0..6).all(|_| receive(&told, LONG).is_ok());
-            // Shut down before any assertion fails: the scope waits for the threads.
+            // The client shuts down before any assertion can fail, because a failed assertion would make the
+            // scope wait forever for its threads.
             let shut_down = client.shutdown();
             assert!(all_worked, "a worker did not get to work");
             shut_down.unwrap();
@@ -192,7 +193,7 @@ fn dropping_the_last_clone_releases(store: &Store) {
     drop(client);
     assert!(stranger.get_lock(&name).is_locked().unwrap(), "its lock keeps it");
     drop(lock);
-    // The release comes long before the lease of 20 s ends.
+    // The lock is free long before the lease of 20 s ends, so the client released it.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
 }
 
@@ -212,24 +213,24 @@ fn locks_and_guards_keep_their_client_alive(store: &Store) {
     }
 }
 
-/// The threads of this process; `None` unless the system is Linux.
+/// The number of threads of this process; `None` on systems other than Linux.
 fn count_threads() -> Option<usize> {
     if cfg!(windows) {
-        return None; // wine shows some of its own
+        return None; // wine adds threads of its own
     }
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
 fn a_client_leaves_no_thread_behind(store: &Store) {
     alone(|| {
-        // Starts the shared threads of a store, if it has some.
+        // The first client of a store may start threads that all later clients share.
         store.client().shutdown().unwrap();
         let before = count_threads();
         for drop_only in [false, true] {
             let clients = [store.client_with_lease(RENEWED), store.client()];
             let name = fresh("threads");
             for client in &clients {
-                // A wait, a loss and a hold have started all threads.
+                // After a wait, a loss and a hold, the client has started each of its threads.
                 let held = Holding::take(&client.get_lock(&name));
                 assert!(!client.get_lock(&name).try_lock_for(ms(50)).unwrap());
                 assert!(!clients[1].get_lock(&name).try_lock_for(ms(50)).unwrap());

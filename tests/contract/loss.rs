@@ -1,4 +1,4 @@
-//! A lost hold is known at once, reported once, and stays lost.
+//! The holder of a lost hold learns of the loss at once and once only, and the hold stays lost.
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 
@@ -27,11 +27,11 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     let taken = now();
     assert_eq!(guard.state(), HoldState::Held);
-    // The window opens between the two readings and is 1 % shorter than the lease.
+    // The window opens between the two clock readings and is 1 % shorter than the lease.
     let (earliest, latest) = (before + lease * 99 / 100, taken + lease * 99 / 100);
     throughout(earliest.saturating_duration_since(now() + ms(25)), || guard.check().is_ok());
     comes_true_within(lease + SLACK, || now() > latest);
-    // No slack: `check` reads the clock, and depends on no other thread.
+    // No slack is needed: `check` reads the clock and depends on no other thread.
     let error = guard.check().unwrap_err();
     assert!(error.is_lost() && !error.is_not_held() && !error.is_retryable(), "{error}");
     assert_eq!((error.action(), error.lock_name()), ("check", Some(lock.name())));
@@ -59,7 +59,7 @@ fn each_loss_callback_runs_once(store: &Store) {
     let late = tell.clone();
     guard.on_lost(move |loss| late.send((3, loss.clone())).unwrap());
     assert_eq!(receive(&told, SLACK).unwrap().0, 3);
-    // By now every part that may notice the loss a second time has done so.
+    // By now every part of the client that could report the loss a second time has run.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
 }
@@ -82,7 +82,7 @@ fn a_callback_may_use_its_client(store: &Store) {
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
-        // The callback waits for the lost lock and queries it.
+        // The callback waits for the lost lock and queries its client.
         let (client, lock) = (client.clone(), lock.clone());
         move |loss| {
             let again = lock.acquire().and_then(|guard| {
@@ -155,9 +155,9 @@ fn the_loss_channel_closes_without_a_loss_after_release(store: &Store) {
 }
 
 fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
-    // The watchdog's interval is far longer than this lease.
+    // The lease is explicit and far shorter than the watchdog's interval.
     let lock = store.client().get_lock(fresh("leased"));
-    // The window opens when the request is sent, however long the answer takes.
+    // The window opens when the request is sent, so a slow answer makes it no longer.
     let asked = now();
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
@@ -173,7 +173,7 @@ fn a_failed_ownership_check_marks_the_hold_lost(store: &Store) {
         let guard = lock.acquire().unwrap();
         let lost = guard.lost();
         assert!((kind.make)(&operator, &name).force_unlock().unwrap());
-        // The lease is long: only a question to the store shows the loss.
+        // The lease is long, so only a question to the store can reveal the loss.
         assert!(guard.check().is_ok());
         assert!(!lock.is_held_by_current_thread().unwrap());
         assert_eq!(guard.state(), HoldState::Lost);
@@ -198,7 +198,8 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let lock = (kind.make)(&client, &name);
-        // The hold is lost by time, by time with the server's answer, and by force.
+        // The hold is lost in three ways: its lease expires, its lease expires and the store then says so, or
+        // an operator forces the release.
         for way in 0..3 {
             let old =
                 lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();
@@ -215,7 +216,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");
             assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
-            // The old guards release nothing.
+            // The guards of the lost hold release nothing of the new hold.
             drop(dropped);
             assert!(old.unlock().unwrap_err().is_lost());
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
@@ -232,7 +233,7 @@ fn a_reentry_notices_a_silent_takeover(store: &Store) {
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());
     let held = Holding::take(&stranger);
-    // The thread believes that it holds the lock, and must not get it a second time.
+    // Another owner holds the lock now, so the call must not report a re-entry.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);
     held.release();

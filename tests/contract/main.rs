@@ -1,10 +1,9 @@
 //! The contracts: what every lock promises on every store.
 //!
 //! Each contract is a function over a [`Store`](harness::Store) and runs on every store. A new store is one
-//! function in `contract/stores.rs` and one line in `contracts!`. The harness has the capabilities of stores
-//! and kinds, and asserts both yes and no.
-//!
-//! The scenarios come from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`, retold.
+//! function in `contract/stores.rs` and one line in `contracts!`. The harness lists the capabilities of stores
+//! and kinds. A contract asserts that a store with a capability supports it and that any other refuses it.
+//! The scenarios are taken from the tests of Redisson's locks, Curator's mutexes and `DistributedLock`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,7 +45,7 @@ macro_rules! on_each_store {
 macro_rules! contracts_on {
     ($store:ident ($need:ident: $($name:ident),+)) => {
         mod $store {
-            // This body is compiled thousands of times, so the logic is in the harness.
+            // Each contract is compiled once for each store, so the logic is in the harness.
             $(#[test] fn $name() {
                 crate::harness::Need::$need.on(crate::stores::$store, super::$name);
             })+
@@ -54,7 +53,7 @@ macro_rules! contracts_on {
     };
 }
 
-/// Runs every contract of a file on every store.
+/// Runs each listed contract on every store.
 macro_rules! contracts {
     (needs $need:ident: $($name:ident),+ $(,)?) => {
         on_each_store!(contracts_on ($need: $($name),+));
@@ -101,7 +100,7 @@ mod token;
 mod unlock;
 mod waiting;
 
-/// The contracts in `tests/contract/`, as `file::name`.
+/// The names of the contracts in `tests/contract/`, written `file::name`.
 fn written() -> Vec<String> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
     let mut written = Vec::new();
@@ -111,7 +110,7 @@ fn written() -> Vec<String> {
         for line in std::fs::read_to_string(&path).unwrap().lines() {
             if let Some(rest) = line.strip_prefix("fn ")
                 && let Some((name, _)) = rest.split_once("(store: &Store) {")
-            // a function that returns something is a helper
+            // a function with a return type is a helper and not a contract
             {
                 written.push(format!("{file}::{name}"));
             }

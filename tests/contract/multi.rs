@@ -1,4 +1,4 @@
-//! Several locks as one: all or none, in one order, until one deadline.
+//! A multi-lock acquires all of its locks or none, in one order, and within one deadline.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
@@ -49,7 +49,7 @@ fn in_one_slot(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
 }
 
-/// Two clients, new names, and the first client's group of them.
+/// Two clients, `count` new names, and the first client's multi-lock over these names.
 fn grouped(store: &Store, count: usize) -> ([LockClient; 2], Vec<String>, MultiLock) {
     let (clients, names) = ([store.client(), store.client()], names(count));
     let multi = group(&clients[0], &names);
@@ -60,7 +60,7 @@ fn group(client: &LockClient, names: &[String]) -> MultiLock {
     client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
-/// For releases whose answer was awaited: the locks are free now, before any lease ends.
+/// Asserts that all locks are free now: the test awaited the answers of the releases, so none had to expire.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
@@ -71,7 +71,7 @@ fn all_free_at_once(client: &LockClient, names: &[String]) {
 #[track_caller]
 fn all_free(client: &LockClient, names: &[String]) {
     for name in names {
-        // A dropped guard's release is only sent.
+        // A dropped guard sends its release without waiting for the answer.
         comes_true_within(SECOND, || !client.get_lock(name).is_locked().unwrap());
     }
 }
@@ -143,7 +143,7 @@ fn one_deadline_applies_to_the_whole_group(store: &Store) {
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
-    // The waits for the locks share one deadline.
+    // The waits for the three locks share one deadline.
     for_each_third(begun, || {
         holding.remove(0).release();
     });
@@ -186,7 +186,8 @@ fn groups_in_any_order_do_not_deadlock(store: &Store) {
     let waiters: Vec<_> = (0..4_usize)
         .map(|number| {
             let client = store.client();
-            // Two of three locks, each pair in both orders.
+            // Each thread locks two of the three locks. The pairs overlap, and some threads name the same
+            // pair in opposite order.
             let (first, second) = [(0, 1), (1, 0), (2, 1), (0, 2)][number];
             let multi =
                 client.get_multi_lock([client.get_lock(&names[first]), client.get_lock(&names[second])]);
@@ -221,7 +222,7 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
         });
         had.load(Ordering::SeqCst)
     };
-    // Two groups may each have held one of the locks and so have failed both.
+    // Two multi-locks that try at the same time may each hold one of the locks, so that both fail.
     assert!(try_for(Duration::ZERO) <= 1);
     let begun = now();
     assert_eq!(try_for(SECOND * 3), 1);
@@ -274,7 +275,7 @@ fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
         client.get_multi_lock([&b, &client.get_lock("")]),
         client.get_multi_lock([rw.read(), rw.write()]),
     ];
-    client.shutdown().unwrap(); // what asked anything now would say that instead
+    client.shutdown().unwrap(); // after this any call that sends a request would report the shutdown instead
     for (number, list) in lists.iter().enumerate() {
         let lacks_rw = number == 5 && store.lacks.contains(&Need::ReadWrite);
         let kind = if lacks_rw { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
@@ -323,7 +324,7 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
         assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
         assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
-            // A try by the holding thread is busy at once, as for its non-reentrant locks alone.
+            // A try by the holding thread fails at once as busy, as with a single non-reentrant lock.
             assert!(!multi.try_lock().unwrap());
             assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         }
@@ -343,7 +344,7 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
         let ((), had) = waiter.returns_within(LONG);
         assert!(had - released < ms(1_250) + slack_since(released), "{}: {:?}", lock.name(), had - released);
     }
-    // Code over any lock also takes a group.
+    // Code that is written for the trait `Lock` also accepts a multi-lock.
     let lock: &dyn Lock = &multi;
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -369,7 +370,7 @@ fn a_group_may_span_several_clients_and_stores(store: &Store) {
         holding.release();
         waiter.returns_within(LONG);
     }
-    // The same name on two stores means two locks.
+    // A name on two stores means two different locks.
     let guard =
         first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);
@@ -391,7 +392,7 @@ fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
     multi.unlock().unwrap();
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
-    // Held locks are released, lost ones reported.
+    // The call releases the locks that are still held, and reports the lost one.
     let error = multi.unlock().unwrap_err();
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
@@ -413,8 +414,8 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
     let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
-    // A second round sets the requested lease; Redisson confuses milliseconds with seconds there. Earlier
-    // locks have the client's lease until the last is acquired.
+    // A second round sets the requested lease on all locks. Until the last lock is acquired, the earlier
+    // locks have the client's lease. Redisson confuses milliseconds with seconds in this step.
     let is_leased = |name| left(name).is_some_and(|left| left <= store.freed_within(lease));
     comes_true_within(SECOND, || names.iter().all(is_leased));
     let ((had, remaining, is_lost), ended) = waiter.returns_within(LONG);
@@ -425,7 +426,7 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
 }
 
-/// All locks are renewed once, for the group's lease, when the last is acquired.
+/// When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
 fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
@@ -521,7 +522,7 @@ fn a_group_with_a_shut_down_client_releases_all_locks(store: &Store) {
     }
 }
 
-/// A later try by another client gets the same answer as without this try.
+/// The failed try must leave no queue place: a later try by another client gets the same answer as before.
 fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
@@ -550,7 +551,7 @@ fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
         guard.unlock()
     });
     comes_true_within(LONG, || operator.get_lock(&names[0]).force_unlock().unwrap());
-    // A renewal notices the loss.
+    // The next renewal notices the loss.
     comes_true_within(LONG, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
@@ -592,7 +593,7 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
             assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));
             (last, last_of_third) = (guard.fencing_token(), guard.fencing_token_of(&names[2]));
             guard.unlock().unwrap();
-            // The token belongs to the lock, and continues for a holder of that lock alone.
+            // The token counter belongs to the single lock, so a holder of that lock alone continues it.
             let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
             assert!(alone.fencing_token() > last_of_third);
             last_of_third = alone.fencing_token();
@@ -656,7 +657,7 @@ fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
             drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // Wait until all releases are answered, those of earlier groups too, so that any harm would show.
+        // Wait for the answers to all releases, also of earlier rounds, so that a wrong release is seen.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

@@ -1,4 +1,4 @@
-//! Names and ids: what users give, what the store keys, and what others see.
+//! Names and ids: what users pass in, which keys the store writes, and what other clients see.
 
 use leasehold::{ErrorKind, MAX_NAME_LEN, NotHeld};
 
@@ -74,10 +74,10 @@ fn names_mapped_to_one_key_are_one_lock(store: &Store) {
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
     lock.lock().unwrap();
-    // Names are mapped first and prefixed second.
+    // The mapping is applied to the name first, and the prefix is added to the result.
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().get_lock(&key).try_lock().unwrap());
-    // One lock, and one hold, for this client's threads too.
+    // Both spellings name one lock, so threads of this client share one hold.
     let alias = client.get_lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
@@ -99,7 +99,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(owner.to_string(), format!("{id}:{}", owner.number()));
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
-    // The guard's owner is the one in the holder's requests, and the one that others see.
+    // The guard's owner is the owner in the holder's requests and the owner that other clients see.
     let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
@@ -108,7 +108,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
 }
 
-/// Names that look like a store's records of another name: its waiters, queue, counters, folder or table.
+/// Names that look like a store's internal records of another name, such as its waiters, queue or counters.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",
@@ -128,7 +128,7 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-/// Records left by a released name do not interfere either.
+/// The records that remain after a release do not interfere with similar names either.
 fn locks_with_similar_names_do_not_interfere(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
@@ -137,7 +137,7 @@ fn locks_with_similar_names_do_not_interfere(store: &Store) {
             tried.is_err_and(|error| error.kind() == ErrorKind::InvalidInput)
         };
         if refused(&format!("{root}a")) {
-            continue; // no name of this store begins so
+            continue; // this store refuses names that begin like this
         }
         let names = SHAPES.iter().map(|shape| format!("{root}{shape}"));
         let names: Vec<String> = names.filter(|name| !refused(name)).collect();

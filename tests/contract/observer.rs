@@ -1,4 +1,4 @@
-//! Events that a client reports about its locks.
+//! An observer receives the events of a client's locks.
 
 use leasehold::{Event, GaveUpReason, Loss, Observer, Owner};
 
@@ -93,7 +93,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let lock = client.get_lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Before this, the call may still be waiting for a connection.
+    // Before the client counts the waiter, the call may still be waiting for a connection.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
@@ -101,8 +101,7 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five established subscriptions causes an attempt. In a store without wake-ups, so does
-    // each poll.
+    // Each of up to five new subscriptions causes an attempt. Without wake-ups, each poll is an attempt too.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 }
@@ -120,8 +119,8 @@ fn a_loss_is_observed_once(store: &Store) {
     assert!(guard.unlock().is_err());
     let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    // No call asks about the hold: the watchdog's next round reports the loss, at most a third of the
-    // client's lease later.
+    // No call asks about the hold, so the next round of the watchdog reports the loss. The watchdog runs once
+    // in a third of the client's lease.
     assert!(expected(LossReason::Expired, leased.owner())(
         receive(&seen, ms(60) + RENEWED / 3 + SLACK).unwrap()
     ));
@@ -130,7 +129,7 @@ fn a_loss_is_observed_once(store: &Store) {
 }
 
 fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
-    // Longer than a busy machine takes from the grant to the thread's end.
+    // The lease is longer than a busy machine needs between the grant and the end of the thread.
     let lease = ms(2_000);
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(lease));
@@ -149,7 +148,7 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         let told = receive(&seen, lease + SLACK).expect("told of the thread's end");
         assert_eq!(told, Seen::Abandoned { name: name.clone(), owner });
         assert!(ended.elapsed() <= lease + slack_since(ended));
-        // The hold then expires like any unrenewed hold, without a second report.
+        // The hold then expires like any hold that is not renewed, and no second report follows.
         let told = receive(&seen, lease + SLACK).expect("told of the loss");
         assert!(matches!(&told, Seen::Lost(loss) if loss.owner == owner), "{told:?}");
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
@@ -187,7 +186,7 @@ fn the_end_of_max_hold_is_observed(store: &Store) {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
-    // No call asks about the hold, and no renewal is due earlier.
+    // No call asks about the hold and no renewal is due earlier, so the end of `max_hold` causes the report.
     client.lock_builder(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
@@ -254,15 +253,15 @@ fn each_changing_request_is_reported(store: &Store) {
     let all = || asked.try_iter().collect::<Vec<_>>();
     let lock = client.get_lock(fresh("requests"));
     let guard = lock.acquire().unwrap();
-    lock.lock().unwrap(); // a re-entry asks as well
+    lock.lock().unwrap(); // a re-entry sends a request too
     assert_eq!(all(), ["acquire", "acquire"]);
     lock.unlock().unwrap();
     assert_eq!(all(), ["release"]);
     assert_eq!(receive(&asked, LONG), Ok("renew"));
-    // The watchdog may be renewing the hold again, and the answer to a dropped guard's release comes later.
+    // The watchdog may be renewing meanwhile, and a dropped guard's release is answered later.
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
-    // A busy answer is reported like a grant.
+    // A request that finds the lock busy is reported like one that is granted.
     let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
@@ -272,7 +271,7 @@ fn each_changing_request_is_reported(store: &Store) {
 fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
-    // Blocks the callback thread at the first renewal, until the channel closes.
+    // The callback blocks its thread at the first renewal, until the channel closes.
     let blocks = move |event: &Event<'_>| {
         if let Event::Renewed { holds: 1, .. } = event {
             sender.send(()).ok();
@@ -297,8 +296,8 @@ fn stats_and_contended_match_the_locks_use(store: &Store) {
     assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
     assert_eq!((before.gave_up, before.lost(), before.shortest_window), (0, 0, None));
     assert!(client.contended(20).is_empty());
-    // One waiter gives up, and one gets the lock. A waiter counts before it sleeps: a lock that is freed in
-    // between wakes it by its next poll.
+    // One waiter gives up, and one acquires the lock. A waiter is counted before it sleeps. If the lock is
+    // freed in between, the waiter's next poll finds it.
     let held = Holding::take(&stranger.get_lock(&waited_for));
     assert!(!client.get_lock(&waited_for).try_lock().unwrap());
     held.release();

@@ -1,5 +1,5 @@
-//! Options and answers of one call, work under a lock, guards that change threads, health, and late
-//! connections.
+//! Options and results of single calls, code that runs under a lock, guards that change threads, health
+//! checks, and clients that connect late.
 
 use leasehold::Wakeups;
 

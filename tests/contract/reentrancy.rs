@@ -1,4 +1,4 @@
-//! Levels of a hold: their count, and which call ends which.
+//! A hold has levels: each acquire adds a level, and each release ends one.
 
 use leasehold::crossbeam_channel::RecvTimeoutError;
 
@@ -18,7 +18,7 @@ fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
     let seen = |count: u32| {
         assert_eq!(lock.hold_count().unwrap(), count);
         assert_eq!(lock.is_held_by_current_thread().unwrap(), count > 0);
-        // Other threads see a locked lock, and a count of their own.
+        // Another thread sees that the lock is locked, and a hold count of zero for itself.
         elsewhere(|| {
             assert_eq!(lock.is_locked().unwrap(), count > 0);
             assert!(!lock.is_held_by_current_thread().unwrap());
@@ -63,7 +63,7 @@ fn every_try_form_reenters(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-/// Two entries and two exits leave nothing, also when the call's exit precedes the guard's.
+/// Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
 fn a_call_and_a_guard_are_two_levels(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
@@ -82,7 +82,7 @@ fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
     let early = guard.lost();
     lock.unlock().unwrap();
     assert!(!lock.is_locked().unwrap());
-    // The lock was released, not lost: the channels close without a loss.
+    // The lock was released and not lost, so the channels close without delivering a loss.
     for lost in [early, guard.lost()] {
         assert_eq!(receive(&lost, SLACK), Err(RecvTimeoutError::Disconnected));
     }

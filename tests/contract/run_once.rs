@@ -1,4 +1,4 @@
-//! A job that one of many processes runs, at most once within a time.
+//! `run_once` runs a job in one of many processes, at most once in a given time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
@@ -33,7 +33,7 @@ fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
     let (name, [client, other]) = store.clients("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
-    // The lock stays until the minimum time, for other clients and for this one, although the job has ended.
+    // The job has ended, but the lock stays held until the minimum time has passed, for all clients.
     assert_eq!(other.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
@@ -61,7 +61,7 @@ fn a_job_that_panics_counts_as_run(store: &Store) {
 fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
     let (name, [client, other]) = store.clients("outlasts");
     let mut late = Ok(None);
-    // A grant that arrives after `at_most` does not count, so on a busy machine the loop retries.
+    // A grant that arrives after `at_most` runs no job, so on a busy machine the loop retries.
     comes_true_within(LONG, || {
         late = client.run_once(&name, ms(1), ms(200), |guard| {
             comes_true_within(ms(200) + SLACK, || guard.check().is_err());
@@ -94,7 +94,7 @@ fn a_fenced_jobs_token_grows(store: &Store) {
         assert!(given > last, "{given:?} after {last:?}");
         last = given;
     }
-    // A job with a token and one without exclude each other.
+    // `run_once` and `run_once_fenced` of one name exclude each other.
     let inside =
         client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
@@ -118,7 +118,7 @@ fn the_last_run_record_has_exit_code_and_last_success(store: &Store) {
         last.ended_ago <= SLACK + begun.elapsed() && last.succeeded_ago == Some(last.ended_ago),
         "{last:?}"
     );
-    // The record of a run is no client, and a failure leaves the last success.
+    // The record of a run is not listed as a client, and a failed run keeps the time of the last success.
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
     crate::support::let_pass(ms(100), "so that the two ends are told apart");
     comes_true_within(SLACK, || run(3).is_some());

@@ -1,4 +1,4 @@
-//! Read-write locks: many readers or one writer.
+//! A read-write lock has many readers or one writer.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI32;
@@ -41,7 +41,8 @@ contracts!(needs ReadWrite:
     a_name_held_by_a_plain_lock_is_refused,
 );
 
-/// An error, not busy: neither lock's release would wake the other's waiters.
+/// A name that a plain lock holds causes an error instead of a wait, because neither kind's release would
+/// wake the waiters of the other kind.
 fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
     let (name, [client, other]) = store.clients("plain");
     let held = client.get_lock(&name).acquire().unwrap();
@@ -117,7 +118,7 @@ fn a_writer_may_read_and_downgrade(store: &Store) {
     assert!(foreign.read().try_acquire().unwrap().is_some());
     reading.unlock().unwrap();
     assert!(foreign.write().try_acquire().unwrap().is_some());
-    // In the other order: the reading ends first.
+    // In the other order, the read level ends before the write level.
     let writing = lock.write().acquire().unwrap();
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(!foreign.read().try_lock().unwrap());
@@ -160,7 +161,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
-    // Another client of the same thread is another owner, and would wait.
+    // Another client in this thread is another owner, so its write would wait for the first client's read.
     assert!(!store.client().get_read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
     reading.unlock().unwrap();
     assert!(lock.write().try_acquire().unwrap().is_some());
@@ -184,11 +185,11 @@ fn owned_readers_do_not_wait_for_their_own_thread(store: &Store) {
     waiter.returns_within(SLACK * 4);
 }
 
-/// Redisson's fault: before 4.4 any renewal also renewed the dead.
+/// In Redisson before 4.4, the renewal of one reader also extended the lease of dead readers.
 fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
-    // This hold stands for a dead holder's: it is neither renewed nor released.
+    // This hold stands for the hold of a dead process: nobody renews or releases it.
     let lease = RENEWED + ms(200);
     elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
     let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
@@ -286,7 +287,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
 }
 
-/// Waiting readers; each releases only when all of them read.
+/// Starts waiting readers. Each reader releases only when all `N` readers hold the lock at once.
 fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>; N] {
     let inside = Arc::new(AtomicUsize::new(0));
     locks.map(|lock| {
@@ -344,7 +345,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     assert!(after >= lease - ms(10) && after < lease + ms(50) + slack_since(taken), "{after:?}");
 }
 
-/// Each level has its own marker, which only that level's release removes.
+/// Each level has its own marker in the store, and only that level's release removes the marker.
 fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
     let [lock, other] = store.two("inner", |client, name| client.get_read_write_lock(name));
     let taken = now();
@@ -354,7 +355,7 @@ fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
     let inner = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
-    // Each reader that comes or goes sets the lock's time to the longest of the others.
+    // Whenever a reader comes or goes, the lock's expiry becomes the longest lease of the remaining readers.
     other.read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
@@ -368,7 +369,7 @@ fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
 fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
     let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
-    // The read lease ends after the write, or has ended before it.
+    // The read lease ends after the write is released, or has already ended before.
     for is_over in [false, true] {
         let writing = lock.write().acquire().unwrap();
         lock.read().lock_with_lease(lease).unwrap();
@@ -436,7 +437,7 @@ fn writers_get_increasing_fencing_tokens(store: &Store) {
 
 fn readers_and_writers_never_hold_at_once(store: &Store) {
     let (name, clients) = store.clients::<3>("rw");
-    // Readers count up, writers count down.
+    // Readers add one to the counter, and writers subtract one.
     let inside = AtomicI32::new(0);
     let until = now() + Duration::from_millis(700);
     side_by_side(0..12, |number| {
@@ -491,7 +492,7 @@ fn is_refused(lock: &ReadWriteLock) -> bool {
     guard.map(|guard| guard.unlock().unwrap()).is_none()
 }
 
-/// Locks of one new name, each of a separate client, with or without `writers_first`.
+/// Handles for one lock with a new name, each of a separate client, with or without `writers_first`.
 fn locks<const N: usize>(store: &Store, writers_first: bool) -> [ReadWriteLock; N] {
     let name = fresh("rw");
     [(); N].map(|()| {
@@ -579,7 +580,7 @@ fn readers_enter_after_a_waiting_writer_gives_up(store: &Store) {
 fn readers_do_not_overtake_a_long_waiting_writer(store: &Store) {
     for writers_first in [false, true] {
         let [first, second, writing] = locks(store, writers_first);
-        // Each reader releases only when the next one reads, so the lock is never free.
+        // Each reader releases only after the next has acquired, so the lock is never free for a writer.
         let mut reading = first.read().acquire_owned().unwrap();
         for round in 0..3 {
             let writer = write(&writing);

@@ -1,4 +1,4 @@
-//! Semaphores: never more permits out than set up, and no waiter asleep that could go on.
+//! A semaphore never grants more permits than were set, and wakes every waiter whose request can be granted.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
@@ -70,7 +70,7 @@ fn an_unset_semaphore_is_an_error(store: &Store) {
         assert!(error.to_string().contains("call try_set_permits first"), "{error}");
         assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
     }
-    // The refused calls left nothing: all permits are available. A semaphore with zero permits exists.
+    // The refused calls have set no permits, so this call can. A semaphore with zero permits exists too.
     assert!(plain.try_set_permits(1).unwrap());
     let permit = plain.acquire(1).unwrap();
     assert!(plain.try_acquire(1).unwrap().is_none());
@@ -114,7 +114,7 @@ fn available_permits_follow_acquires_and_releases(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
 }
 
-/// In Redisson, the waiter for three permits swallows the wake-up.
+/// In Redisson, a waiter for three permits consumes the wake-up that a waiter for one permit needs.
 fn a_large_request_does_not_block_a_small_one(store: &Store) {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(1).unwrap();
@@ -223,13 +223,13 @@ fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
     let (unlocked, over) =
         (semaphore.acquire().unwrap(), semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap());
     assert!(operator.get_expirable_semaphore(&name).delete().unwrap());
-    drop(unlocked.unlock()); // gone, or over by now
+    drop(unlocked.unlock()); // the hold is lost or has already expired
     comes_true_within(SLACK, || over.state() == HoldState::Lost);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
 }
 
-/// As in Java: a release without an acquire adds a permit.
+/// As in Java, a release without an acquire adds a permit.
 fn releasing_without_an_acquire_adds_permits(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
@@ -281,7 +281,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
         }
     });
     comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);
-    // A lost wake-up costs the rest of a poll of a second.
+    // A lost wake-up would delay a waiter until its safety poll, up to a second later.
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
 }
 
@@ -291,7 +291,7 @@ fn inspection_follows_permits_taken_and_returned(store: &Store) {
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
-    // A store that keeps only a number tells a semaphore from a latch by zero, or by a waiter.
+    // A store that keeps only a number recognizes a semaphore by a count of zero or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
     assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
@@ -320,7 +320,7 @@ fn inspection_shows_leased_permits_until_they_end(store: &Store) {
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
-    // An expired permit can be acquired before anybody has asked for it.
+    // An expired permit can be acquired even if no client has queried the semaphore since the expiry.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
@@ -342,7 +342,7 @@ fn release_if_exists_makes_no_semaphore(store: &Store) {
 fn several_permits_return_when_their_lease_ends(store: &Store) {
     let [semaphore, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(3).unwrap();
-    let lease = ms(2_000); // outlasts some requests
+    let lease = ms(2_000); // long enough for several requests
     let taken = now();
     let leased = semaphore.acquire_with(2, &leased(lease)).unwrap().unwrap();
     let once = AcquireOptions::new().wait(Duration::ZERO);
@@ -381,7 +381,7 @@ fn permits_are_released_by_id_all_or_none(store: &Store) {
     comes_true_within(SLACK, || foreign.remaining_lease(&short.ids()[0]).unwrap().is_none());
     assert!(!foreign.release_many(&[ids[0].clone(), short.ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
-    // An id that is given twice counts once.
+    // An id that the list contains twice is released once.
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
     assert!(!foreign.release_many(&ids).unwrap());
@@ -404,7 +404,7 @@ fn a_permits_lease_is_read_and_changed_by_id(store: &Store) {
     let waiter = Waiter::on(foreign.clone(), move |foreign| foreign.acquire().unwrap());
     let cut = now();
     assert!(foreign.update_lease_time(&id, ms(50)).unwrap());
-    // Nobody sends a message, so the safety poll may find the permit.
+    // An expired permit causes no message, so the waiter may find the permit only by its safety poll.
     let (_, returned) = waiter.returns_within(ms(1_300) + SLACK);
     assert!(returned.duration_since(cut) >= ms(49));
     assert_eq!(left(), None);
@@ -431,7 +431,7 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert_eq!(semaphore.set_permits(5).unwrap(), 3);
     let third = waiter.woken_since(raised);
     assert_eq!(counts(), (5, 3, 2));
-    // The new number is lower than the permits held; no holder loses a permit.
+    // The new total is lower than the number of permits that are held. No holder loses a permit.
     assert_eq!(semaphore.set_permits(1).unwrap(), -2);
     assert_eq!(counts(), (1, 3, -2));
     two.unlock().unwrap();
@@ -441,7 +441,7 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert_eq!(counts(), (1, 0, 1));
 }
 
-/// A client that is stopped for longer than its reservation lasts may lose its turn.
+/// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
 fn returned_permits_go_to_waiters_in_order(store: &Store) {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);

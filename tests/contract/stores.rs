@@ -1,4 +1,5 @@
-//! The stores that run the contracts, each a function named like its module in `contracts!`.
+//! The stores that run the contracts. Each store is a function with the name that `contracts!` uses for its
+//! module.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
-/// A store with all kinds and features, as Redis at this URL has them.
+/// A store with all kinds and features of Redis, for the server at this URL.
 fn store_at(url: String) -> Store {
     Store {
         kinds: usual_kinds(),
@@ -35,13 +36,13 @@ fn store_at(url: String) -> Store {
         rows_say_who: false,
         survives_restart: true,
         sessions: Sessions::None,
-        // Each store overrides this; the placeholder connects to nothing.
+        // Each store replaces this placeholder, which connects to no server.
         restartable: || (store_at(String::new()), Box::new(|| store_at(String::new()))),
         open: Box::new(move |options| options.url(&url).build()),
     }
 }
 
-/// The same store, which keeps its server alive.
+/// Moves `server` into the store, so that the server runs as long as the store exists.
 fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
     let open = store.open;
     let open = move |options| {
@@ -51,7 +52,7 @@ fn lasting<S: Send + Sync + 'static>(server: S, store: Store) -> Store {
     Store { open: Box::new(open), ..store }
 }
 
-/// The store of a server, and the same after a kill and restart.
+/// A server's store, and a function that kills and restarts the server and returns the store of the new one.
 fn restarting<S: Send + Sync + 'static>(
     mut server: S,
     restart: impl FnOnce(&mut S) + 'static,
@@ -103,7 +104,7 @@ pub(crate) fn sentinel() -> Option<Store> {
 fn sentinel_at(url: String) -> Store {
     Store {
         restartable: || {
-            // The master is killed, and a replica with the same data takes its place.
+            // The restart kills the master, and a replica with the same data takes its place.
             let switch = |set: &mut SentinelSet| {
                 let old = set.master();
                 set.await_replicas();
@@ -132,7 +133,7 @@ pub(crate) fn redlock() -> Option<Store> {
 fn redlock_on(servers: &[RedisServer]) -> Store {
     let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     let mut kinds = usual_kinds();
-    // Arrival order and reader counts need a single server.
+    // A Redlock has no fair and no read-write locks, since those need a single server.
     kinds.retain(|kind| !["fair_lock", "write_lock"].contains(&kind.label));
     Store {
         kinds,
@@ -140,7 +141,7 @@ fn redlock_on(servers: &[RedisServer]) -> Store {
         restartable: || {
             restarting(three_servers(), |servers| restart_all(servers), |servers| redlock_on(servers))
         },
-        // A busy machine may stall a server for longer than the default.
+        // A busy machine may stall a server for longer than the default node time-out.
         open: Box::new(move |options| options.redlock(&urls).node_timeout(Duration::from_secs(2)).build()),
         ..store_at(String::new())
     }
@@ -177,10 +178,10 @@ fn redis_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A server that restarts itself, in place of a kill and a start.
+/// A server that a command restarts, because the test cannot kill and start it.
 fn redis_that_starts_itself(url: String) -> (Store, Restart) {
     let restart = |url: &mut String| {
-        // The server drops the connection instead of answering.
+        // The command has no answer: the server closes the connection when it restarts.
         redis::cmd("DEBUG").arg("RESTART").exec(&mut admin_of(url)).unwrap_err();
         let is_there = || redis::Client::open(&**url).and_then(|client| client.get_connection()).is_ok();
         assert!(crate::support::eventually(crate::support::LONG, is_there));
@@ -188,7 +189,6 @@ fn redis_that_starts_itself(url: String) -> (Store, Restart) {
     restarting(url, restart, |url| redis_at(url.clone()))
 }
 
-/// Keeps a server until this program ends.
 fn keep<T: Send + 'static>(server: T) {
     static KEPT: parking_lot::Mutex<Vec<Box<dyn std::any::Any + Send>>> = parking_lot::Mutex::new(Vec::new());
     KEPT.lock().push(Box::new(server));
@@ -201,7 +201,7 @@ fn redis_at(url: String) -> Store {
             if let Some(url) = given(2) {
                 return redis_that_starts_itself(url);
             }
-            // Acknowledged writes are in the append-only file, so they survive a kill.
+            // The server writes each change to a file before it answers, so a kill loses no answered change.
             let server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             restarting(server, RedisServer::restart, |server| redis_at(server.url()))
         },
@@ -260,7 +260,7 @@ fn etcd_at(url: String) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
         lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
-        // Leases of whole seconds, rounded up, and the server's check for expired leases each half a second.
+        // The server rounds leases up to whole seconds, and looks for expired leases every half second.
         late: Duration::from_millis(1_000 + 500),
         restartable: || {
             let server = Etcd::start().expect("there was one for the other tests");
@@ -291,7 +291,7 @@ fn zookeeper_at(url: String) -> Store {
     }
 }
 
-/// The first client loses its session.
+/// A store whose first client loses its session.
 #[cfg(feature = "zookeeper")]
 fn zookeeper_without_session() -> (Store, EndSessions) {
     let server = ZooKeeper::start(CALM).expect("it was there a moment ago");
@@ -304,7 +304,7 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A database's store, whose tables its first client makes.
+/// The store of a database. Its first client creates the tables.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn database_at(url: String) -> Store {
     Store {
@@ -391,7 +391,8 @@ fn mysql_without_connections() -> (Store, EndSessions) {
 
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
-    // A file has one writer at a time: contracts on one file would keep each other's renewals waiting.
+    // A file allows one writer at a time, so contracts that shared a file would delay each other's renewals.
+    // Each store has its own file.
     let folder = programs::in_memory();
     let store = sqlite_in(&folder);
     Some(lasting(folder, store))
@@ -402,7 +403,7 @@ fn sqlite_in(folder: &TempDir) -> Store {
     Store {
         kinds: kinds_alike(false, Duration::from_millis(50)),
         lacks: DATABASES_LACK,
-        // Only the processes that use the file can be killed, which tests/stores/sqlite.rs does.
+        // SQLite has no server to kill. tests/stores/sqlite.rs kills processes that use the file.
         restartable: || restarting(programs::in_memory(), |_| {}, sqlite_in),
         ..database_at(programs::sqlite_url(&folder.path().join("locks.db")))
     }

@@ -1,4 +1,4 @@
-//! Options of a lock handle: no re-entry, an end to every hold, waits without messages.
+//! Options of a lock handle: no re-entry, a maximum time for each hold, and waiting by polling only.
 
 use leasehold::Backoff;
 
@@ -51,7 +51,7 @@ fn max_hold_ends_a_renewed_hold(store: &Store) {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let loss = receive(&guard.lost(), ms(4_000) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::HeldTooLong);
-    // Without renewals the hold would have ended after three seconds.
+    // The lease is three seconds, so the watchdog must have renewed the hold.
     assert!(taken.elapsed() >= ms(3_950), "{:?}", taken.elapsed());
     let (had, _) = waiter.returns_within(store.freed_within(SLACK * 2));
     assert!(had.duration_since(taken) >= ms(3_950));
@@ -66,7 +66,7 @@ fn a_reentry_does_not_extend_max_hold(store: &Store) {
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
-    // A re-entry extends the hold neither by the same handle nor by one without `max_hold`.
+    // A re-entry does not extend the hold, neither by the same handle nor by a handle without `max_hold`.
     let _inner = lock.acquire().unwrap();
     let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
@@ -109,13 +109,13 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let freed = now();
     guard.unlock().unwrap();
     let (had, _) = waiter.returns_within(SLACK * 4);
-    // The safety poll would come a second later.
+    // The waiter was notified: its safety poll would have come a second later.
     assert!(had.duration_since(freed) < ms(50) + slack_since(freed), "{:?}", had.duration_since(freed));
 }
 
 fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     if store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.fair) {
-        return; // The store serves waiters in order of arrival.
+        return; // this store serves waiters in order of arrival
     }
     let (name, [client, other]) = store.clients("pace");
     let held = Holding::take(&client.get_lock(&name));
@@ -126,7 +126,7 @@ fn a_waiter_behind_a_spinning_one_does_not_spin(store: &Store) {
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     let freed = held.release();
     let (had, _) = waiter.returns_within(LONG);
-    // The waiter is served as if it were alone: by a message, or by the store's poll.
+    // The waiter behind the spinning one is served as if it were alone: by a message, or by its poll.
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));

@@ -1,4 +1,4 @@
-//! Token locks, where they differ from other kinds.
+//! Token locks, in the points in which they differ from other kinds.
 
 use leasehold::{ErrorKind, NotHeld, ObjectKind};
 
@@ -38,8 +38,8 @@ fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
     lock.unlock().unwrap();
 }
 
-/// The store compares tokens and counts nothing: if a token were used twice, a late release could free the
-/// next hold.
+/// The store compares tokens and counts no levels. If two holds had the same token, a late release of the
+/// first hold could free the second.
 fn every_token_hold_has_its_own_owner(store: &Store) {
     let client = store.client();
     let lock = client.get_token_lock(fresh("tokens"));
@@ -79,7 +79,8 @@ fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
     held.release();
 }
 
-/// Calls that wait are refused at once too: the name is misused, not busy, so waiting would not help.
+/// Asserts that all calls are refused at once, including those that wait: the name belongs to another kind of
+/// lock, so waiting would not help.
 fn refused_at_once(wrong: &leasehold::RedisLock) {
     let wrong = wrong.clone();
     let waiter = Waiter::start(move || {

@@ -1,4 +1,4 @@
-//! Releases of locks that are not held, and forced releases.
+//! Releases of locks that the caller does not hold, and forced releases.
 
 use leasehold::Result;
 
@@ -44,7 +44,7 @@ fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
             assert!(!other.try_lock().unwrap());
         }
         assert!(lock.is_locked().unwrap());
-        held.release(); // fails the test if the hold had been touched
+        held.release(); // panics if the stranger's call released this hold
     }
 }
 
@@ -57,7 +57,6 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
         assert_eq!(error.not_held(), Some(&NotHeld::Expired), "{error}");
         assert!(error.is_lost() && error.is_not_held() && !error.is_retryable());
         assert_eq!(error.lock_name(), Some(lock.name()));
-        // The hold ended before; this call releases nothing.
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
         let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
         comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
@@ -70,7 +69,7 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
 
 fn every_level_of_an_expired_hold_says_expired(store: &Store) {
     let lock = store.client().get_lock(fresh("levels"));
-    // The lease is long enough for three entries on a slow store.
+    // The lease is long enough for three acquires on a slow store.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());
     comes_true_within(store.freed_within(ms(2_000)) + SLACK, || !lock.is_locked().unwrap());
     for _ in 0..3 {
@@ -99,8 +98,8 @@ fn force_unlock_wakes_the_waiters(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
-        // The holder's client or another one forces the release; the waiter uses the forcing client or a
-        // third.
+        // The holder's own client or another client forces the release. The waiter belongs to the forcing
+        // client or to a third client.
         for forced_by in [&clients.0, &clients.1] {
             let lock = (kind.make)(&clients.0, &name);
             lock.lock().unwrap();
@@ -130,7 +129,7 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
         let lost = guard.lost();
         guard.check().unwrap();
         assert!((kind.make)(&stranger, &name).force_unlock().unwrap());
-        // The next renewal, a third of the lease later, reports the loss at the latest.
+        // At the latest, the next renewal reports the loss, a third of the lease later.
         let loss = receive(&lost, RENEWED / 3 + SLACK).expect("the holder is told");
         assert_eq!(loss.reason, leasehold::LossReason::Gone);
         assert_eq!((loss.name.as_str(), loss.owner), (name.as_str(), guard.owner()));
@@ -142,8 +141,8 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
 
 fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
     for (kind, name, [client, stranger]) in store.each() {
-        // The new holder's client forces the release: its threads seldom ask the store while they believe in
-        // a hold.
+        // The new holder's client forces the release in one round, because its threads seldom ask the store
+        // while they believe that they hold the lock.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =
@@ -154,13 +153,13 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
             assert!(by_unlock.unlock().unwrap_err().is_lost());
             assert!(lock.is_locked().unwrap());
             assert!(lock.unlock().unwrap_err().is_not_held());
-            held.release(); // fails the test if the hold had been touched
+            held.release(); // panics if the old holder's call released this hold
         }
     }
 }
 
 fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
-    /// Uses locks in its destructor, which runs after the crate's thread-locals are destroyed.
+    /// A thread-local that uses locks in its destructor, after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,
         within: RedisLock,
@@ -170,21 +169,20 @@ fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
         fn drop(&mut self) {
             let again = || {
                 self.within.lock()?;
-                self.within.lock()?; // the same owner
+                self.within.lock()?; // re-enters only if the owner is still the same
                 let levels = self.within.hold_count()?;
                 self.within.unlock()?;
                 self.within.unlock()?;
                 self.within.acquire()?.unlock()?;
                 Ok(levels)
             };
-            // A panic here would end the process.
+            // A panic in this destructor would abort the process.
             for outcome in [self.before.unlock().map(|()| 1), again()] {
                 self.tell.send(outcome).ok();
             }
         }
     }
-    // This toolchain's thread-locals are the system's, destroyed in any order: the thread's mark may be gone,
-    // and with it the owner number.
+    // With this toolchain thread-locals are destroyed in any order, so the owner number may be gone.
     if cfg!(all(windows, target_env = "gnu")) {
         return;
     }
@@ -202,7 +200,7 @@ fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
     });
     thread.join().unwrap().unwrap();
     let outcomes = [receive(&told, LONG).unwrap(), receive(&told, LONG).unwrap()];
-    // A driver that needs thread-locals itself refuses, and both calls say so.
+    // A driver that needs thread-locals itself refuses both calls with an error.
     if outcomes.iter().all(|outcome| matches!(outcome, Err(error) if error.kind() == ErrorKind::Resource)) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Waits: for the given time, in order, and woken in time.
+//! Waits end at their time limit, are served in order, and wake up in time.
 
 use super::harness::{Need, Store, fresh};
 use crate::support::prelude::*;
@@ -137,7 +137,7 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
 
 fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     let (name, [client, stranger]) = store.clients("place");
-    // A thread of the same client or another client holds the lock while the head of the queue gives up.
+    // While the head of the queue gives up, a thread of the same client or of another client holds the lock.
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::on(client.get_lock(&name), move |lock| lock.try_lock_for(ms(150)).unwrap());
@@ -149,7 +149,7 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     }
 }
 
-/// The head may be woken and give up at once: the next waiter must not sleep on.
+/// The head may be notified at the moment in which it gives up. The next waiter must then be woken instead.
 fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
@@ -161,7 +161,7 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
             lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
         });
         let next = Waiter::start(turn(client.get_lock(&name)));
-        // The release comes around the head's deadline, at a different offset in each round.
+        // The release comes close to the head's deadline, at a different offset in each round.
         let release_at = begun + wait + Duration::from_micros(500) * round;
         comes_true_within(LONG, || now() >= release_at);
         let before = now();
@@ -179,7 +179,7 @@ fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
     let released = held.release();
     for waiter in waiters {
         let (_, had) = waiter.returns_within(LONG);
-        // Six releases, each of which wakes the remaining waiters: none needs its safety poll.
+        // Each of the six releases wakes the remaining waiters, so that no waiter needs its safety poll.
         assert!(
             had.duration_since(released) <= ms(300) + slack_since(released),
             "{:?}",
@@ -204,8 +204,8 @@ fn two_alternating_clients_never_stall(store: &Store) {
         }
     });
     let longest = longest.into_inner();
-    // A wake-up lost between an attempt and the sleep would cost a safety poll of a second. Clients that meet
-    // on a Redlock may pause several times for up to a quarter of one.
+    // A wake-up that is lost between an attempt and the sleep would delay the waiter by a second. On a
+    // Redlock, clients that compete may pause several times for up to a quarter of a second.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
@@ -221,7 +221,6 @@ fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
         };
         let waiters: Vec<_> = (0..12).map(waiter).collect();
         let begun = now();
-        // The holder's own client has as many connections as the others.
         let spans: Vec<_> = (0..30)
             .map(|round| {
                 let other = (kind.make)(&clients[round % 2], &format!("{name}-{}", round % 6));
@@ -233,7 +232,7 @@ fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
             .collect();
         let stalled = stalled_since(begun);
         assert!(median(spans.clone()) <= ms(50) + stalled / 30, "{}: {spans:?}", kind.label);
-        // Only a waiter that polls again, a second later, is that late.
+        // Only a waiter that was not notified, and polls again a second later, would be as late as this.
         assert!(spans.iter().all(|span| *span < ms(900) + stalled), "{}: {spans:?}", kind.label);
         held.release();
         waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());

@@ -69,8 +69,7 @@ scenario!(a_reentry_with_a_lost_reply_counts_once, |world| {
     }
 });
 
-// While a re-entry is on its way, another owner may be granted the lock. The answer must then not count as a
-// level.
+// If another owner is granted the lock meanwhile, the late answer to the re-entry must not count as a level.
 scenario!(a_reentry_answered_after_the_window_is_no_grant, |world| {
     let client = world.builder().command_timeout(LONG).build().unwrap();
     let other = world.direct().get_lock("nested");
@@ -106,7 +105,7 @@ scenario!(a_reentry_granted_after_the_lease_is_undone, |world| {
     let nested = call_on(client.get_lock("longer"), move |lock| {
         let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
         let begun = now();
-        // The re-entry failed, but the server has set the inner level's longer lease.
+        // The first request sets the inner level's longer lease on the server, and must be undone.
         lock.lock_with_lease(10 * L).unwrap();
         let (waited, count) = (begun.elapsed(), lock.hold_count().unwrap());
         let lost = outer.check().unwrap_err().is_lost();

@@ -52,8 +52,7 @@ fn uses() -> Vec<Use> {
         ("a latch that is shut", 1, |client| {
             assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
-        // A wait on a condition sends five scripts: it joins, releases the lock, queries, leaves, and
-        // reacquires.
+        // A wait on a condition sends five scripts: join, release the lock, query, leave, reacquire.
         ("a condition", 2 + 5, |client| {
             let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
@@ -241,8 +240,7 @@ scenario!(lock_and_release_of_every_kind_leave_no_keys, |world| {
         writing.unlock().unwrap();
         reader.outcome();
         if round % 5 == 0 {
-            // This client acquires a lock of each kind, waits for another, and shuts down without releasing
-            // any.
+            // This client acquires a lock of each kind, waits for another, and shuts down with all held.
             let guest = unhurried();
             let _lost = guest.get_lock("lock").acquire().unwrap().lost();
             guest.get_fair_lock("fair").lock().unwrap();

@@ -75,7 +75,7 @@ scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
     held.unlock().unwrap();
 });
 
-scenario!(a_black_hole_shorter_than_the_lease_costs_no_hold, |world| {
+scenario!(a_black_hole_shorter_than_the_lease_loses_no_hold, |world| {
     let (client, seen) = world.watched_keeping();
     let guard = client.get_lock("short-cut").acquire().unwrap();
     world.proxy.hold(Direction::ToServer, Which::All);

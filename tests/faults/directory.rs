@@ -61,7 +61,7 @@ scenario!(a_client_that_does_nothing_writes_nothing, |world| {
     assert!(!client.get_lock("a").is_locked().unwrap());
 });
 
-scenario!(entries_that_cannot_be_written_cost_no_hold, |world| {
+scenario!(entries_that_cannot_be_written_lose_no_hold, |world| {
     let client = world.client();
     let fault = world.proxy.each(writes, Do::HoldReply);
     let guard = client.get_lock("held").acquire().unwrap();

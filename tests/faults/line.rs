@@ -29,7 +29,6 @@ pub(crate) fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &line(name)])
 }
 
-/// How many clients are subscribed to the lock's releases.
 pub(crate) fn listeners(world: &World, name: &str) -> i64 {
     world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(name)]).1
 }

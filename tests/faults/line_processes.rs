@@ -12,8 +12,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// The variable that makes this program the process that is first in the queue: the server's address and the
-/// number of rounds.
+/// The variable that makes this program the first process in the queue: server address, number of rounds.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -102,8 +101,7 @@ fn a_stopped_first_process_costs_at_most_a_poll() {
         let mut took = Vec::new();
         for (number, held) in held.into_iter().enumerate() {
             took.extend(round(world, &waiter, number, held, || first.signal("STOP")));
-            // The resumed process reads its notification, acquires the locks, and waits for those of the next
-            // round.
+            // The resumed process reads its notification, acquires the locks, and queues for the next round.
             first.signal("CONT");
         }
         let (good, text) = first.ends_within(LONG);

@@ -1,12 +1,12 @@
 //! Faults between a lock and its server: lost, late and garbled replies, cut networks, killed and stopped
 //! processes, operators' mistakes, refusals, exhausted resources.
 //!
-//! Each test has its own process, server and proxy. At its end no thread, descriptor, connection or
-//! subscription may be left, no lock key after its lease, and at no time a hash without an end.
+//! Each test has its own process, server and proxy. At the test's end no thread, descriptor, connection or
+//! subscription may remain, and no lock key that outlives its lease. No hash may ever lack an expiry.
 //!
 //! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll,
 //! **ε** scheduling slack. The tests assert the promised bounds.
-#![cfg(unix)] // They stop and kill processes by signals, and count threads and descriptors in /proc.
+#![cfg(unix)] // The tests stop and kill processes by signals, and count threads and descriptors in /proc.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -180,8 +180,7 @@ scenario!(a_forgotten_release_script_frees_no_later_hold, |world| {
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         world.does(&["SCRIPT", "FLUSH"]);
         if round % 4 == 0 {
-            // This loads the script of the thread's next attempt, so that the attempt arrives before the
-            // repeated release.
+            // This loads the script, so that the thread's next attempt arrives before the repeated release.
             assert!(!other.get_lock("noscript").try_lock().unwrap());
         }
         let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));

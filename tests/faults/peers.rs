@@ -124,8 +124,7 @@ scenario!(a_latch_that_java_deletes_opens_for_ours, |world| {
     waiter.returns_within(deleted, ms(50), "going on");
 });
 
-// Java's multi-lock sets the expiry of all keys of a lock, and so ends a fence's counter and a fair lock's
-// queue.
+// Java's multi-lock sets the expiry of all keys of a lock: of a fence's counter and a fair lock's queue too.
 scenario!(expired_queue_and_counter_keys_lose_no_order_or_fence, |world| {
     let client = world.client();
     let fenced = client.get_fenced_lock("multi");

@@ -57,8 +57,7 @@ fn with_a_user(builder: crate::support::server::Builder) -> crate::support::serv
 fn a_missing_right_is_a_typed_error() {
     scenario_on(with_a_user, |world| {
         let all = Rights { commands: documented().commands, ..smaller() };
-        // These commands are needed only for some answers, for the wait queue, or for operations that this
-        // test omits.
+        // These commands are for some answers only, for the wait queue, or for operations not tested here.
         let optional = "hkeys publish subscribe unsubscribe hget hdel zadd zcard zpopmin zrange zrem";
         for missing in &all.commands {
             let mut rights = all.clone();
@@ -153,7 +152,7 @@ fn with_rights(world: &World, missing: &str) -> usize {
 }
 
 #[test]
-fn a_changed_password_costs_no_hold() {
+fn a_changed_password_loses_no_hold() {
     let password = |builder: crate::support::server::Builder| builder.requirepass("right");
     scenario_on(password, |world| {
         let begun = now();

@@ -5,7 +5,7 @@ use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 use crate::support::proxy::Which;
 
-scenario!(a_short_server_stop_costs_no_hold, |world| {
+scenario!(a_short_server_stop_loses_no_hold, |world| {
     // The lease is longer than the stop and the delays of a busy machine together.
     let (lease, seen) = (4 * L, Seen::default());
     let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
@@ -79,7 +79,7 @@ fn calls_survive_a_blocking_script() {
     });
 }
 
-scenario!(flushed_scripts_cost_no_error, |world| {
+scenario!(flushed_scripts_cause_no_error, |world| {
     // The time-out is long, because a late answer on a busy machine is no fault of the scripts.
     let client = || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
     let clients = [client(), client()];
@@ -212,8 +212,7 @@ scenario!(a_hold_is_renewed_when_its_connections_end, |world| {
 
 #[test]
 fn calls_wait_for_a_server_that_loads_its_data() {
-    // The server waits 20 ms for each key that it loads, and so loads for minutes unless the test ends the
-    // delay.
+    // The server waits 20 ms for each key that it loads, so it loads for minutes unless the test ends that.
     let slow = |builder: crate::support::server::Builder| {
         builder
             .config("rdbcompression no")
@@ -271,8 +270,7 @@ scenario!(every_wait_ends_after_the_retry_timeout, |world| {
         })
         .collect();
     for waiter in waiters {
-        // The client notices the failure within T, retries for the retry time-out, and its last attempt takes
-        // up to T.
+        // The client notices the failure within T, retries for a time, and its last attempt takes up to T.
         let promised = T + ms(800) + T;
         let error = waiter.returns_within(begun, promised, "an endless wait without a server").unwrap_err();
         assert!(error.is_retryable(), "{error}");
@@ -337,8 +335,7 @@ fn after_a_restart_dropped_guards_still_release() {
             world.server.kill();
             world.server.restart();
             assert!(eventually(LONG, || client.get_lock("test").is_locked().is_ok()));
-            // A request within 100 ms of the last would use the broken connection and have an unknown
-            // outcome.
+            // A request within 100 ms of the last would use the broken connection, and might be lost.
             let_pass(ms(120), "until the client looks whether its connections stand");
         });
     });

@@ -9,8 +9,7 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::server::{RedisServer, matrix};
 
-/// Runs `body` with a server that speaks TLS only, and also listens at an address that is not in its
-/// certificate.
+/// Runs `body` with a server that speaks only TLS, and also listens at an address outside its certificate.
 #[track_caller]
 fn secured(body: impl FnOnce(&mut World)) {
     alone(|| {

@@ -1,5 +1,5 @@
-//! Impossible histories, which both checkers must refuse, and some at the edge, which both must accept. Then
-//! random ones, on which both must agree.
+//! Impossible histories, which both checkers must refuse, and histories at the edge, which both must accept.
+//! Both checkers must also agree on random histories.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::support::history::checker::check;
 use crate::support::history::operations::{Doing, Model, Operation, write};
 use crate::support::random;
 
-/// The limit of semaphores, and the first count of latches.
+/// The units of a semaphore, and the first count of a latch.
 const LIMIT: i64 = 3;
 
 /// A history a line: its lock, and what happened. A step has a verb, mostly the number of a hold, and the moments
@@ -126,7 +126,7 @@ fn histories(text: &str) -> impl Iterator<Item = Vec<Operation>> {
     text.trim().lines().map(operations)
 }
 
-/// The histories that Porcupine and our checker refuse.
+/// The histories that our checker refuses, and those that Porcupine refuses.
 fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
     let ours = check(operations).into_keys().collect();
     let theirs = program().map(|program| {
@@ -152,7 +152,7 @@ fn both_checkers_agree_on_the_bad_histories() {
     }
 }
 
-/// Histories of a lock that owners take and release at random times, so that about half are possible.
+/// Owners acquire and release at random times, so that about half of these histories are possible.
 #[test]
 fn both_checkers_agree_on_random_histories() {
     let mut operations = Vec::new();
@@ -187,7 +187,7 @@ fn below(limit: u64) -> u64 {
 
 fn random_history(lock: &str, model: Model) -> Vec<Operation> {
     let mut operations = Vec::new();
-    // Most later holds begin when earlier ones may have ended.
+    // Most later holds begin after earlier ones may have ended.
     let mut time = 0;
     for hold in 1..=2 + below(5) {
         let call = time + below(4);
@@ -204,7 +204,7 @@ fn random_history(lock: &str, model: Model) -> Vec<Operation> {
             continue;
         }
         let acquired = call + below(4);
-        let end = acquired + 1 + below(8); // a hold lasts
+        let end = acquired + 1 + below(8); // the length of a hold
         let mut made = Operation::new(lock, model, Doing::Acquire, hold, (call, Some(acquired)));
         made.owner = hold.to_string();
         match model {

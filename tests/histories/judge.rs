@@ -1,4 +1,4 @@
-//! The other checker: `judge/` compares histories with models, by Porcupine.
+//! The second checker: the program `judge/` compares histories with models by Porcupine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::support::{run, shout};
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
     pub(crate) illegal: BTreeSet<String>,
-    /// The histories that exceeded the checker's time.
+    /// The histories on which the checker exceeded its time.
     pub(crate) undecided: BTreeSet<String>,
 }
 
-/// The program that `./check histories` builds. Without it our own checker judges alone.
+/// The program that `./check histories` builds. Without it only our own checker judges.
 pub(crate) fn program() -> Option<PathBuf> {
     let program = std::env::var_os("LEASEHOLD_JUDGE").map(PathBuf::from);
     if program.is_none() {

@@ -1,7 +1,7 @@
-//! Histories of processes that use locks of every kind under faults of processes, servers and connections,
-//! judged by two checkers. `./check histories` runs all of it, and writes the figures into
+//! Histories of processes that use locks of every kind while processes, servers and connections fail. Two
+//! checkers judge them. `./check histories` runs all of this, and writes the figures to
 //! docs/figures/histories.md.
-#![cfg(unix)] // They stop and kill processes by signals.
+#![cfg(unix)] // The tests stop and kill processes by signals.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -20,8 +20,8 @@ const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
 const CROWD: &str = "LEASEHOLD_HISTORIES_CROWD";
 const WORKERS: usize = 4;
 
-/// After this time, longer runs alternate trouble with calm: locks change hands far more often while
-/// processes live.
+/// After this time, longer runs alternate between faults and calm, because locks change hands far more often
+/// while no process is killed.
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
@@ -119,7 +119,7 @@ impl Trouble {
         };
         let client = connect(&orders);
         orders.kinds = kinds(&client, orders.lease);
-        // Latches are set up once, before any worker uses them, and some to spare.
+        // Latches are created before any worker uses them, and some more than needed.
         if orders.kinds.contains(&Kind::Latch) {
             let (begin, end) = (mono(), mono() + nanos(run() + LONG));
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {
@@ -144,7 +144,7 @@ impl Trouble {
             let_pass(ms(20 + random() % most), "between two strikes");
             self.resume(mono());
             self.nobody_has_failed();
-            // Each kind of trouble comes once early, and then by chance.
+            // Each kind of fault comes once at the beginning, and then at random.
             let dice = [2, 9, 0, 9, 3].get(struck).copied().unwrap_or_else(|| random() % 10);
             struck += 1;
             let what = match dice {
@@ -207,19 +207,19 @@ impl Trouble {
         let at = self.victim()?;
         let worker = self.workers.swap_remove(at);
         self.killed.insert(worker.pid());
-        drop(worker); // SIGKILL
+        drop(worker); // kills the process
         self.start_worker();
         Some("worker killed")
     }
 
-    /// Kills a process of a dozen waiting clients, or, on a busy machine, of clients that still connect.
+    /// Kills a process of a dozen waiting clients. On a busy machine some of them may still be connecting.
     fn kill_waiters(&mut self) -> Option<&'static str> {
         let orders = serde_json::to_string(&self.orders).unwrap();
         let crowd = reexecuted(&test_name(), &[(ORDERS, &orders), (CROWD, "yes")]);
         let wait = eventually(LONG, || crowd.output().contains(WAITING));
         assert!(!crowd.output().contains("panicked"), "they failed: {}", crowd.output());
         let_pass(ms(50), "while they join");
-        drop(crowd); // SIGKILL
+        drop(crowd); // kills the process
         Some(if wait { "a dozen waiters killed" } else { "a dozen clients killed while they connected" })
     }
 
@@ -286,7 +286,7 @@ impl Trouble {
         )
     }
 
-    /// After the leases of killed processes no lock is held, while the survivors still run.
+    /// Asserts that no lock is held after the leases of killed processes, while the other ones still run.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -305,8 +305,8 @@ impl Trouble {
         };
         let (begun, most) = (now(), self.orders.lease * 2 + LONG / 3);
         for name in names {
-            // There are thousands of names, so the leases have ended by the time of the later queries. An
-            // unanswered query is repeated.
+            // The time limit covers all leases, since thousands of names are queried in sequence. A query
+            // without an answer is repeated.
             let mut answer = Ok(false);
             let is_known = eventually(most.saturating_sub(begun.elapsed()) + LONG, || {
                 let is_due = begun.elapsed() >= most;
@@ -322,7 +322,8 @@ impl Trouble {
     }
 }
 
-/// All written lines, each worker's in order. A killed or working worker may leave its last line unfinished.
+/// All lines that the workers wrote, each worker's in order. A worker that was killed or still runs may leave
+/// its last line unfinished.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;
@@ -336,8 +337,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client of an owner. The version of its id, the fifteenth character, says whether it may use the wait
-/// queue.
+/// The client id of an owner. The fifteenth character says whether the client may use the wait queue and may
+/// change, so it is left out.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }
@@ -351,13 +352,13 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
     }
     let mut all = Vec::new();
     let mut asked: BTreeMap<u64, &Operation> = BTreeMap::new();
-    // Each hold's earliest and latest possible end.
+    // Each hold with the earliest and the latest moment at which it may have ended.
     let mut holds: BTreeMap<u64, (Operation, u64, Option<u64>)> = BTreeMap::new();
     for line in lines {
         match line {
             Line::Did(operation, until) => {
                 let ends = shut_down.get(&client_of(&operation.owner)).copied().unwrap_or(u64::MAX);
-                // A client that shuts down releases locks that are granted meanwhile.
+                // A client that shuts down releases a lock that is granted meanwhile, so this is no hold.
                 if operation.ret.is_some_and(|ret| ret >= ends) {
                     continue;
                 }
@@ -397,7 +398,7 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
 
 const FIGURES: &str = "docs/figures/histories.md";
 
-/// With `LEASEHOLD_BLESS`, writes the store's row into the file of figures.
+/// With `LEASEHOLD_BLESS`, writes the store's row into the page of figures.
 fn page(store: &str, cells: &[String]) {
     if std::env::var_os("LEASEHOLD_BLESS").is_none() {
         return;

@@ -13,21 +13,21 @@ use crate::support::sentinel::SentinelSet;
 use crate::support::zookeeper::{Relay, Sessions, ZooKeeper};
 
 pub(crate) enum World {
-    /// One server with a file that is written before each answer, and a slow link.
+    /// One server with a file that is written before each answer, and a proxy with a slow link.
     Redis(RedisServer, Proxy),
-    /// Two servers behind one address, each in turn the other's master, by plan. Open connections stay.
+    /// Two servers behind one address. Planned switchovers exchange master and replica.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
-    /// Servers with leaders that hold for long. The field comes first, so that the leaders end while their
-    /// servers run.
+    /// Servers, and leaders with long holds. The leaders come first, because fields are dropped in order
+    /// and leaders need their servers.
     Redlock(Leaders, Vec<RedisServer>),
     Postgres(PostgresServer),
     Etcd(Vec<Etcd>),
     ZooKeeper(ZooKeeper, Relay),
 }
 
-/// The delay of a request or a reply on the slow link.
+/// The delay of each request and each reply on the slow link.
 const LINK: Duration = ms(20);
 
 impl World {
@@ -89,7 +89,7 @@ impl World {
         Some(World::ZooKeeper(server, relay))
     }
 
-    /// A worker's address: every second worker has the slow link, or the link that can be cut.
+    /// The URLs for a worker. Every second worker uses the slow link, or the link that can be cut.
     pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
         let is_direct = worker.is_multiple_of(2);
         match self {
@@ -142,7 +142,7 @@ impl World {
             }
             World::Redis(server, proxy) => match dice % 12 {
                 11 => {
-                    // Open connections stay; new ones are refused for longer than a lease.
+                    // Open connections stay, and new ones are refused for longer than a lease.
                     let mut admin = server.admin();
                     let told: String = redis::cmd("INFO").arg("clients").query(&mut admin).unwrap();
                     let open = told.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
@@ -160,7 +160,7 @@ impl World {
                     "server killed and started again"
                 }
                 3 => {
-                    // Neither SUBSCRIBE nor a message passes for longer than a lease.
+                    // For longer than a lease, neither SUBSCRIBE nor any message passes.
                     proxy.hold(Direction::ToServer, Which::Subscribers);
                     proxy.hold(Direction::ToClient, Which::Subscribers);
                     let_pass(lease + lease / 4, "while the subscribers of the slow link stall");
@@ -198,8 +198,8 @@ impl World {
                 let what = match dice % 6 {
                     0 => stands_still(lease + lease / 4, || servers[at].stop(), || servers[at].cont()),
                     1 => {
-                        // The server lost its data, and stays away until all earlier leases have ended, as
-                        // the promise requires.
+                        // The killed server has lost its data, and stays away until all earlier leases have
+                        // ended, as the promise requires.
                         servers[leaders.next].kill();
                         let_pass(LEADS + LEADS / 4, "while a server that forgets is away");
                         servers[leaders.next].restart();
@@ -254,10 +254,10 @@ impl World {
     }
 }
 
-/// The lease of the leaders, the longest here.
+/// The lease of the leaders, the longest in this test.
 const LEADS: Duration = ms(3_000);
 
-/// Holds that must survive the end of any one server at a time.
+/// Holds that must survive the failure of any single server.
 pub(crate) struct Leaders {
     client: LockClient,
     holds: Vec<OwnedGuard>,
@@ -275,7 +275,7 @@ impl Leaders {
         Leaders { client, holds, next: 0, watched: now() }
     }
 
-    /// Waits until all leaders hold their locks on all servers, before the next trouble.
+    /// Waits until all leaders hold their locks on all servers, before the next fault.
     fn stand(&mut self, servers: &[RedisServer]) {
         let owners = |name: &str, server: &RedisServer| -> Vec<String> {
             redis::cmd("HKEYS").arg(name).query(&mut server.admin()).unwrap()
@@ -286,10 +286,10 @@ impl Leaders {
             };
             servers.iter().all(are_led)
         });
-        // The hold was confirmed again since, so it counts on that server.
+        // By then the hold has been confirmed again, so that it counts on the restarted server.
         let_pass(LEADS / 2, "until the next renewal");
         for hold in &mut self.holds {
-            // A stalled machine delays renewals.
+            // A stall of the machine delays renewals and may lose a hold.
             let is_excused = stalled_since(self.watched) > LEADS / 4;
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
             assert!(given_back || is_excused, "a server was not given {} back", hold.name());

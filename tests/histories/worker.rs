@@ -1,4 +1,4 @@
-//! A process that uses all kinds of its store's locks, and notes what it did.
+//! A process that uses locks of all kinds of its store, and records what it did.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,64 +17,63 @@ use crate::support::random;
 pub(crate) struct Orders {
     pub(crate) urls: Vec<String>,
     pub(crate) folder: String,
-    /// The end of the work, by [`mono`].
+    /// The end of the work, as a time of [`mono`].
     pub(crate) end: u64,
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// How long names are used: longer than a stopped process stands still, so that it comes back to a lock
-    /// in use.
+    /// How long a name is used: longer than a process is stopped, so that its lock is still in use
+    /// afterwards.
     pub(crate) names_last: Duration,
     pub(crate) number: u64,
-    /// The worker's observer calls the client for the same lock.
+    /// Whether the worker's observer calls the client for the lock of the event.
     pub(crate) calls_back: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
-    /// A plain cached lock.
+    /// A plain lock that its client caches.
     Kept,
     Fenced,
     Fair,
     ReadWrite,
     Semaphore,
     Latch,
-    /// `run_once`: a lock that is held while the job runs and a moment longer.
+    /// A job of `run_once`, whose lock is held while the job runs and a moment longer.
     Job,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Line {
-    /// An operation; for a grant also the promised end.
+    /// An operation is complete. A grant also has the promised end of its hold.
     Did(Operation, Option<u64>),
     /// An operation that begins no hold is about to be sent. Without a later line its outcome is unknown.
     Asks(Operation),
     Refused(u64),
-    /// A hold stands, promised until then.
+    /// The hold exists, and is promised until this time.
     Until(u64, u64),
-    /// An unlock of the hold is about to be called.
+    /// The worker is about to call unlock for this hold.
     Unlocks(u64, u64),
     Unlocked(u64, u64),
     Lost(u64),
     /// The client is about to shut down, which releases its holds.
     ShutsDown(String, u64),
     Failed(String, bool),
-    /// This worker has stopped, and its client still exists.
+    /// This worker has stopped working, and its client still exists.
     Idle,
 }
 
 pub(crate) const THREADS: usize = 4;
-/// The number of locks of each kind at a time. Names change, so that no history gets too long to search.
+/// The number of locks of each kind at a time. Names change, because a long history takes too long to check.
 pub(crate) const LOCKS: u64 = 8;
-/// The units of a semaphore, and the first count of a latch. No worker counts down below the reserve, which
-/// others may need.
+/// The units of a semaphore, and the first count of a latch. Workers leave a reserve of the count, so that
+/// concurrent count-downs cannot exceed it.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
 const MOST_WAITED: Duration = ms(400);
 
-/// Nanoseconds of the clock that all processes of the machine share.
 pub(crate) fn mono() -> u64 {
     nanos(crate::support::mono())
 }
@@ -89,7 +88,7 @@ impl Orders {
     }
 }
 
-/// The file in a worker's folder that ends the worker.
+/// The file whose appearance in a worker's folder ends the worker.
 pub(crate) const GO: &str = "go";
 
 pub(crate) fn connect(orders: &Orders) -> LockClient {
@@ -119,8 +118,8 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     client.unwrap()
 }
 
-/// An observer that asks for its event's lock on the reporting thread: it gets the lock or not, or a typed
-/// refusal, and disturbs nobody.
+/// An observer that tries to lock the event's lock on the reporting thread. The try succeeds or fails with a
+/// typed refusal, and disturbs no other thread.
 #[derive(Clone, Default)]
 struct CallsBack {
     client: Arc<OnceLock<LockClient>>,
@@ -135,7 +134,7 @@ impl Observer for CallsBack {
             Event::Request { .. } => "Plain-called-back",
             _ => return,
         };
-        // The observer does this only for plain locks, and not each time, so that other work is done too.
+        // The observer does this for plain locks and one event in eight, so that other work goes on.
         let (true, Some(client)) =
             (name.starts_with("Plain") && random().is_multiple_of(8), self.client.get())
         else {
@@ -157,7 +156,7 @@ impl Observer for CallsBack {
 
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// A dozen clients that wait for locks until they are killed. Locks that they get by chance end with them.
+/// Runs a dozen clients that wait for locks until the process is killed, with any locks that they acquire.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -207,12 +206,12 @@ pub(crate) fn work(orders: &Orders) {
             let new = connect(orders);
             let old = std::mem::replace(&mut *client.lock(), new);
             keeper.note(&Line::ShutsDown(old.id().to_string(), mono()));
-            drop(old.shutdown()); // it may come into the midst of some fault
+            drop(old.shutdown()); // may fail because of a fault
         }
     });
-    // All holds are released or end with their leases, without this client's shutdown.
+    // All holds have been released or expire, since the client is not shut down before the checks.
     Worker { orders, file: &file, next: &next }.note(&Line::Idle);
-    // The process also ends if the test has gone.
+    // The process also ends if the test is gone.
     let _has_told = eventually(LONG * 3, || Path::new(&orders.folder).join(GO).exists());
     drop(client.into_inner().shutdown());
 }
@@ -225,8 +224,7 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Connections break all the time, and a stopped process loses holds: both are events that no call
-    /// returns.
+    /// Records a failed call. Faults break connections and stop processes, so their errors are allowed.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
@@ -286,7 +284,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes a lock repeatedly without a pause, so that its hold is cached.
+    /// Acquires and releases a lock several times without a pause, so that its client caches the hold.
     fn come_back(&self, lock: &RedisLock) {
         for _ in 0..20 {
             let time = (mono(), None);
@@ -296,7 +294,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Notes a free lock; a held one proves nothing, since its holder may have been killed.
+    /// Records that the lock is free. A held lock proves nothing, since its holder may have been killed.
     fn look(&self, lock: &RedisLock) {
         let mode = lock.name().starts_with("ReadWrite");
         let model = if mode { Model::ReadWrite } else { Model::Mutex };
@@ -353,7 +351,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A job that excludes others. Its lock ends at its return, or a moment later.
+    /// Runs a job that excludes others. Its lock ends when the job returns, or a moment later.
     fn job(&self, client: &LockClient, mut made: Operation) {
         let (name, hold) = (made.lock.clone(), made.hold);
         let at_least = ms(1 + random() % 20);
@@ -376,7 +374,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts down while others surely leave enough.
+    /// Counts a latch down, while it is certain that enough remains for others.
     fn latch(&self, client: &LockClient, name: &str) {
         let latch = client.get_count_down_latch(name);
         let asked = |f| {
@@ -396,7 +394,7 @@ impl Worker<'_> {
             return;
         }
         let made = asked(Doing::CountDown);
-        // The process may be killed before the answer.
+        // This line is written first, because the process may be killed before the answer.
         self.note(&Line::Asks(made.clone()));
         match latch.count_down() {
             Ok(left) => answered(made, left),
@@ -409,7 +407,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A re-entry; or a new hold, if the old one was lost.
+    /// Records a re-entry, or a new hold if the old one was lost.
     fn entered(&self, mut made: Operation, is_same: bool, guard: &impl Held) {
         let now = mono();
         let left = guard.remaining();
@@ -423,8 +421,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Holds the lock for a moment, if it was granted; `again` re-enters, and says whether the hold is the
-    /// same.
+    /// Holds a granted lock for a moment. `again` re-enters, and says whether the hold is the same.
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,
@@ -434,7 +431,7 @@ impl Worker<'_> {
         self.hold_for(None, taken, made, again);
     }
 
-    /// As above, for the given time.
+    /// As [`hold`](Self::hold), for the given time.
     fn hold_for<G: Held, H: Held>(
         &self,
         span: Option<Duration>,
@@ -448,7 +445,7 @@ impl Worker<'_> {
             Err(error) => return self.failed(&error),
         };
         let hold = made.hold;
-        // Reads the time first: if something remains, the hold stood at that time.
+        // The clock is read first: if time remains afterwards, the hold existed at the time read.
         let promised = |guard: &G| {
             let now = mono();
             (now, Some(guard.remaining()).filter(|left| !left.is_zero()).map(|left| now + nanos(left)))
@@ -463,7 +460,7 @@ impl Worker<'_> {
             if let Some((is_same, inner)) = &inner {
                 self.entered(Operation { call, ..nested }, *is_same, inner);
             }
-            // Some holds are long enough for renewals.
+            // Some holds last long enough for renewals.
             let (pieces, piece) = match (span, random() % 200) {
                 (Some(span), _) => (1, span),
                 (None, 0) => (1 + random() % 8, self.orders.lease / 3),
@@ -528,8 +525,8 @@ macro_rules! held {
     };
 }
 
-/// Half of the guards are dropped, so that the hold may be cached. A failed release of a drop is silent: the
-/// lock is free when the lease ends, and no operation here sees that.
+/// Drops every second guard, so that its hold may be cached. A dropped guard reports no failed release: the
+/// lock is then free when the lease ends, and no operation records that.
 fn end(guard: Guard) -> leasehold::Result<()> {
     if random().is_multiple_of(2) {
         drop(guard);
@@ -539,5 +536,5 @@ fn end(guard: Guard) -> leasehold::Result<()> {
 }
 
 held!(Guard, end);
-// Other workers' counts would show a permit that was not released.
+// If a permit were not released, the counts of other workers would show it.
 held!(OwnedGuard, OwnedGuard::unlock);

@@ -19,10 +19,10 @@ use crate::support::prelude::*;
 
 /// A request that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The agent's servers may be gone when it resets. An agent that takes longer is killed.
+/// The time limit for a reset, in which the agent's servers may be gone. A slower agent is killed.
 const CLEARING: Duration = Duration::from_secs(5);
 
-/// Idle programs, by what they are. They end with this process.
+/// Idle agents that a later test may use, with the name of their program. They end with this process.
 static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 
 pub(crate) struct Agent {
@@ -60,13 +60,14 @@ pub(crate) struct Peer {
 }
 
 impl Agent {
-    /// Starts a program, killed on drop. `None`, said loudly, if `what` is not installed; a failure in CI.
+    /// Starts a program, which is killed on drop. If `what` is not installed, prints that and returns `None`;
+    /// in CI it fails.
     pub(crate) fn start(what: &str, command: &mut Command) -> Option<Arc<Agent>> {
         let program = Program::start(what, command)?;
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// As above, or an idle program of that name, for programs that know the verb `reset`.
+    /// As [`start`](Self::start), or reuses an idle program with this name, which must know the verb `reset`.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();
@@ -119,11 +120,11 @@ impl Program {
                 let (number, answer) = parse(&line);
                 let asker = waiting.lock().remove(&number);
                 if let Some(asker) = asker {
-                    // If the caller gave up, its test has failed already.
+                    // If the caller no longer waits, its test has already failed.
                     drop(asker.send(answer));
                 }
             }
-            // The agent is gone: the closed channel tells those who wait.
+            // The agent has ended, and closing the channels tells this to all waiting callers.
             waiting.lock().clear();
         });
         reading.unwrap();
@@ -141,7 +142,7 @@ impl Program {
         Ok(Pending { request: request.replace('\t', " "), answer })
     }
 
-    /// Whether it forgot its clients and threads; `false` while a thread is busy.
+    /// Whether the agent has forgotten its clients and threads; `false` while one of its threads is busy.
     fn is_cleared(&self) -> bool {
         let is_idle = self.answers.lock().is_empty();
         let reset = is_idle.then(|| self.ask("main", "", "reset", &[]));
@@ -152,7 +153,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Both calls fail only for a child that has ended.
+        // Both calls fail only if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -177,7 +178,7 @@ impl Peer {
         answer.result.expect_err("the request should have failed")
     }
 
-    /// `client-id:thread-id`, the field of this thread's holds in Redis.
+    /// The owner `client-id:thread-id`, which is the field of this thread's holds in Redis.
     pub(crate) fn owner(&self, thread: &str) -> String {
         format!("{}:{}", self.id, self.get(thread, "thread-id", &[]))
     }

@@ -1,4 +1,4 @@
-//! The same locks on a cluster, with Redisson's two ways of notifying.
+//! Locks that Java and Rust share on a Redis Cluster, with both ways in which Redisson notifies waiters.
 
 use leasehold::ClusterPubSub;
 
@@ -9,8 +9,7 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::waking::{javas_unlock_wakes_rust, kept_the_promise, our_unlock_wakes_java};
 
-/// A waiter that is not woken finds the lock a second after its last attempt in Rust, and after this lease in
-/// Java.
+/// A waiter that misses its message finds the lock late: after a second in Rust, after this lease in Java.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Sides {
@@ -29,7 +28,7 @@ fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Op
 }
 
 impl Sides {
-    /// Waits until a client listens for the lock, in any of the counted ways, and has tried again.
+    /// Waits until a client listens for the lock, by any of the counted commands, and has tried once more.
     fn somebody_waits(&self, name: &str) {
         self.somebody_listens(name, &format!("redisson_lock__channel:{{{name}}}"));
     }
@@ -41,8 +40,7 @@ impl Sides {
             count > 0
         };
         wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
-        // The second attempt follows at once; without this pause it would find the lock free without a
-        // message.
+        // The second attempt follows the subscription at once, and must not find the lock free.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
         let is_quiet = || {
@@ -90,13 +88,13 @@ impl Sides {
         }
     }
 
-    /// Two Java readers that wait for our writer are granted as soon as the writer releases.
+    /// Two Java readers wait for our writer, and both are granted the lock when it releases.
     fn readers_are_told(&self, name: &str) {
         let lock = self.rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
         assert!(!self.java.is("reader", "read-try", &[name]));
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
-        // A reader between its failed attempt and its sleep may miss the message.
+        // A reader between its failed attempt and its sleep may miss the message, so both must sleep.
         wait_until("both sleep", Duration::from_secs(20), || {
             self.java.get("main", "asleep", &["one,two"]) == "2"
         });
@@ -115,8 +113,8 @@ impl Sides {
         }
     }
 
-    /// Readers of both sides share the lock, a writer of either excludes all, and each notifies the other, in
-    /// all slots.
+    /// In all slots, readers of both languages share the lock, a writer of either excludes all, and each side
+    /// notifies the other.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");
@@ -160,7 +158,7 @@ impl Sides {
 #[test]
 fn sharded_messages_wake_across_languages_on_a_cluster() {
     let _alone = alone();
-    // Each side detects the way itself.
+    // Each side finds out by itself how the cluster publishes messages.
     let Some(sides) = sides("AUTO", ClusterPubSub::Auto, &["SHARDNUMSUB"]) else { return };
     sides.exclude_each_other();
     sides.wake_each_other("sharded");
@@ -174,7 +172,7 @@ fn languages_share_fair_and_read_write_locks_on_a_cluster() {
     sides.read_and_write();
     let Sides { cluster, java, .. } = sides;
     drop(java);
-    // This includes messages that go to all members.
+    // Plain messages go to all members of the cluster.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
     let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();

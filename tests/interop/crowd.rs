@@ -1,5 +1,5 @@
-//! Several Java and Rust processes at once. Each thread notes, by one clock, when it was granted the lock and
-//! when it began to release it: overlapping times were held together.
+//! Several Java and Rust processes at once. Each thread records when it was granted the lock and when it
+//! began to release it, by one clock. Overlapping times mean that two threads held the lock together.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,11 +13,11 @@ use crate::scene::{alone, ends_well, monotonic, own_time_between, rust};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted};
 
-/// No lease ends here, however busy the machine.
+/// No lease expires here, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(60);
-/// Tells this test program that it is a worker, and its work.
+/// The variable that makes this program a worker, and names its work.
 const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
-/// How long the last thread of a crowd may take after the end.
+/// How long the last thread of a crowd may take after the end of the work.
 const LAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ fn rust_process(told: &str) -> Process {
     reexecuted("crowd::a_small_rust_crowd_never_holds_at_once", &[(WORKER, told)])
 }
 
-/// One Rust process: the counterpart of [`rust_process`].
+/// Runs one worker, which [`rust_process`] started.
 fn worker(told: &str) {
     let words: Vec<&str> = told.split('\t').collect();
     match words[..] {
@@ -179,8 +179,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// Repeats until each of `kinds` languages and kinds had the lock `least` times: fewer show nothing. `check`
-/// judges each try.
+/// Repeats until threads of `kinds` languages and kinds have each acquired the lock `least` times, since
+/// fewer prove little. `check` judges each round.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -210,7 +210,7 @@ fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Goes through all begins and ends in order; calls `begins` with each new holder and the present ones.
+/// Goes through all begins and ends of holds in order, and calls `begins` with new and present holders.
 fn sweep<'a>(had: &'a [Had], mut begins: impl FnMut(&'a Had, &[&'a Had])) {
     let ends = had.iter().enumerate().map(|(at, had)| (had.ended, false, at));
     let mut events: Vec<_> =
@@ -244,7 +244,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 fn java_and_rust_readers_and_writers_never_hold_at_once() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
-    // Long pauses leave gaps between readers, which writers need.
+    // The pauses are long, because a writer needs a moment without readers.
     let work = |threads| Work { name: "crowd", lasts: Duration::from_secs(20), pause: ms(400), threads };
     let plain = work(&[("read", 20), ("write", 5)]);
     let first = work(&[("read, writers first", 20), ("write, writers first", 5)]);
@@ -273,20 +273,19 @@ fn java_and_rust_together_never_exceed_the_permits() {
 #[test]
 fn java_and_rust_spin_locks_exclude_each_other() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    // There are no plain locks, because Java's spin lock does not notify their waiters, which would sleep for
-    // long. There are pauses, because a spinning thread gets the lock only if it polls while the lock is
-    // free.
+    // No plain locks take part, because Java's spin lock does not wake their waiters. The threads pause,
+    // because a spinning thread gets the lock only if it polls while the lock is free.
     let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
 }
 
-/// For how long processes of both languages share a lock.
+/// How long processes of both languages share a lock.
 fn fleet_lasts() -> Duration {
     let seconds = env::var("LEASEHOLD_FLEET_SECONDS");
     Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-/// Rust's processes wait in a queue that Java's processes do not use: neither side may starve.
+/// Rust's processes wait in a queue that Java's processes do not use, and neither language may starve.
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
     const PROCESSES: usize = 10;
@@ -299,7 +298,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let share = counts["Java: lock"] as f64 / 2.0 / (had.len() as f64 / PROCESSES as f64);
     eprintln!("a Java process gets {share:.2} of a fair share beside eight of Rust's");
     assert!((0.2..=4.0).contains(&share), "{counts:?}");
-    // Some process waits all the time, so the lock is never free for nearly as long as a poll.
+    // Some process waits at any time, so the lock is never free for as long as a poll.
     let mut times: Vec<_> = had.iter().map(|had| (had.begun, had.ended)).collect();
     times.sort_unstable();
     let free = |pair: &[(u64, u64)]| own_time_between(pair[0].1, pair[1].0.max(pair[0].1));
@@ -309,7 +308,7 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A small crowd when run alone; with [`WORKER`] in its environment, one process of a larger crowd.
+/// By itself this test runs a small crowd. With [`WORKER`] it is one process of a larger crowd.
 #[test]
 fn a_small_rust_crowd_never_holds_at_once() {
     if let Ok(told) = env::var(WORKER) {
@@ -327,7 +326,7 @@ fn a_small_rust_crowd_never_holds_at_once() {
     }
     assert_eq!(counts(&had).len(), 4);
     writers_are_alone(&had);
-    // The sweep must find a deliberate overlap.
+    // The sweep must report an overlap that the test made on purpose.
     let meeting = |by: &str, other: &str| {
         let had = |by: &str, begun, ended| Had { begun, ended, by: by.to_owned() };
         let two = [had(by, 1, 3), had(other, 2, 4)];
@@ -337,8 +336,8 @@ fn a_small_rust_crowd_never_holds_at_once() {
     assert!(meeting("Java: write", "Rust: write") && !meeting("Java: read", "Rust: read"));
 }
 
-/// A Rust process that waits for a fair lock at each order in the list, and notes its turn while it holds it:
-/// `lock`, `served` (the list for the note) and `turn`.
+/// A Rust process that waits for a fair lock at each order in the list, and records its turn during its hold.
+/// The keys are `lock`, `served` (the list of records) and `turn`.
 fn take_turns(url: &str, list: &str) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();

@@ -1,4 +1,5 @@
-//! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are one lock with one queue.
+//! Real Curator and this crate on one ZooKeeper: Curator's `InterProcessMutex` and our lock share one lock
+//! and one queue.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -83,13 +84,13 @@ fn curator_and_rust_are_served_in_order() {
     let clients = [rust(&server), rust(&server)];
     let holder: RedisLock = clients[0].get_lock(path);
     holder.lock().unwrap();
-    // Java, Rust, Rust, Java, …: each is in the queue before the next comes.
+    // Java and Rust join the queue by turns, and each joins only after the one before is in the queue.
     let (mut javas, mut rusts) = (Vec::new(), Vec::new());
     for place in 0..8 {
         if place % 3 == 0 {
             let thread = format!("java-{place}");
             let locked = java.ask(&thread, "lock", &[path]);
-            // The agent runs this after the thread's lock request.
+            // The agent runs this unlock as soon as the thread has the lock.
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
@@ -100,7 +101,7 @@ fn curator_and_rust_are_served_in_order() {
     holder.unlock().unwrap();
     let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
     for (place, locked, unlocked) in javas {
-        // Java stamps its answer when the call returns: before its unlock, so before the next grant.
+        // Java's answer has the time at which its lock call returned, before the unlock and the next grant.
         order.push((locked.wait().ended, place));
         unlocked.wait().expect_ok();
     }
@@ -124,7 +125,7 @@ fn curator_and_rust_readers_and_writers_share_one_lock() {
     assert!(!other.write().try_lock().unwrap());
     java.get("one", "read-unlock", &[path]);
     java.get("two", "read-unlock", &[path]);
-    // A Java writer waits for our reader, and our reader behind it for the writer.
+    // A Java writer waits for our reader, and a second reader of ours waits behind that writer.
     let writing = java.ask("one", "write-lock", &[path]);
     queue_is(&server, 1);
     assert!(!other.read().try_lock().unwrap());
@@ -133,7 +134,7 @@ fn curator_and_rust_readers_and_writers_share_one_lock() {
     lock.read().unlock().unwrap();
     writing.wait().expect_ok();
     assert!(reading.is_open() && lock.write().is_locked().unwrap());
-    // A writer may also read, and keeps reading after the write ends.
+    // A writer may also read, and keeps its read lock after it releases the write lock.
     java.get("one", "read-lock", &[path]);
     java.get("one", "write-unlock", &[path]);
     let guard = reading.join().unwrap();

@@ -1,4 +1,5 @@
-//! What our dead waiters for a fair lock cost Redisson's, whatever time Redisson gives its own.
+//! How long our dead waiters for a fair lock delay Redisson's waiters, whatever wait time Redisson is
+//! configured with.
 
 use redis::{Commands, Connection};
 
@@ -9,19 +10,20 @@ use crate::support::prelude::*;
 use crate::support::{reexecuted, test_name};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// How long a place of ours lasts without being renewed.
+/// How long a queue place of ours lasts unless its waiter renews it.
 const PLACE: Duration = Duration::from_secs(6);
-/// Longer than any step here takes.
+/// Longer than any step of this test takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Values of Redisson's `fairLockWaitTimeout`: earlier, present, and configured.
+/// Values of Redisson's `fairLockWaitTimeout`: the old default, the present one, and a configured one.
 const WAITS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(300), Duration::from_secs(600)];
-/// Tells this test program that it is a waiting process: the server's address.
+/// The variable that makes this program a waiting process: the server's address.
 const WAITER: &str = "LEASEHOLD_INTEROP_FAIR_WAITER";
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMES: &str = "redisson_lock_timeout:{fair}";
 
-/// A client that never changes its owner number, since a new number would join at the queue's end.
+/// This client's time-out is long, because an unanswered request would retire the owner number, and the new
+/// number would join at the queue's end.
 fn patient(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(LEASE).command_timeout(LONG / 4).build().unwrap()
 }
@@ -41,7 +43,7 @@ fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
 
-/// Tests our first, middle and last waiter: each has another Java waiter before it.
+/// The first, a middle and the last of our waiters are tested, each behind another Java waiter.
 #[test]
 fn our_killed_waiters_delay_java_for_seconds_only() {
     if let Ok(url) = std::env::var(WAITER) {
@@ -69,7 +71,7 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(admin).unwrap();
             seconds * 1_000 + micros / 1_000
         };
-        // The remaining times after each of Java's grants subtracted its part.
+        // Each grant to a Java waiter subtracts that waiter's part from the remaining times.
         let wait_ms = i64::try_from(wait.as_millis()).unwrap();
         let most = i64::try_from((PLACE * 4 + LEASE).as_millis()).unwrap();
         for (id, ahead) in [(&first_id, 0), (&middle_id, 1), (&last_id, 2)] {

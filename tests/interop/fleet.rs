@@ -1,4 +1,4 @@
-//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock
+//! Two JVMs and two Rust processes, of four threads each, increment a number in Redis that only the lock
 //! protects.
 
 use redis::Commands;
@@ -11,7 +11,7 @@ use crate::support::{reexecuted, test_name};
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// Tells this test program that it is a worker: the server's address.
+/// The variable that makes this program a worker: the server's address.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";
 
 #[test]
@@ -45,8 +45,8 @@ fn count_up(url: &str) {
             let server = &server;
             scope.spawn(move || {
                 let mut connection = server.get_connection().unwrap();
-                // Half of them cache the lock until a recall, and half drop guards, which may cache it for a
-                // time slice.
+                // Half of the threads cache the lock until a recall. The other half drop guards, which caches
+                // it for a time slice at most.
                 let is_kept = number % 2 == 0;
                 let lock = if is_kept {
                     client.lock_builder("work").cached().build()

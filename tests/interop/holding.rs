@@ -1,5 +1,5 @@
-//! A hold beside Redisson: its loss and its fencing token. Of tokens Java takes the counter's next value, Rust
-//! the larger of that and the server's time in microseconds.
+//! A hold beside Redisson: its loss, and its fencing token. Java's token is the next value of a counter.
+//! Rust's token is the larger of that value and the server's time in microseconds.
 
 use redis::Commands;
 
@@ -8,7 +8,7 @@ use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// A third of the lease until the watchdog's renewal, one command time-out, and slack.
+/// A third of the lease until the renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 #[test]
@@ -16,7 +16,7 @@ fn javas_force_unlock_is_reported_as_a_loss() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
 
-    // The next unlock says that the lock was held, and is no longer.
+    // The next unlock reports that the hold was lost.
     let lock = client.get_lock("forced");
     lock.lock().unwrap();
     let before = scripts_run(&mut server.admin());
@@ -29,7 +29,7 @@ fn javas_force_unlock_is_reported_as_a_loss() {
     assert!(java.is("waiter", "is-mine", &["forced"]));
     java.get("waiter", "unlock", &["forced"]);
 
-    // The watchdog reports the loss without a question.
+    // The watchdog reports the loss, although no call asks about the hold.
     let guard = client.get_lock("forced-too").acquire().unwrap();
     let lost = guard.lost();
     assert!(java.is("breaker", "force-unlock", &["forced-too"]));
@@ -46,7 +46,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
-        // Twice Java, twice Rust, once each: all neighbours occur.
+        // The languages alternate so that each follows itself and each follows the other.
         if [0, 1, 4, 6, 8, 9].contains(&grant) {
             tokens.push(java.get("t", "fenced-lock-token", &["fenced"]).parse().unwrap());
             assert_eq!(lock.try_lock_and_get_token(Duration::ZERO).unwrap(), None);

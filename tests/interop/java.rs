@@ -1,4 +1,4 @@
-//! Real Redisson in a JVM of its own: `tests/interop/java`, built by Maven on first use.
+//! Real Redisson in a JVM of its own. Maven builds the program in `tests/interop/java` on its first use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,8 +12,7 @@ use crate::support::prelude::*;
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // Quick to start, and quiet on a small machine. With UsePerfData a JVM that starts beside others may
-    // print a warning where its answers are read.
+    // These options make the JVM start quickly. UsePerfData may print a warning between the answers.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)
@@ -23,7 +22,7 @@ pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// Runs alone: a server, and a JVM with one Redisson client.
+/// Returns a lock that excludes other tests, a server, and a JVM with one Redisson client.
 pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
     let alone = alone();
     let server = RedisServer::start_default()?;

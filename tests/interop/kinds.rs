@@ -1,4 +1,4 @@
-//! Fair and read-write locks, semaphores and latches that Redisson and we share.
+//! Fair locks, read-write locks, semaphores and latches that Redisson and this crate share.
 
 use redis::Commands;
 
@@ -10,7 +10,7 @@ use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
-/// A message on a busy machine; the safety poll comes after a second.
+/// The limit for a notification on a busy machine. The safety poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
@@ -22,7 +22,7 @@ fn read_and_write_exclude_across_languages() {
     assert!(java.is("reader", "read-try", &["rw"]));
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
-    // Java's release does not evict our reader.
+    // Java's release of its read lock leaves our reader's hold in place.
     java.get("reader", "read-unlock", &["rw"]);
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
@@ -54,11 +54,11 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // One release or downgrade of our writer admits three Java readers.
+    // One release, or one downgrade, by our writer admits three Java readers.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes the sleeping threads and one more: of two threads between attempt and sleep one would
-    // miss it.
+    // The message wakes the sleeping threads and one more, so a second thread between its attempt and its
+    // sleep would miss it. The test waits until all three sleep.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -69,7 +69,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
         let took = own_time_between(freed, got.ended);
         assert!(took < TOLD, "{took:?}");
     }
-    // The last reader's release, Java's, notifies our writer.
+    // The last reader is Java's, and its release notifies our writer.
     reading.unlock().unwrap();
     let before = scripts_run(&mut admin);
     let waiter = turn(lock.write());
@@ -82,7 +82,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     assert!(own_time_between(freed, waiter.join()) < TOLD);
 }
 
-/// Redisson's read watchdog sets the key's time to its own, however long others read.
+/// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
 #[test]
 fn our_long_lease_survives_javas_read_watchdog() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -105,14 +105,14 @@ fn our_long_lease_survives_javas_read_watchdog() {
     }
 }
 
-/// Remaining levels, a downgrade, and an expired write of a reader: Java acts on what they leave.
+/// Java respects what our locks leave: remaining levels, a downgrade, and a reader's expired write lock.
 #[test]
 fn java_respects_leases_left_by_our_readers_and_writers() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
-    // An inner level's time stays with the hold, whoever else reads.
+    // The inner level's lease stays with the hold, even if other readers come and go.
     let taken = now();
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
@@ -124,7 +124,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     outer.unlock().unwrap();
     assert!(java.is("writer", "write-try", &["rw"]));
     java.get("writer", "write-unlock", &["rw"]);
-    // A writer that goes on reading keeps its reading's time.
+    // A writer that goes on reading keeps the lease of its read lock.
     let writing = lock.write().acquire().unwrap();
     lock.read().lock_with_lease(short).unwrap();
     let (read, read_at) = (monotonic(), now());
@@ -134,7 +134,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(got.result.is_ok() && waited < short + TOLD, "{waited:?}");
     java.get("writer", "write-unlock", &["rw"]);
     assert!(lock.read().unlock().unwrap_err().is_not_held());
-    // An expired write has ended, although its owner reads on and has not released it.
+    // The write lock has expired, although its owner still reads and has not released it.
     let (written, written_at) = (monotonic(), now());
     let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -202,7 +202,7 @@ fn leased_permits_can_be_released_by_the_other_language() {
     assert!(!java.is("main", "permits-release", &["permits", &theirs]));
     assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
     assert!(ours.unlock().is_err());
-    // Either side gets an expired permit.
+    // Each side can acquire a permit of the other side that has expired.
     let short = java.get("main", "permits-try-for", &["permits", "0", "200"]);
     let long = permits.acquire().unwrap();
     let next = permits.acquire().unwrap();
@@ -267,7 +267,8 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
             assert_eq!(latch.count().unwrap(), 0);
             between(opened, ended).saturating_sub(stalled_since(opened_at))
         });
-        // One of eight waiters in three runtimes often waits for a processor.
+        // The eight waiters run in three runtimes, and on few cores one of them often waits for a processor,
+        // so the test judges the median.
         let (half, worst) = (median(delays.clone()), delays.into_iter().max().unwrap());
         eprintln!("a latch that {last} opens, to the last of eight: median {half:?}, worst {worst:?}");
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
@@ -275,7 +276,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
     }
 }
 
-/// The field with a hold's begin is in the hash that both share.
+/// Our hold writes an extra field with its beginning into the hash that both languages read.
 #[test]
 fn java_ignores_our_extra_hold_field() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
@@ -301,7 +302,7 @@ fn java_ignores_our_extra_hold_field() {
         let seen = client.inspect("said").unwrap();
         assert_eq!((seen.holders.len(), seen.holders[0].held_for), (1, None), "{seen}");
         java.get("waiter", &verb("unlock"), &["said"]);
-        // Java's `forceUnlock` removes the lock like any other.
+        // Java's `forceUnlock` removes our lock like one of its own.
         lock.lock().unwrap();
         assert!(java.is("main", &verb("force-unlock"), &["said"]));
         assert!(!lock.is_locked().unwrap());
@@ -310,8 +311,8 @@ fn java_ignores_our_extra_hold_field() {
     }
 }
 
-/// Returned permits wake one Java waiter, whatever it wants; and a negative count is announced, which makes
-/// Java's reading thread throw.
+/// In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
+/// counts, at which its own reading thread throws.
 #[test]
 fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let Some((_alone, server, java)) = java::set_up(LONG) else { return };
@@ -333,7 +334,7 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
     let waiter = take();
     java.get("main", "semaphore-add", &["sem", "-1"]);
     assert!(greedy.is_open() && waiter.is_open());
-    // Ours announces no negative count, so Java's thread goes on reading.
+    // This crate publishes no negative count, so Java's reading thread survives.
     assert_eq!(semaphore.add_permits(5).unwrap(), -1);
     assert_eq!(semaphore.add_permits(5).unwrap(), 4);
     waiter.join();
@@ -357,7 +358,7 @@ fn permit_ids_work_across_languages() {
         (says("permits-all"), says("permits-out"), says("permits-available")),
         ("5".into(), "4".into(), "1".into())
     );
-    // Leases: requested, extended, and cut, by either side.
+    // Either side requests, extends and shortens the leases of permits.
     assert_eq!(
         permits.remaining_lease(theirs[0]).unwrap(),
         Some(Duration::MAX),
@@ -382,7 +383,7 @@ fn permit_ids_work_across_languages() {
     assert_eq!(java.get("main", "permits-release-many", &["permits", &ids.join(",")]), "2");
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
-    // Permits without ids are released only if the semaphore exists.
+    // A release of permits without ids needs an existing semaphore.
     let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());

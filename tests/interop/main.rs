@@ -5,7 +5,7 @@
 //! first use. Without the tools for that, the tests say so on standard error and pass; with `CI=true` they
 //! fail.
 
-#![cfg(unix)] // The other side is started by a shell.
+#![cfg(unix)] // a shell starts the foreign programs
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

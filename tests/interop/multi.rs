@@ -1,4 +1,4 @@
-//! Groups of locks shared with Redisson's multi-lock.
+//! Locks that our multi-lock shares with Redisson's multi-lock.
 
 use redis::Commands;
 
@@ -8,7 +8,7 @@ use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
-/// A message on a busy machine; the safety poll comes after a second.
+/// The limit for a notification on a busy machine. The safety poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
@@ -17,7 +17,7 @@ fn multi_locks_exclude_each_other_across_languages() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));
-    // Java's groups, in another order, with some locks in common.
+    // Java's multi-locks name some of our locks, in another order.
     for group in ["c,b,a", "b,other", "c"] {
         java.get("t", "multi-lock", &[group]);
         assert!(!multi.try_lock().unwrap(), "{group}");
@@ -44,7 +44,7 @@ fn multi_locks_exclude_each_other_across_languages() {
         let waited = between(freed.begun, had);
         assert!(waited < TOLD + stalled_since(released_at), "{group}: {waited:?}");
     }
-    // While we hold the group, Java gets none of its locks, whether it requests one or all.
+    // While we hold the multi-lock, Java can acquire none of its locks, neither alone nor with others.
     let guard = multi.acquire().unwrap();
     for group in ["a,b,c", "c,a", "b"] {
         assert!(!java.is("t", "multi-try", &[group]), "{group}");

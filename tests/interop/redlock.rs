@@ -1,5 +1,6 @@
-//! Java's RedissonRedLock and ours on the same three servers: each node has a plain RLock, so each side
-//! excludes the other. Java gets waits and leases, since without a lease it renews each member separately.
+//! Java's RedissonRedLock and our Redlock on three servers exclude each other, because both use a plain lock
+//! on each server. Java's calls name waits and leases, because without a lease Java renews each server's lock
+//! separately.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(10);
-/// Milliseconds within which Java gets a free lock.
+/// Java's wait in milliseconds, within which it acquires a free lock.
 const ENOUGH: &str = "15000";
 const MEMBERS: &str = "one,two,three";
 
@@ -36,10 +37,10 @@ fn redlocks_exclude_each_other_across_languages() {
         .unwrap();
     let lock = client.get_lock("both");
     let java = &peers[0];
-    // Java spends a third of the wait on each server.
+    // Java divides its wait into one third for each server.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
 
-    // Java locks first: its keys are busy for us, and its release wakes us.
+    // Java locks first. The lock is then busy for us, and Java's release wakes us.
     assert!(java_takes(ENOUGH));
     assert!(servers.iter().all(|server| fields(server, "both").len() == 1));
     assert!(!lock.try_lock().unwrap());
@@ -54,7 +55,7 @@ fn redlocks_exclude_each_other_across_languages() {
         waiter.join().unwrap().unwrap();
     });
 
-    // We lock: Java gets none of the three servers, and all of them afterwards.
+    // We lock. Java then acquires the lock on none of the servers, and afterwards on all three.
     let guard = lock.acquire().unwrap();
     let owner = BTreeMap::from([(guard.owner().to_string(), 1)]);
     assert!(servers.iter().all(|server| fields(server, "both") == owner));

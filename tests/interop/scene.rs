@@ -1,4 +1,5 @@
-//! Every interop test needs these: exclusion, programs built once, and clocks shared with foreign processes.
+//! Support for all interop tests: one test at a time, foreign programs that are built once, and clocks that
+//! processes share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,31 +16,31 @@ use crate::support::{
     self, Call, LONG, Process, call_on, listening_clients, now, wait_until, watch_for_stalls,
 };
 
-/// Excludes the other tests of this program: each starts processes, and several measure, on few cores.
+/// Lets one test of this program run at a time, because each starts processes, and some measure times.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
     RUNNING.lock()
 }
 
-/// A client that waits for answers however busy the machine is.
+/// A client with time-outs that suffice on a busy machine.
 pub(crate) fn rust(url: &str, lease: Duration) -> LockClient {
     LockClient::builder().url(url).lease(lease).command_timeout(LONG).connect_timeout(LONG).build().unwrap()
 }
 
-/// Waits for the end of a process of Rust.
+/// Waits until a Rust process ends, and panics if it failed.
 pub(crate) fn ends_well(process: Process) {
     let (good, text) = process.ends_within(Duration::from_secs(120));
     assert!(good, "a Rust worker failed: {text}");
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, the clock of the agents' answers.
+/// CLOCK_MONOTONIC in nanoseconds, which the agents' answers also use.
 pub(crate) fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// A thread that takes and releases a lock; it ends with the moment of its grant.
+/// A thread that acquires and releases a lock, and returns the time of its grant.
 pub(crate) fn turn(lock: &RedisLock) -> Call<u64> {
     call_on(lock.clone(), |lock| {
         let guard = lock.acquire().unwrap();
@@ -49,18 +50,18 @@ pub(crate) fn turn(lock: &RedisLock) -> Call<u64> {
     })
 }
 
-/// How many listen to a channel.
+/// The number of clients that are subscribed to the channel.
 pub(crate) fn listeners(admin: &mut Connection, channel: &str) -> usize {
     let (_, count): (String, usize) = redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(admin).unwrap();
     count
 }
 
-/// Panics if the readings are in the wrong order.
+/// The time between two readings. Panics if they are in the wrong order.
 pub(crate) fn between(earlier: u64, later: u64) -> Duration {
     Duration::from_nanos(later.checked_sub(earlier).expect("it happened before its cause"))
 }
 
-/// As above, without the time for which a busy machine kept the participants from running.
+/// As [`between`], without the time for which a busy machine kept the processes from running.
 pub(crate) fn own_time_between(earlier: u64, later: u64) -> Duration {
     let took = between(earlier, later);
     let begun = instant(earlier);
@@ -75,8 +76,8 @@ pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
     calls(admin, &["eval", "evalsha"])
 }
 
-/// Waits until a first waiter is subscribed to the lock and has tried again. `before` is [`scripts_run`] from
-/// before it started.
+/// Waits until the first waiter is subscribed to the lock and has tried again. `before` is the value of
+/// [`scripts_run`] before the waiter started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
     wait_until("a waiter has subscribed and tried again", LONG, || {
         let ask = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).query(admin).unwrap();
@@ -93,15 +94,15 @@ pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// `product`, made by `commands` if missing or older than its sources. `None`, said loudly, if that cannot be
-/// done; a failure in CI.
+/// Returns `product`, which `commands` build if it is missing or older than its sources. If that is
+/// impossible, prints so and returns `None`; in CI it fails.
 pub(crate) fn build_once(
     what: &str,
     product: &Path,
     made_of: &[&Path],
     commands: impl FnOnce() -> Vec<Command>,
 ) -> Option<PathBuf> {
-    // Several runs may share the folder; the lock ends with the file handle.
+    // Several runs may share the folder. The lock ends when the file handle is closed.
     let folder = product.parent().unwrap();
     fs::create_dir_all(folder).unwrap();
     let in_use = File::create(folder.join(".building")).unwrap();
@@ -124,7 +125,7 @@ pub(crate) fn build_once(
             Err(problem) => return missing(what, &format!("{command:?}: {problem}")),
         }
     }
-    // The product may be a link into the system, or already right and untouched.
+    // The time stamp is a file of its own, because the product may be a link, or be up to date and untouched.
     fs::rename(&begun, &stamp).unwrap();
     Some(product.to_owned())
 }

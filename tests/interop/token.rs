@@ -1,4 +1,4 @@
-//! `token_lock` shares its key with redis-py's `Lock` and with redsync on one pool.
+//! `token_lock` shares its key with the locks of redis-py and redsync.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::scene::{alone, build_once, calls, kept, monotonic, own_time_between, 
 use crate::support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(2);
-/// A token lock's release publishes nothing, so our waiter polls.
+/// The release of a token lock publishes nothing, so our waiter finds it by polling.
 const FOUND: Duration = Duration::from_millis(1_450);
 const REDIS_PY: &str = "8.1.0";
 
@@ -39,7 +39,7 @@ fn redsync() -> Option<Arc<Agent>> {
     Agent::start("redsync", &mut Command::new(built))
 }
 
-/// Each side keeps the other out, and deletes no key of the other's.
+/// Each library's lock excludes the other's, and neither deletes the other's key.
 fn token_locks_are_shared(agent: Option<Arc<Agent>>) {
     let Some((agent, server)) = agent.zip(RedisServer::start_default()) else { return };
     let peer = agent.connect("peer", &server.url(), &[]);
@@ -100,7 +100,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 
-    // The peer's lock expires, ours is granted, and the peer unlocks late.
+    // The peer's lock expires, we acquire it, and then the peer's unlock comes late.
     assert!(peer.is("late", "try-lease", &["token", "150"]));
     expires();
     lock.lock().unwrap();
@@ -108,7 +108,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(lock.is_held_by_current_thread().unwrap(), "after {refused:?}");
     lock.unlock().unwrap();
 
-    // Our lock expires, the peer's is granted, and we unlock late.
+    // Our lock expires, the peer acquires it, and then our unlock comes late.
     lock.lock_with_lease(Duration::from_millis(150)).unwrap();
     expires();
     assert!(peer.is("next", "try-lease", &["token", "20000"]));
@@ -117,7 +117,7 @@ fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Co
     assert!(refused.not_held().is_some(), "{refused}");
     assert_eq!(admin.get("token"), Ok(token));
 
-    // An unlock by a third client does not delete the key either.
+    // The peer's key survives a further unlock of ours.
     let refused = lock.unlock().unwrap_err();
     assert!(refused.not_held().is_some(), "{refused}");
     peer.get("next", "unlock", &["token"]);

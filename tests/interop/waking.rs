@@ -1,5 +1,6 @@
-//! A release on one side wakes a waiter on the other, within 50 ms of the begin of the unlock. One round in
-//! ten may miss that (two cores run two runtimes and a server), but none by as much as the safety poll takes.
+//! A release in one language wakes a waiter of the other language within 50 ms of the call to unlock. With
+//! two runtimes and a server on two cores, one round in ten may take longer, but none as long as a safety
+//! poll.
 
 use crate::agent::Peer;
 use crate::java;
@@ -12,7 +13,8 @@ const PROMISED: Duration = Duration::from_millis(50);
 const MESSAGE_WAS_LOST: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How a test sees that a waiter sleeps: by the number of scripts run before its call, and the lock's name.
+/// How a test sees that a waiter sleeps: a function for the number of scripts run, and one that waits, for a
+/// lock, until more have run.
 pub(crate) type Sees<'a> = (&'a dyn Fn() -> u64, &'a dyn Fn(&str, u64));
 
 pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees<'_>) -> Vec<Duration> {
@@ -25,7 +27,7 @@ pub(crate) fn javas_unlock_wakes_rust(java: &Peer, rust: &LockClient, sees: Sees
     })
 }
 
-/// A thread that waits for a lock that another holds; it ends with the moment of its grant.
+/// A thread that waits for a lock that another owner holds, and returns the time of its grant.
 fn rust_waits(rust: &LockClient, name: &str, (before, waits): Sees<'_>) -> Call<u64> {
     let before = before();
     let waiter = turn(&rust.get_lock(name));
@@ -51,7 +53,7 @@ pub(crate) fn our_unlock_wakes_java(java: &Peer, rust: &LockClient, sees: Sees<'
     })
 }
 
-/// Measures on one server.
+/// Measures the delays on one server.
 fn measured(what: &str, measure: impl FnOnce(&Peer, &RedisServer, Sees<'_>) -> Vec<Duration>) {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let scripts = || scripts_run(&mut server.admin());
@@ -73,7 +75,7 @@ fn our_unlock_wakes_java_within_50_ms() {
     });
 }
 
-/// Java deletes our holder's key without notifying the wait queue, which our holder's release would do.
+/// Java's `forceUnlock` deletes our holder's key, and does not notify the wait queue as our release would.
 #[test]
 fn javas_force_unlock_wakes_rust_within_50_ms() {
     measured("forced by Java", |java, server, sees| {
@@ -88,11 +90,11 @@ fn javas_force_unlock_wakes_rust_within_50_ms() {
     });
 }
 
-/// A waiter between its failed attempt and its sleep would miss a message that wakes only sleepers.
+/// A Java reader between its failed attempt and its sleep would miss a message that wakes only sleepers.
 #[test]
 fn the_end_of_a_write_wakes_java_readers_about_to_sleep() {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
-    // A waiter without a message sleeps this long.
+    // With this lease, a waiter that misses the message sleeps for much longer than the test allows.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);
     let mut admin = server.admin();
     let delays = rounds(|name| {
@@ -100,7 +102,7 @@ fn the_end_of_a_write_wakes_java_readers_about_to_sleep() {
         let writing = lock.write().acquire().unwrap();
         let before = scripts_run(&mut admin);
         let waiter = java.ask("reader", "read-lock", &[name]);
-        // The waiter asks, subscribes, asks again, and then sleeps.
+        // The waiter tries, subscribes, tries again, and then sleeps.
         let asked = now();
         while scripts_run(&mut admin) < before + 2 {
             assert!(asked.elapsed() < LONG, "it does not ask");
@@ -117,8 +119,8 @@ fn the_end_of_a_write_wakes_java_readers_about_to_sleep() {
     assert_eq!(missed, 0, "{delays:?}");
 }
 
-/// The delays of [`ROUNDS`] rounds, each on a new name, after a warm-up, without the time for which a busy
-/// machine kept the participants from running.
+/// The delays of [`ROUNDS`] rounds after a warm-up, each on a new name, without the time for which a busy
+/// machine kept the processes from running.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     watch();
     round("warm-up");

@@ -106,7 +106,7 @@ fn message(channel: &str, payload: &str) -> String {
 trait Side {
     fn id(&self) -> String;
     fn owner(&self) -> String;
-    /// The token, if the step was granted one.
+    /// Runs the step. Returns its fencing token, if the step was granted one.
     fn take(&self, step: Step) -> Option<u64>;
 }
 
@@ -178,7 +178,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     for (number, (step, expected)) in expected.iter().enumerate() {
         token = side.take(*step).or(token);
         let mut seen = keys(&mut admin, side, token);
-        // Earlier messages arrive before this one.
+        // When this message arrives, all earlier messages have arrived too.
         let _: () = admin.publish("the-step", "is-over").unwrap();
         seen.extend(std::iter::from_fn(|| shown(&listener.get_message().unwrap())));
         let mut expected = expected.clone();
@@ -188,8 +188,7 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// Every key but clients' directory entries, and Redisson's note that an unlock was answered, which it
-/// deletes later.
+/// All keys except clients' directory entries and Redisson's records of unlocks, which it deletes later.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
@@ -225,13 +224,13 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
     format!("key {} {kind} {content} {lifetime}", name.escape_ascii())
 }
 
-/// Whether this is the side's own owner, in Redisson's form: a UUID in lower case and a number.
+/// Whether the field is the owner of this side, in Redisson's form: a UUID in lower case and a number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
     let (id, number) = owner.split_once(':').expect("an owner is id:number");
     let uuid = uuid::Uuid::parse_str(id).expect("the id is a UUID");
     assert_eq!(id, uuid.hyphenated().to_string());
-    // Version 4 in Java; version 8 says that a release notifies the wait queue.
+    // Java's ids have version 4. Version 8 says that a release of this client notifies the wait queue.
     assert!(matches!(uuid.get_version_num(), 4 | 8), "{id}");
     assert_eq!(id, side.id());
     assert!(number.bytes().all(|digit| digit.is_ascii_digit()), "{number:?} is no number");

@@ -17,9 +17,9 @@ use crate::support::prelude::*;
 use crate::support::recorder::Kept;
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
-/// Long enough for a hold with a lease of 30 s to be lost.
+/// Seconds after which a hold with a lease of 30 s is lost.
 const OUTAGE: u64 = 45;
-/// The first outage begins at a scrape.
+/// The second at which a scrape takes place and the first outage begins.
 pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
@@ -48,7 +48,7 @@ impl Observer for Watched {
     }
 }
 
-/// The scrapes of a client during an outage, and when its hold was lost.
+/// The values that were scraped from a client during an outage, and the time at which its hold was lost.
 struct Outage {
     scraped: BTreeMap<String, Vec<f64>>,
     lost_at: u64,
@@ -132,7 +132,7 @@ impl Rules {
         self.0.values().any(|rule| rule["expr"].as_str().unwrap().contains(name))
     }
 
-    /// An alert's expected state at a time: firing for this series, or for none.
+    /// What `promtool` should expect at this time: the alert fires with these labels, or it does not fire.
     pub(crate) fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
         let rule = &self.0[alert];
         let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
@@ -153,17 +153,17 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, the series of its fault from minute 5 on, and the alert's labels.
+/// A rule, the series of its fault from minute 5 on, and the labels of its alert.
 pub(crate) struct Case {
     pub(crate) alert: &'static str,
     pub(crate) series: Vec<(&'static str, Shape)>,
     pub(crate) labels: &'static str,
-    /// The latest time of the alert after the fault's begin, with scrapes each minute.
+    /// The alert must fire within this many seconds of the fault, with a scrape every minute.
     pub(crate) within: u64,
 }
 
 impl Case {
-    /// Reads cases of the form of [`CASES`].
+    /// Reads cases that are written like [`CASES`].
     pub(crate) fn read(text: &'static str) -> Vec<Case> {
         let case = |text: &'static str| {
             let (head, series) = text.trim().split_once('\n').unwrap();
@@ -179,7 +179,7 @@ impl Case {
     }
 }
 
-/// A series and what stands behind it.
+/// Splits a line into the series and what follows it.
 pub(crate) fn parted(line: &'static str) -> (&'static str, &'static str) {
     let (series, rest) = line.split_at(line.find("} ").unwrap() + 1);
     (series.trim(), rest.trim())
@@ -187,9 +187,9 @@ pub(crate) fn parted(line: &'static str) -> (&'static str, &'static str) {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Shape {
-    /// From the first value to the second at the begin.
+    /// The value is the first number until the fault, and the second number from then on.
     Step(i32, i32),
-    /// Grows by the second value with each scrape from the begin on.
+    /// From the fault on, the value grows by the second number with each scrape.
     Grows(i32, i32),
     Ends(i32),
 }
@@ -207,8 +207,9 @@ impl Shape {
     }
 }
 
-/// The latest seconds until the alert and its labels stand behind its name; Prometheus drops a series that ends
-/// after five minutes. `promtool`'s time begins at 0: the job's last success was more than a day before.
+/// Behind an alert's name stand the seconds within which it must fire, and its labels. Prometheus drops a
+/// series that ends after five minutes. `promtool`'s time begins at 0, so the last success of the job was
+/// more than a day before.
 pub(crate) const CASES: &str = r#"
 LeaseholdRenewalsFail 420 job: shop, instance: a
 leasehold_renewals_total{job="shop", instance="a", result="ok"} grows 5 5
@@ -274,7 +275,7 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
             let labels = format!("{SHOP}, reason: expired");
             text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
-            // With scrapes each 15 s, one falls between the fourth second and the loss.
+            // With a scrape every 15 s, one scrape falls between the fourth second and the loss.
             if every == 15 {
                 text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
             }
@@ -302,7 +303,7 @@ fn each_alert_fires_in_its_simulated_outage() {
     assert!(output.status.success(), "{said}");
 }
 
-/// `None`, said by the test, without the tool; a failure in CI.
+/// The tool `promtool`. Without it the test is skipped; in CI it fails.
 pub(crate) fn promtool() -> Option<PathBuf> {
     let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();

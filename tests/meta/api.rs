@@ -1,5 +1,5 @@
-//! The public types' shapes: what may be sent, and how large an error is. The
-//! compiler answers both ways here; a `compile_fail` example shows that a [`Guard`] cannot leave its thread.
+//! Which public types may be sent to another thread, and how large an error is. The compiler decides both. A
+//! `compile_fail` example shows that a [`Guard`] cannot leave its thread.
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
@@ -19,7 +19,7 @@ fn is<T: ?Sized>() -> Probe<T> {
     Probe(PhantomData)
 }
 
-/// `is::<T>().send()` finds the inherent method if `T: Send`, else the trait's.
+/// `is::<T>().send()` calls the inherent method if `T: Send`, and otherwise the trait's method.
 struct Probe<T: ?Sized>(PhantomData<T>);
 
 impl<T: ?Sized + Send> Probe<T> {
@@ -55,7 +55,7 @@ fn clients_and_locks_are_shareable_and_small() {
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
 }
 
-/// A builder has the program's closures, so it may not be used after a panic.
+/// A builder contains closures of the program, so it may not be used after a caught panic.
 #[test]
 fn types_may_be_used_after_a_caught_panic() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
@@ -224,7 +224,7 @@ fn locks_on_a_transaction_are_plain_values() {
     each!((cloned): postgres::NameTable, mysql::NameTable);
 }
 
-/// The error names the missing feature before anything is sent.
+/// The error names the missing feature, and the client sends nothing.
 #[cfg(not(any(feature = "etcd", feature = "postgres", feature = "mysql", feature = "sqlite")))]
 #[test]
 fn a_missing_store_is_refused_with_its_feature() {

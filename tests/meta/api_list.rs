@@ -1,14 +1,14 @@
 //! The public API is what `docs/api.txt` lists, so a change shows in the diff.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` rewrites the list: the root's re-exports with all
-//! features, read as text in `cargo fmt`'s shape, where items begin at the left margin.
+//! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` rewrites the list of the crate root's re-exports. The
+//! test reads the source as text, and relies on `cargo fmt` to begin items at the left margin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::docs::{files, is_listed, read, root};
 
-/// For each item its definition, methods and traits.
+/// For each public item, its definition, methods and traits.
 type List = BTreeMap<String, Vec<String>>;
 
 fn sources() -> impl Iterator<Item = PathBuf> {
@@ -18,7 +18,7 @@ fn sources() -> impl Iterator<Item = PathBuf> {
         .filter(move |file| !file.iter().any(is_hidden) && !file.ends_with("src/lib.rs"))
 }
 
-/// The root's re-exports: items, and modules by their files.
+/// What the crate's root re-exports: items, and modules with their files.
 struct Exports {
     items: BTreeSet<String>,
     modules: BTreeMap<PathBuf, String>,
@@ -26,7 +26,7 @@ struct Exports {
 
 fn exports() -> Exports {
     let text = read("src/lib.rs");
-    // The hidden module stands last, and is not public.
+    // The hidden module comes last in the file, and is not public.
     let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
@@ -48,7 +48,7 @@ fn exports() -> Exports {
     exports
 }
 
-/// The file with its macros that write an `impl` expanded.
+/// The file's text, in which macros that write an `impl` are expanded.
 fn expanded(text: &str) -> String {
     let mut out = String::new();
     let mut macros: BTreeMap<&str, (Vec<String>, Vec<&str>)> = BTreeMap::new();
@@ -71,7 +71,7 @@ fn expanded(text: &str) -> String {
             continue;
         };
         if !arguments.ends_with([';', '}']) {
-            // The rest of a call over several lines: words of the documentation.
+            // The rest of a macro call over several lines contains only words for the documentation.
             lines.by_ref().find(|line| line.starts_with(['}', ')']));
         }
         let (variables, body) = &macros[name];
@@ -101,7 +101,7 @@ fn signature(lines: &[&str], at: usize) -> String {
             break;
         }
     }
-    // A value is left out; a bound such as `Item = T`, and what an alias stands for, are not.
+    // The value of a constant is left out. A bound such as `Item = T` and the target of an alias are not.
     let is_value = |head: &str| {
         let closed = head.matches('>').count() - head.matches("->").count();
         !head.starts_with("pub type ") && head.matches('<').count() == closed
@@ -177,7 +177,7 @@ fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
     }
 }
 
-/// Public parts of an item: methods, variants, fields.
+/// The public parts of an item: its methods, variants and fields.
 fn inside(body: &[&str], header: &str) -> Vec<String> {
     let mut found = Vec::new();
     let is_enum = header.starts_with("pub enum");
@@ -240,7 +240,7 @@ fn the_list_of_the_public_api_is_up_to_date() {
     is_listed("docs/api.txt", &public_api());
 }
 
-/// Known parts of the API must be in the list, so that the list misses nothing unseen.
+/// The list must contain known items of each shape, so that no shape is overlooked without notice.
 #[test]
 fn the_list_sees_every_shape_of_item() {
     let text = public_api();
@@ -269,14 +269,14 @@ fn the_list_sees_every_shape_of_item() {
     for hidden in ["pub(crate)", "Engine", "fn new(engine"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    // Public functions are also counted in another way.
+    // As a check, the public functions are also counted in another way.
     let source: String = sources().map(|file| expanded(&read(file))).collect();
     let written = source.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     let listed = text.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     assert_eq!(listed, written, "public functions that are not listed");
 }
 
-/// The methods among which a user must choose.
+/// The maximum number of methods among which a user must choose.
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]

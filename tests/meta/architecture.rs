@@ -16,8 +16,8 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::docs::{dependencies, files, package, read};
 
-/// The layers, and the layers that each may use. Modules of a layer may use each other, but in no circle;
-/// stores may not.
+/// The layers, and the layers that each may use. The modules of a layer may use each other, except in a
+/// cycle. Stores may not use each other.
 const LAYERS: &[(&str, &[&str])] = &[
     ("client", &["locks", "topologies", "stores", "engine", "seam", "ground"]),
     ("locks", &["engine", "seam", "ground"]),
@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const GROUND: &str = "config copies deadlock directory error fork health hosts inquiry credentials ident fuzz \
     inspect interrupt observe park refused shrink secrets servers sync system task time tls wire";
 
-/// Crates that only some places may use.
+/// Crates that only these folders may use.
 const DRIVERS: &[(&str, &[&str])] = &[
     ("redis", &["src/stores/redis/"]),
     ("rustls", &["src/tls.rs"]),
@@ -45,29 +45,29 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ("percent_encoding", &["src/hosts/"]),
     ("rustix", &["src/system/", "src/locks/fencing/mod.rs"]),
     ("winapi_util", &["src/system/", "src/locks/fencing/mod.rs"]),
-    // Behind `sync`, so that models can replace it with shuttle.
+    // Only `sync` uses this crate, so that models can replace it by shuttle.
     ("parking_lot", &["src/sync/"]),
 ];
 
-/// The lists of derived names and of metrics; no other file has such a name.
+/// The lists of derived names and of metrics. No other file contains such a name.
 const DERIVES_NAMES: &[&str] =
     &["src/observe/metrics.rs", "src/ident/derived.rs", "src/stores/sql/", "src/config.rs"];
 
-/// The only file that may expect a panic: its method is documented to panic.
+/// The only file that may call `expect`, because the documentation of its method says that the method panics.
 const MAY_PANIC: &str = "src/client/mod.rs";
 
-/// The only file that reads a clock, and the folder of the systems' clocks.
+/// The only file that reads a clock, and the folder with the clocks of the operating systems.
 const READS_TIME: &str = "src/time.rs";
 const HAS_CLOCKS: &str = "src/system/";
 
-/// The only files that may ask which system they are compiled for; the last belongs to a test.
+/// The only files that may test for which operating system they are compiled. The last one contains a test.
 const KNOWS_THE_SYSTEM: &[&str] =
     &["src/lib.rs", "src/system", "src/locks/fencing/mod.rs", "src/stores/redis/conn/pair.rs"];
 
-/// The maximum number of lines of a file, tests included.
+/// The maximum number of lines of a file, including its tests.
 const MOST_LINES: usize = 800;
 
-/// A file with more lines of code gives its reason in a sentence that begins with `Long because`.
+/// A file with more lines of code must state its reason in a sentence that begins with `Long because`.
 const LONG: usize = 400;
 
 #[test]
@@ -89,7 +89,7 @@ fn the_checker_sees_what_files_use() {
     assert!(modules.uses.values().map(BTreeSet::len).sum::<usize>() > 500);
 }
 
-/// An author of a store reads the whole seam; optional parts are values (`Capabilities`).
+/// The author of a store must read the whole seam. Optional parts are values (`Capabilities`).
 #[test]
 fn the_seam_has_at_most_sixteen_methods() {
     let files = all_sources();
@@ -145,7 +145,7 @@ fn only_samples_that_break_a_rule_are_reported() {
         (queue, "use crate::client::LockClient;", "engine may not use client"),
         (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
         ("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine"),
-        // By another name, which the root re-exports.
+        // The root re-exports this type under another name.
         (queue, "fn f(client: &crate::LockClient) {}", "engine may not use client"),
         (queue, "use super::super::client::LockClient;", "engine may not use client"),
         (memory, "use crate::stores::redis::RedisStore;", "may not use stores/redis"),
@@ -215,7 +215,7 @@ fn a_dependency_cycle_of_files_is_reported() {
         [(a, "use crate::engine::b::B;"), (b, "use super::c::C;"), (c, "fn f() { crate::engine::a::g(); }")];
     let found = complaints(&circle);
     assert_eq!(found, ["circle: engine::a, engine::b, engine::c"]);
-    // A parent and a child that use each other; a re-export alone is no use.
+    // A parent and a child module use each other. A re-export alone does not count as a use.
     let back = [
         ("src/engine/mod.rs", "pub struct E; use crate::engine::queue::Q;"),
         ("src/engine/queue.rs", "use super::E;"),
@@ -264,7 +264,7 @@ impl Source {
         Source { path: path.to_owned(), text: text.to_owned(), tokens }
     }
 
-    /// The module's path: `src/stores/redis/show.rs` is `stores::redis::show`, the root is empty.
+    /// The path of the module: `src/stores/redis/show.rs` is `stores::redis::show`, and the root is empty.
     fn module(&self) -> String {
         let inner = self.path.trim_start_matches("src/").trim_end_matches(".rs");
         let parts: Vec<&str> = inner.split('/').filter(|part| !matches!(*part, "lib" | "mod")).collect();
@@ -277,7 +277,7 @@ impl Source {
     }
 }
 
-/// Appends the tokens of `stream`, without attributes and test items.
+/// Appends the tokens of `stream`, except attributes and test items.
 fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     let mut trees = stream.into_iter().peekable();
     while let Some(tree) = trees.next() {
@@ -332,7 +332,7 @@ impl Modules {
         let rust: Vec<&Source> =
             files.iter().filter(|file| file.path.ends_with(".rs") && !file.is_test()).collect();
         let known: BTreeSet<String> = rust.iter().map(|file| file.module()).collect();
-        // Names that a module re-exports.
+        // The names that a module re-exports.
         let mut passed_on = BTreeMap::new();
         let mut named = BTreeMap::new();
         for file in &rust {
@@ -342,7 +342,7 @@ impl Modules {
                 if used.is_passed_on {
                     passed_on.insert(join(&file.module(), &name), used.path.clone());
                 }
-                // A re-export is no use.
+                // A re-export does not count as a use.
                 if !used.is_passed_on {
                     paths.push(used.path);
                 }
@@ -351,7 +351,7 @@ impl Modules {
         }
         let module_of = |path: &str| {
             let mut path = path.to_owned();
-            // A macro re-exported under its own name leads nowhere else.
+            // A macro that is re-exported under its own name leads to no other path.
             let leads_on = |path: &String| passed_on.get(path).filter(|from| *from != path).cloned();
             while let Some(from) = leads_on(&path) {
                 path = from;
@@ -374,7 +374,7 @@ impl Modules {
         Modules { uses: uses.collect() }
     }
 
-    /// Groups of modules that use each other in a circle.
+    /// The groups of modules that use each other in a cycle.
     fn circles(&self) -> Vec<String> {
         let reach = |from: &String| {
             let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
@@ -450,7 +450,7 @@ fn paths_of(file: &Source) -> Vec<Used> {
     used
 }
 
-/// Reads a tree of paths from `at` on; returns its end.
+/// Reads a tree of paths from the token `at` on, and returns the token after it.
 fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, paths: &mut Vec<Vec<String>>) -> usize {
     let depth = prefix.len();
     loop {
@@ -568,10 +568,10 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
     reported.into_iter().for_each(complain);
 }
 
-/// Attributes are not tokens here, so the text is searched, without the tests in it.
+/// The tokens contain no attributes, so this searches the text, without the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
-    // An attribute directly above belongs to the tests.
+    // An attribute directly above the tests belongs to them.
     let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
     let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let lints =
@@ -597,7 +597,7 @@ fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// A file that sends a script's text must not build it.
+/// A file that sends a script's text must not build that text.
 fn check_bodies(file: &Source, reported: &mut BTreeSet<String>) {
     let word = |word: &str| Token::Word(word.to_owned());
     let formatted = |tokens: &[Token]| match tokens {
@@ -634,7 +634,7 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
     if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
     }
-    // `redis::Script` only hashes its text.
+    // `redis::Script` only computes the hash of a text.
     let is_script =
         word == "Script" && is_first && is_path && after.get(2) == Some(&Token::Word("new".to_owned()));
     if is_script && after.get(3) == Some(&Token::Sign('(')) {
@@ -655,18 +655,19 @@ fn check_text(file: &Source, text: &str, reported: &mut BTreeSet<String>) {
     }
 }
 
-/// A script's header says what comes of it; the script's own test, that it names all parameters.
+/// The header of a script must say what the script returns. The script's own test checks that the header
+/// names all parameters.
 fn check_script(file: &Source, complain: &mut Complain<'_>) {
     let is_comment = |line: &&str| line.starts_with("--");
     let header: String = file.text.lines().take_while(is_comment).collect();
-    // A prefix of all scripts has no functions.
+    // The prefix of all scripts has no result.
     if !["Returns", "Defines", "Prefix of all"].iter().any(|word| header.contains(word)) {
         complain("the header does not say what it Returns or Defines".to_owned());
     }
 }
 
-/// A statement's header names all parameters and the result. A statement that creates a table explains its
-/// columns.
+/// The header of a statement names all parameters and the result. If the statement creates a table, the
+/// header explains the columns.
 fn check_query(file: &Source, complain: &mut Complain<'_>) {
     let header: String = file.text.lines().take_while(|line| line.starts_with("--")).collect();
     let body = file.text.lines().filter_map(|line| line.split("--").next()).collect::<Vec<_>>().join("\n");
@@ -684,8 +685,8 @@ fn check_query(file: &Source, complain: &mut Complain<'_>) {
     }
 }
 
-/// A program has one version of each of compatible crates, so each requirement must be open upwards. The lock
-/// file holds what the oldest Rust needs older.
+/// A program can contain only one of several compatible versions of a crate, so no requirement may exclude
+/// later ones. The lock file names an older version where the oldest supported Rust needs it.
 #[test]
 fn no_dependency_has_an_upper_version_bound() {
     for name in ["leasehold", "leasehold-cli"] {

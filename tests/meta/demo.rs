@@ -1,4 +1,4 @@
-//! The stock demo as a user runs it: its counts, its verdict, its refusals, and nothing left behind.
+//! The stock demo as a user runs it: its counts, its verdict, its errors, and that no process or key remains.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ const ROWS: [&str; 7] = [
     "redis_lock_fenced",
 ];
 
-/// How often a row went wrong in a run: late sales, and pieces sold twice.
+/// How often a row's runs went wrong: by a late sale, or by a piece that was sold twice.
 fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
     let count = |what: &str| row[trouble][what].as_u64().unwrap_or_else(|| panic!("{trouble} {what}: {row}"));
     (count("late"), count("twice"))
@@ -78,7 +78,7 @@ fn the_demo_ends_with_one_line_of_results() {
     }
 }
 
-/// The last row with the lock on servers of its own, one of which is killed half-way.
+/// Runs the demo's last row with the lock on several servers, of which one is killed half-way.
 fn is_exact_on(topology: &str) {
     let Some(server) = RedisServer::start_default() else { return };
     let (out, success) =
@@ -111,7 +111,7 @@ fn the_fenced_row_survives_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
-/// The first server finds its port taken by a server that knows nothing of clusters, and answers.
+/// Another server, which has no cluster support, has the port of the demo's first server and answers there.
 #[test]
 fn the_demo_detects_a_foreign_server_on_its_port() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -132,7 +132,7 @@ exec "$real" "$@""#;
     demo.env("REDIS_URL", server.url()).env("LEASEHOLD_DEMO_SERVER", stage.programs().join("server"));
     demo.env("SERVER", &server.binary().path).env("OTHERS", &others);
     let demo = Demo::of(&mut demo);
-    // Its first worker is struck when all servers are up and agree.
+    // The first worker is struck only after all servers are up and agree.
     is_being_struck(&server);
     kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
     let (_, said, status) = demo.end();
@@ -159,7 +159,7 @@ fn an_interrupted_demo_says_so_in_one_line() {
     assert_eq!((said.as_str(), status.code()), ("stock: interrupted\n", Some(130)));
     assert_eq!(keys(&server), 0, "the interrupted demo left keys behind");
 
-    // Also during the build.
+    // The demo is also interrupted while it builds.
     let begun = stage.folder.path().join("begun");
     let stage = Stage::new(&format!("echo > '{}'; exec sleep 60", begun.display()));
     let demo = Demo::of(stage.demo(&[]).env("REDIS_URL", server.url()));
@@ -178,7 +178,7 @@ fn a_wrong_demo_command_line_prints_one_error_line() {
         assert!(said.lines().count() == 1 && said.contains(arguments[0]), "{arguments:?}: {said}");
         assert_eq!(refused.status.code(), Some(2));
     }
-    // The script without a build.
+    // The script refuses these arguments before it builds.
     let stage = Stage::new("echo built >&2; exit 1");
     for arguments in [["--threads", "0"], ["--processes=0", ""], ["--stock", "many"], ["--runs", ""]] {
         let refused = output(&mut stage.demo(&arguments));
@@ -187,7 +187,7 @@ fn a_wrong_demo_command_line_prints_one_error_line() {
         assert!(said.lines().count() == 1 && said.starts_with("demo: ") && said.contains(name), "{said}");
         assert_eq!(refused.status.code(), Some(1));
     }
-    // Output that needs no server.
+    // These arguments are refused without a server.
     let stage = Stage::new("exit 0");
     let refused = output(&mut stage.demo(&["--threads", "1000"]));
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -212,7 +212,7 @@ fn the_help_needs_no_build_and_names_every_option() {
 #[test]
 fn the_demo_without_a_server_says_what_to_do() {
     let stage = Stage::new("echo built >&2; exit 1");
-    // A machine with a package manager, whose user has neither root nor sudo.
+    // This machine has a package manager, but its user has neither root nor sudo.
     for (program, script) in [("id", "echo 1000"), ("apt-get", "echo installed >&2; exit 1")] {
         stage.program(program, script);
     }
@@ -231,14 +231,14 @@ fn the_demo_without_a_server_says_what_to_do() {
     assert_eq!(refused.status.code(), Some(1));
 }
 
-/// Without entries of killed workers, which end by themselves.
+/// The number of keys, except the entries of killed workers, which expire.
 fn keys(server: &RedisServer) -> usize {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| !key.starts_with("leasehold_client:"));
     keys.len()
 }
 
-/// Waits until a worker is about to be struck, the hardest moment to leave nothing behind.
+/// Waits until a worker is about to be struck, when most processes and keys exist.
 fn is_being_struck(server: &RedisServer) {
     let mut admin = server.admin();
     let mut struck =
@@ -252,7 +252,7 @@ fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// `./demo` with a `cargo` of a few words of shell, and the built program.
+/// `./demo` with a replacement for `cargo` (a short shell script), and the built program.
 struct Stage {
     folder: tempfile::TempDir,
 }
@@ -288,7 +288,7 @@ impl Stage {
     }
 }
 
-/// The running example or script, in its own process group, so that its workers can be found.
+/// The running example or script. Its process group identifies its workers.
 struct Demo {
     child: Child,
     group: Pid,
@@ -309,7 +309,7 @@ impl Demo {
         Demo { child, group, ended: false }
     }
 
-    /// Standard output and success; no process of the demo is left then.
+    /// Returns standard output and success, and asserts that no process of the demo remains.
     fn finish(self) -> (String, bool) {
         let (out, said, status) = self.end();
         eprint!("{said}");
@@ -332,7 +332,8 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // After a failed assertion the whole group; after `finish` another process may have its number.
+        // After a failed assertion this kills the whole group. After `finish`, the group's number may belong
+        // to another process.
         if !self.ended && kill_process_group(self.group, Signal::KILL).is_ok() {
             drop(self.child.wait());
         }

@@ -1,4 +1,4 @@
-//! The documents name only what exists: files, links, commands, tests, methods. In a column "Shown by" each
+//! The documents name only files, links, commands, tests and methods that exist. In a column "Shown by", each
 //! name in backticks is a test, a row of the demo, a command, or a file.
 
 use std::collections::BTreeSet;
@@ -29,12 +29,12 @@ pub(crate) fn package(name: &str) -> Value {
     packages.iter_mut().find(|package| package["name"] == name).unwrap().take()
 }
 
-/// What the package's users get with it.
+/// The dependencies that the package's users compile too.
 pub(crate) fn dependencies(package: &Value) -> Vec<&Value> {
     package["dependencies"].as_array().unwrap().iter().filter(|one| one["kind"].is_null()).collect()
 }
 
-/// Files below `folder` that end in `.ending`, relative to the root, in order; without build output.
+/// The files below `folder` that end in `.ending`, sorted, relative to the root, and without build output.
 pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -54,7 +54,7 @@ pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Panics unless the file has this text, and shows the lines that differ. `LEASEHOLD_BLESS` writes it.
+/// Panics unless the file has this text, and prints the lines that differ. `LEASEHOLD_BLESS` writes the file.
 #[track_caller]
 pub(crate) fn is_listed(path: &str, now: &str) {
     if std::env::var_os("LEASEHOLD_BLESS").is_some() {
@@ -81,7 +81,7 @@ pub(crate) fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// A document's lines outside code blocks, numbered.
+/// The numbered lines of a document, without code blocks.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
@@ -105,7 +105,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(inner.split('|').map(str::trim).collect())
 }
 
-/// Table rows with a column of this name: line, the column's cell, the row.
+/// The table rows with a column of this name: the line's number, the cell in the column, and the row.
 fn column<'a>(text: &'a str, name: &str) -> Vec<(usize, &'a str, Vec<&'a str>)> {
     let mut rows = Vec::new();
     let mut at: Option<usize> = None;
@@ -137,8 +137,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// All tests: functions marked `#[test]`, contracts (`contracts!`), faults (`scenario!`), tests of all
-/// databases (`database_tests!`), and tests on a new server of each store.
+/// The names of all tests: functions marked `#[test]`, contracts (`contracts!`), faults (`scenario!`), tests
+/// of all databases (`database_tests!`), and tests on a new server of each store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -192,7 +192,7 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// A path of this repository in backticks: `src/lock/wait.rs`, `docs/`, `tests/README.md`.
+/// A path of this repository in backticks, such as `src/lock/wait.rs`, `docs/` or `tests/README.md`.
 fn as_path(token: &str) -> Option<&Path> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
     let (first, _) = token.split_once('/')?;
@@ -212,7 +212,7 @@ fn every_file_that_a_document_names_exists() {
     }
 }
 
-/// The address of this version's files, to which pages on docs.rs link.
+/// The web address of this version's files, to which pages on docs.rs link.
 const ON_THE_WEB: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/v", env!("CARGO_PKG_VERSION"), "/");
 
 #[test]
@@ -269,7 +269,7 @@ fn every_link_leads_somewhere() {
     }
 }
 
-/// A half-made release: one file has another version.
+/// If the versions differ, somebody has changed only a part of the files for a release.
 #[test]
 fn both_crates_and_the_change_log_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
@@ -286,11 +286,11 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
-/// The gate does not build these, and their builds use `--locked`.
+/// The gate does not build these packages, and their own builds use `--locked`.
 #[test]
 fn other_lock_files_have_the_librarys_dependencies() {
     let library = package("leasehold");
-    // The optional dependencies of the default features.
+    // The optional dependencies that the default features enable.
     let by_default = ["redis", "r2d2", "scheduled-thread-pool"];
     let always: Vec<&str> = dependencies(&library)
         .into_iter()
@@ -303,7 +303,7 @@ fn other_lock_files_have_the_librarys_dependencies() {
         let entry =
             text.split("[[package]]").find(|entry| entry.contains("\nname = \"leasehold\"\n")).unwrap();
         for name in &always {
-            // With its version, if there are several.
+            // If the lock file has several versions of a crate, it adds the version to the name.
             let is_there = ["\"", " "].iter().any(|end| entry.contains(&format!("\n \"{name}{end}")));
             assert!(is_there, "{file} has no {name}: build there without --locked once");
         }
@@ -365,7 +365,8 @@ fn the_guarantees_summary_names_every_promise_once() {
 #[test]
 fn the_readme_is_short_and_leads_to_every_page() {
     let text = read("README.md");
-    let is_word = |word: &&str| word.contains(char::is_alphanumeric); // no edge of a table
+    // the dashes below a table's head are no words
+    let is_word = |word: &&str| word.contains(char::is_alphanumeric);
     let words: usize =
         prose(&text).iter().map(|(_, line)| line.split_whitespace().filter(is_word).count()).sum();
     assert!(words <= 700, "{words} words without code");
@@ -387,7 +388,7 @@ fn every_symptom_has_a_cause_and_a_command() {
     }
     let api = read("docs/api.txt");
     let kinds = api.split("pub enum ErrorKind\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // The program asks for an interrupt; a reply of a wrong form is a fault to be reported.
+    // The page omits these: a program itself requests an interrupt, and a malformed reply is a fault.
     for kind in kinds
         .lines()
         .map(|line| line.trim().trim_end_matches(','))
@@ -414,8 +415,8 @@ fn the_async_page_shows_tested_files() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
-/// The list for clippy is that of the recipes, whose tests show that clippy finds what it names; and it names
-/// each guard that is bound to its thread.
+/// The page's settings for clippy are those of the recipes, whose tests show that clippy then finds each
+/// named mistake. The page names each guard that cannot leave its thread.
 #[test]
 fn the_async_page_lists_every_bound_guard() {
     let page = read("docs/using-from-async.md");
@@ -531,7 +532,7 @@ fn methods_that_exist(guide: &str) -> usize {
     seen
 }
 
-/// Except the one inside PostgreSQL's driver, whose feature is off here.
+/// PostgreSQL's driver contains a runtime, so its feature is off here.
 #[test]
 fn no_async_runtime_is_a_dependency() {
     let features = ["tls", "tracing", "mysql", "sqlite"].join(",");

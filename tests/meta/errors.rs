@@ -14,7 +14,7 @@ use crate::support::talk::{Server, answering, talking};
 
 struct List {
     text: String,
-    /// Texts that vary between runs, and their replacements.
+    /// Texts that vary between runs, and what replaces them.
     varying: Vec<(String, &'static str)>,
 }
 
@@ -49,7 +49,7 @@ impl List {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// No answer or refusal exceeds its time-out, however busy the machine.
+/// These time-outs suffice for every answer and refusal on a busy machine.
 fn options() -> ClientBuilder {
     LockClient::builder().connect_timeout(LONG).command_timeout(LONG).retry_timeout(Duration::ZERO)
 }
@@ -122,7 +122,7 @@ fn making_a_client(list: &mut List) {
     );
 }
 
-/// Runs this program again for each variable, and collects its output.
+/// Runs this program again with each variable in its environment, and collects the output.
 fn environment(list: &mut List) {
     list.section("ClientBuilder::from_env");
     for (name, value) in [
@@ -367,7 +367,7 @@ fn servers(list: &mut List) {
     for scheme in ["redis", "rediss", "redis-sentinel", "redis-cluster", "postgres", "mysql", "etcd", "zk"] {
         let path = if ["postgres", "mysql"].contains(&scheme) { "/shop" } else { "" };
         let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
-        // Each side waits for the other's first word.
+        // With most stores, the server and the client each wait for the other's first message.
         let options = if scheme == "mysql" { hasty() } else { options() };
         let result = options.url(format!("{scheme}://{address}{path}")).build();
         list.add(&format!("{scheme}:// to a web server"), result);
@@ -404,11 +404,11 @@ fn servers(list: &mut List) {
     }
 }
 
-/// The error of `try_lock` on a server that greets, takes scripts, and answers each run with keys by
-/// `refusal`.
+/// The error of `try_lock` on a server that accepts the client and its scripts, and answers each script on
+/// keys with `refusal`.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
-    // Answers are functions, so one server gives all answers, as set here.
+    // The answers come from a function, so one server gives all answers, as set here.
     static SAYS: Mutex<&'static str> = Mutex::new("");
     static SERVER: OnceLock<Server> = OnceLock::new();
     let server = SERVER.get_or_init(|| {
@@ -440,7 +440,7 @@ fn every_user_error_is_listed() {
     crate::docs::is_listed("docs/errors.txt", &list.text);
 }
 
-/// Bounds use the words of their option.
+/// The text of a limit names the option.
 #[test]
 fn a_short_leases_error_names_the_minimum() {
     let too_short = |lease| options().lease(lease).url("redis://127.0.0.1").build().unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! Every example does what it says: each runs on a private server, and, where possible, without one.
-//! `tests/meta/demo.rs` has `stock`, and `tests/stores/orders.rs` has `orders`.
+//! Every example does what its page says. Each runs on a private server and, where possible, without a
+//! server. `tests/meta/demo.rs` tests `stock`, and `tests/stores/orders.rs` tests `orders`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -50,7 +50,7 @@ fn lines<'a>(output: &'a str, text: &str) -> Vec<&'a str> {
     output.lines().filter(|line| line.contains(text)).collect()
 }
 
-/// Tests of examples whose output has the texts of each list in this order.
+/// Defines tests of examples, whose output must contain the texts of each list in this order.
 macro_rules! outputs_say {
     ($($test:ident: $example:literal $([$($text:literal),+])+;)+) => {
         $(#[test]
@@ -157,15 +157,15 @@ fn the_work_queue_example_processes_every_item() {
     }
 }
 
-/// One job a tick is promised for timers less than `at_least` apart. A busy machine may exceed that, so each
-/// job reports its delay. A tick without a job found the lock of an earlier tick; a second job of a tick
-/// began after the first one's `at_least`.
+/// The example promises one job for each tick if timers differ by less than `at_least`. A busy machine may
+/// exceed that, so each job reports its delay. A tick without a job must have found the lock of an earlier
+/// tick. A second job of a tick must have begun after the first job's `at_least`.
 #[test]
 fn the_job_example_runs_one_job_per_tick() {
     const TICK: i64 = 500;
-    // As in the example: how long a job excludes others.
+    // How long a job of the example excludes others.
     const AT_LEAST: i64 = TICK * 3 / 4;
-    // The error of rounding to milliseconds, and of a sleep by another clock than the ticks'.
+    // The error of rounding to milliseconds, and of a sleep by another clock than that of the ticks.
     const ROUNDING: i64 = 5;
     for output in outputs("nightly_job", &[&TICK.to_string()]) {
         let job = |line: &&str| {
@@ -198,7 +198,7 @@ fn the_inspect_example_shows_holder_and_times() {
             &[
                 "ada imports, as ",
                 "bob is refused: ada (on ",
-                // The program's name follows once its client has written its entry.
+                // The program's name follows once its client has written its directory entry.
                 "thread ada",
                 ") imports, as ",
                 "ms more at most",
@@ -290,7 +290,7 @@ fn metrics_are_scraped_and_name_no_lock() {
         BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim_end().trim_end_matches("/metrics").rsplit_once(':').unwrap().1;
         let port: u16 = port.parse().unwrap();
-        // By then each has waited, been refused, and received a lock.
+        // By then each client has waited, was refused, and was granted a lock.
         let wanted = [
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",
@@ -336,7 +336,7 @@ fn no_example_is_left_out() {
     let this = std::fs::read_to_string(root.join("tests/meta/examples.rs")).unwrap();
     let entries = std::fs::read_dir(root.join("examples")).unwrap();
     let names = entries.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
-    // `web` is a package with its own tests: `./check web`.
+    // `web` is a package with tests of its own, which `./check web` runs.
     let elsewhere = BTreeSet::from(["stock", "orders", "web"].map(str::to_owned));
     let missing: Vec<_> =
         names.filter(|name| !elsewhere.contains(name) && !this.contains(&format!("\"{name}\""))).collect();

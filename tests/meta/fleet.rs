@@ -1,6 +1,6 @@
-//! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses, in which no
-//! alert fires. Then with each fault, whose own alert fires, and no other. The program's test
-//! `metrics_are_split_by_use` shows that the series of `leasehold serve` are real.
+//! The rules of `docs/operating/alerts.yml` over two hours of a fleet with all documented uses. Without a
+//! fault no alert fires, and each fault fires only its own alert. The program's test
+//! `metrics_are_split_by_use` shows that `leasehold serve` really sends these series.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::alerts::{BEGINS, CASES, Case, FOLDER, Rules, Shape, parted, promtool}
 
 const LASTS: u64 = 7_200;
 
-/// The series of the fleet in `promtool`'s form. `N` is the number of scrapes after the first.
+/// The series of the fleet, as `promtool` reads them. `N` is the number of scrapes after the first.
 const FLEET: &str = r#"
 # Services with the feature `metrics`, one of them on a store without messages.
 leasehold_lost_total{job="shop", instance="a", reason="expired"} 0xN
@@ -47,7 +47,7 @@ leasehold_store_deadlocks{job="locks", instance="s", certain="false"} 1xN
 leasehold_store_job_last_success_timestamp_seconds{job="locks", instance="s", name="nightly"} -70000xN
 "#;
 
-/// The faults without series in `CASES`: a hold is late, and lost.
+/// The faults whose series are not in `CASES`: a hold that is renewed late, and a lost hold.
 const MORE: &str = r#"
 LeaseholdLockLost 60 job: shop, instance: a, reason: expired
 leasehold_lost_total{job="shop", instance="a", reason="expired"} step 0 1
@@ -60,7 +60,7 @@ fn fleet() -> impl Iterator<Item = (&'static str, &'static str)> {
     FLEET.trim().lines().filter(|line| !line.starts_with('#')).map(parted)
 }
 
-/// A fault's values in `promtool`'s short form.
+/// The values of a fault, in the short form of `promtool`.
 fn short(shape: Shape, every: u64) -> String {
     let (before, after) = ((BEGINS - 1) / every, (LASTS - BEGINS) / every);
     match shape {

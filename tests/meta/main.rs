@@ -1,5 +1,5 @@
-//! The project itself: its layers, public API, pages and their code, examples, and test tools.
-#![cfg(unix)] // It starts servers and scripts.
+//! Tests of the project itself: its layers, public API, pages and their code, examples, and test tools.
+#![cfg(unix)] // the tests start servers and scripts
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run: each mutation, and each switch, has its place
-//! in the sources.
+//! The list of `./check sabotage`, which the gate does not run. Each mutation and each switch must have one
+//! place in the sources.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,9 @@ mod list;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// The reasons why mutations cannot be made. Those of a Rust file are all in one copy, each behind a switch,
-/// the longest first: a shorter one may lie within it, but not across its border.
+/// The reasons why mutations cannot be made. One copy of a Rust file contains all its mutations, each behind
+/// a switch, and the longest is made first. A shorter mutation may lie within a longer one, but not across
+/// its border.
 fn misplaced(mutations: &[Mutation], source: impl Fn(&str) -> String) -> Vec<String> {
     let (mut texts, mut misplaced) = (BTreeMap::new(), Vec::new());
     let mut sorted: Vec<&Mutation> = mutations.iter().collect();
@@ -47,7 +48,7 @@ fn misplaced(mutations: &[Mutation], source: impl Fn(&str) -> String) -> Vec<Str
     misplaced
 }
 
-/// Whether both texts can stand behind `if`, as far as that can be seen.
+/// Whether, as far as the text shows, both texts can stand in the branches of an `if`.
 fn can_be_switched(mutation: &Mutation) -> bool {
     let before = mutation.place.split_once('«').map_or("", |(before, _)| before);
     let (inner, new) = (&*mutation.old, mutation.new.trim_start());
@@ -88,8 +89,8 @@ fn a_misplaced_mutation_is_reported() {
     assert_eq!(said, ["a.rs: \"Three\" is there 0 times", "a.rs: \"Two\" is there 2 times"]);
 }
 
-/// Whether each part of a test's path begins a word of these sources: a module, a test, or an item of a
-/// macro's list.
+/// Whether each part of a test's path is the beginning of a word in these sources: a module, a test, or an
+/// item in a macro's list.
 fn has(sources: &str, filter: &str) -> bool {
     let is_begun = |(at, _): (usize, &str)| {
         !sources[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
@@ -97,7 +98,7 @@ fn has(sources: &str, filter: &str) -> bool {
     filter.split("::").all(|name| name.is_empty() || sources.match_indices(name).any(is_begun))
 }
 
-/// A filter that names a renamed test would run no test and catch nothing.
+/// A filter with a test's former name would run no test, and so catch no mutation.
 #[test]
 fn each_filter_of_a_suite_names_a_test() {
     let mutations = list::read(&root().join("tests/sabotage/mutations")).unwrap();

@@ -1,4 +1,4 @@
-//! The rules and the dashboard of `docs/operating.md` load, over existing metrics.
+//! The rules and the dashboard of `docs/operating.md` load, and use only metrics that exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,18 +8,18 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::docs::{files, read as page};
 
-/// All words in the form of a metric's name.
+/// All words that look like the name of a metric.
 fn metrics(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("leasehold_") && !word.starts_with("leasehold_client")).collect()
 }
 
-/// Without an exporter's additions to names of histograms.
+/// The name of a histogram, without the ending that an exporter adds.
 fn base(name: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
-/// The names of the feature `metrics` and of `leasehold serve`.
+/// The names of all metrics of the feature `metrics` and of `leasehold serve`.
 fn registered() -> BTreeSet<String> {
     let served = page("cli/src/serve/metrics.rs");
     let served = served.split('"').skip(1).step_by(2).filter(|text| !text.contains(' '));
@@ -58,7 +58,7 @@ fn the_dashboard_shows_what_serve_counts() {
     }
 }
 
-/// Prometheus's own tool reads the configuration and its rules: their fields, expressions and spans.
+/// Prometheus's own tool reads the configuration and its rules: their fields, expressions and time spans.
 #[test]
 fn prometheus_loads_the_scrape_configuration() {
     let Some(promtool) = crate::alerts::promtool() else { return };
@@ -90,7 +90,7 @@ fn each_alert_leads_to_its_paragraph() {
     }
 }
 
-/// The owner of an action's repository can move its tags, but not its commits.
+/// The owner of an action's repository can move a tag to another commit, but cannot change a commit.
 #[test]
 fn each_workflow_action_is_pinned_to_a_commit() {
     let texts: String = files(".github/workflows", "yml").iter().map(page).collect();
@@ -103,7 +103,7 @@ fn each_workflow_action_is_pinned_to_a_commit() {
     }
 }
 
-/// The link helps the person whom the alert wakes.
+/// The link leads the person whom the alert wakes to its instructions.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
@@ -126,8 +126,9 @@ fn is_balanced(expr: &str) {
     }
 }
 
-/// The fields of Grafana's dashboard model (schema version 39) that this dashboard uses, by their place: with `:s`
-/// a text, `:n` a number, `:b` true or false, else a list or an object; with `?` before it one that may be missing.
+/// The fields of Grafana's dashboard model (schema version 39) that this dashboard uses, by their place. `:s`
+/// is a text, `:n` a number, `:b` a boolean, and without an ending a list or an object. A field after `?` may
+/// be missing.
 const FIELDS: &[(&str, &str)] = &[
     (
         "",
@@ -144,7 +145,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("/time", "from:s to:s"),
 ];
 
-/// Panics unless a place has the fields that [`FIELDS`] names, and no others. Other places may have any.
+/// Panics unless a place that [`FIELDS`] lists has exactly these fields.
 fn has_its_fields(value: &Value, place: &str) {
     if let Value::Array(items) = value {
         return items.iter().for_each(|item| has_its_fields(item, place));

@@ -89,7 +89,7 @@ impl Pair<'_> {
         channels.unwrap().is_empty()
     }
 
-    /// Runs `wait` on another thread, and `wake` once it listens, or has failed to.
+    /// Runs `wait` on another thread. Runs `wake` once `wait` listens or has failed to listen.
     fn woken<T: Send>(
         &self,
         wait: impl FnOnce() -> Result<T> + Send,
@@ -102,7 +102,7 @@ impl Pair<'_> {
             let _listens = eventually(soon, || waiter.is_finished() || !self.nobody_listens());
             let woken = wake();
             if woken.is_err() {
-                self.other.shutdown()?; // nobody else will wake it
+                self.other.shutdown()?; // no release will end the wait
             }
             let waited = waiter.join().unwrap();
             woken.and(waited)
@@ -114,10 +114,10 @@ fn refused(outcome: Result<()>) -> Result<()> {
     outcome.or_else(|error| if error.is_not_held() { Ok(()) } else { Err(error) })
 }
 
-/// Each user of the page by its purpose, so that all requests of that purpose are made.
+/// Uses each user of the page for its purpose, so that the client makes all requests for that purpose.
 fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     let (one, other) = (&pair.one, &pair.other);
-    // A counter that Java advanced, so that a fence is read from it.
+    // Java has advanced this counter beyond the clock, so the next fence comes from the counter.
     let ahead_of_the_clock = |counter: &str| {
         redis::cmd("SET").arg(counter).arg(9_000_000_000_000_000_u64).exec(&mut pair.server.admin()).unwrap();
     };
@@ -129,7 +129,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.hold_count()?;
             refused(theirs.unlock())?;
             lock.unlock()?;
-            // The waiter gives up, and leaves the queue.
+            // The waiter gives up and leaves the queue.
             theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
@@ -165,7 +165,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             lock.read().lock()?;
             lock.read().hold_count()?;
             refused(theirs.write().unlock())?;
-            // The reader gives up, and waits no more.
+            // The reader gives up and waits no more.
             theirs.read().try_lock_for(SHORT)?;
             let reads = || theirs.read().try_lock_for(LONG).and_then(|_| theirs.read().unlock());
             pair.woken(reads, || lock.write().unlock())?;
@@ -192,7 +192,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             let (permits, theirs) =
                 (one.get_expirable_semaphore("app:p"), other.get_expirable_semaphore("app:p"));
             permits.try_set_permits(1)?;
-            // With an end, which its permits get too.
+            // The semaphore has an expiry, which then also applies to its permits.
             redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
             let permit = permits.acquire()?;
             pair.woken(|| theirs.try_acquire_for(LONG), || permit.unlock())?;
@@ -240,7 +240,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             )
         }
         "inspect" => {
-            // This is a hold of Java's, whose id could be one of ours.
+            // This is a hold of Java's, and its owner looks like one of ours.
             for words in [
                 &["HSET", "app:i", "mode", "read", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"][..],
                 &["ZADD", "leasehold_lock_queue:{app:i}", "1", "java"],
@@ -263,20 +263,20 @@ fn each_kind_needs_exactly_its_documented_rights() {
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     };
-    // The server's log of refusals.
+    // The requests that the server refused, from its ACL log.
     let refused = || {
         let log = redis::cmd("ACL").arg("LOG").query::<Vec<Value>>(&mut server.admin()).unwrap();
         (!log.is_empty()).then(|| format!("{log:?}"))
     };
     let with = |user: &str, rights: &[&str]| {
         does(&["FLUSHALL"]);
-        // The first client writes the format number, if its user may.
+        // The first client writes the format number if its user may.
         does(&["SET", "leasehold_client:format", "leasehold format 1"]);
         set_user(&server, user, &[&NEW_USER, rights].concat());
         does(&["ACL", "LOG", "RESET"]);
         Pair::of(&server, user).and_then(|pair| {
             let outcome = of_kind(user, &pair);
-            // A client without listeners unsubscribes later.
+            // A client whose last listener has gone unsubscribes some time later.
             let _over = eventually(crate::support::LONG, || pair.nobody_listens() || refused().is_some());
             outcome
         })
@@ -287,7 +287,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
         with(user, &rights).unwrap_or_else(|error| panic!("{user}: {error}"));
         assert_eq!(refused(), None, "{user}");
         if user == "locks" {
-            // Neither other names nor other kinds.
+            // The user may use neither other names nor other kinds.
             let one = Pair::of(&server, user).unwrap().one;
             for error in [one.get_lock("other:a").lock(), one.get_fair_lock("app:f").lock()] {
                 assert_eq!(error.unwrap_err().kind(), ErrorKind::NoPermission);
@@ -304,7 +304,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
     }
 }
 
-/// `alice> GET key`
+/// Splits a line such as `alice> GET key`.
 fn said(line: &str) -> Option<(&str, &str)> {
     let (who, command) = line.split_once("> ")?;
     (!who.is_empty() && who.bytes().all(|b| b.is_ascii_lowercase())).then_some((who, command))
@@ -336,7 +336,7 @@ fn show(value: &Value) -> Vec<String> {
     }
 }
 
-/// The page's reader waits here for a lease's end, and so does this test.
+/// The reader of the page waits here until a lease ends, and so does this test.
 #[expect(clippy::disallowed_methods, reason = "the page says sleep")]
 fn pass(time: Duration) {
     std::thread::sleep(time);

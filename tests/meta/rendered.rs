@@ -1,5 +1,5 @@
-//! The rendered documentation. `./check docs` renders it and names it in `LEASEHOLD_DOC`; otherwise the first
-//! test does.
+//! The rendered documentation. `LEASEHOLD_DOC` names the folder in which `./check docs` has rendered it.
+//! Without that variable the first test renders it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,7 +47,7 @@ impl Item {
             .collect()
     }
 
-    /// The page of a type; none for a constant, a function or a re-export.
+    /// The page of a type; `None` for a constant, a function or a re-export.
     fn page(&self) -> Option<PathBuf> {
         let header = self.lines.iter().find_map(|line| line.strip_prefix("pub "))?;
         let (kind, rest) = header.split_once(' ')?;
@@ -58,7 +58,7 @@ impl Item {
     }
 }
 
-/// The text on the item itself, above its fields and methods.
+/// The text about the item itself, which stands above its fields and methods.
 fn own_words(page: &str) -> &str {
     let Some((_, words)) = page.split_once("<details class=\"toggle top-doc\" open>") else { return "" };
     words.split("</details>").next().unwrap()

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::docs::{files, read};
 
-/// A limit of a hundred or more exceeds its count by at most this many percent, so that deleted lines do not
-/// grow back unseen.
+/// A limit of a hundred or more may exceed the count by at most this many percent, so that deleted lines do
+/// not grow back without notice.
 const ROOM_TO_GROW: usize = 10;
 
 #[test]
@@ -83,7 +83,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// From its attribute to the end of the file, a module counts as unit tests.
+    /// All lines from the attribute of the test module to the end of the file count as unit tests.
     fn of(text: &str, only_tests: bool) -> Lines {
         let (mut counted, mut in_tests) = (Lines::default(), only_tests);
         let mut lines = text.lines().map(str::trim).peekable();

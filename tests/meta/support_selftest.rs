@@ -1,5 +1,5 @@
-//! Tests of the checkers that every test trusts: each finds what is wrong. That faults bite is seen by the tests that
-//! make them, and by the list of mutations.
+//! Tests of the checkers that all tests use: each checker finds what is wrong. Whether a fault has an effect
+//! is tested where the fault is used.
 
 use redis::{Commands, Connection};
 
@@ -19,13 +19,13 @@ fn panics(work: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err()
 }
 
-/// Whether a process runs, and is no zombie.
+/// Whether a process runs and is no zombie.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// Runs one test of this file in its own process, marked by the environment; returns its output.
+/// Runs one test of this file in a process of its own, which the environment marks. Returns its output.
 fn in_child(test: &str) -> Option<String> {
     if std::env::var_os("LEASEHOLD_SELFTEST_CHILD").is_some() {
         return None;
@@ -34,7 +34,7 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-/// More busy threads than processors, so some always wait; this process sleeps.
+/// More threads are busy than there are processors, so some of them always wait. This process sleeps.
 #[test]
 fn child_waits_count_up_to_the_elapsed_time() {
     let busy = || crate::support::spawn(&["sh", "-c", "while :; do :; done"], |command| command);
@@ -51,7 +51,7 @@ fn child_waits_count_up_to_the_elapsed_time() {
     assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
-/// A loss before a span or long after it does not count; one within it does, even if seen later.
+/// Only stalls within the span count, even if they are seen later.
 #[test]
 fn an_ended_span_counts_only_its_own_waits() {
     let begun = now();
@@ -100,7 +100,7 @@ fn leftovers_are_found_unless_they_go_in_time() {
     assert!(finds("subscription to news"));
     drop(pubsub);
     drop(connection);
-    // The server learns of an end a moment later; the check waits for that.
+    // The server notices the end of a connection a moment later, and the check waits for that.
     baseline.assert_clean(&server);
 
     let mut third = server.admin();
@@ -139,7 +139,7 @@ fn leftover_threads_and_descriptors_are_found() {
     let Some(server) = RedisServer::start_default() else { return };
     let baseline = Baseline::take(&server).alone();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    // The meter of stalls reads system files at any moment: those are not the library's.
+    // The stall meter reads such files at any moment, and they do not belong to the library.
     let read_by_the_meter = std::fs::File::open("/proc/self/stat").unwrap();
     assert_eq!(baseline.left_behind(&server), [""; 0]);
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -147,7 +147,7 @@ fn leftover_threads_and_descriptors_are_found() {
         .name("leasehold-selftest".to_owned())
         .spawn(move || assert!(stopped.recv().is_err()))
         .unwrap();
-    // A thread names itself when it starts.
+    // A thread sets its name when it starts.
     assert!(eventually(LONG, || threads().unwrap() == ["leasehold-selft"]));
     let left = baseline.left_behind(&server);
     assert!(left.iter().any(|line| line.starts_with("threads: 0 before, now 1")), "{left:?}");

@@ -1,5 +1,5 @@
-//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, compared with what the
-//! compiler and clippy say.
+//! Mistakes that the compiler accepts: the first section of `docs/porting-from-redisson.md` is compared with
+//! the messages of the compiler and of clippy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ struct Trap {
 }
 
 impl Trap {
-    /// The named lint; `None` if nothing warns before the program runs.
+    /// The lint that finds the mistake; `None` if only the running program shows the mistake.
     fn lint(&self) -> Option<&str> {
         self.said_by.split('`').nth(1).filter(|_| !self.said_by.starts_with("at run time"))
     }
@@ -40,7 +40,7 @@ fn traps(section: &str) -> Vec<Trap> {
     rows.map(trap).collect()
 }
 
-/// Whether the code compiles with this lint, and the output of `compiler`.
+/// Whether the code compiles with this lint, and what `compiler` printed.
 fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &TempDir) -> (bool, String) {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = fs::read_dir(&deps).unwrap().map(|entry| entry.unwrap().path());
@@ -90,7 +90,7 @@ fn sending_a_guard_is_refused_with_advice() {
         "let guard = client.get_multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
     ] {
         let (good, text) = compiled("rustc", code, None, &folder);
-        // The first line, which is all that an editor shows.
+        // An editor shows only the first line of an error.
         let first = text.lines().find(|line| line.starts_with("error")).unwrap_or_default();
         assert!(!good && first.contains("cannot be sent between threads"), "{text}");
         assert!(first.contains("use_acquire_owned"), "{text}");
@@ -150,7 +150,7 @@ fn each_misuse_is_reported_by_exactly_one_tool() {
         }
         if let Some(lint) = trap.lint().filter(|_| !trap.is_on_by_default()) {
             let text = said(compiler, &trap.code, Some(lint), &asked);
-            // The compiler writes a lint from the command line with hyphens.
+            // The compiler writes a lint with hyphens if the command line names the lint.
             let hyphened = text.replace('-', "_");
             assert!(hyphened.contains(lint), "{}: not told by {lint}\n{text}", trap.code);
             // The page says how to turn the lint on.

@@ -1,4 +1,5 @@
-//! Observers and callbacks that call the client at each event: nothing breaks, hangs or is left behind.
+//! Observers and callbacks that call the client during an event: no call breaks, hangs or leaves anything
+//! behind.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -9,13 +10,12 @@ use leasehold::{Event, Fault, Observer, Result};
 use crate::support::prelude::*;
 
 const NAME: &str = "orders";
-/// The first renewal comes after a third of the lease; the rest allows for a busy machine.
+/// The first renewal comes after a third of this lease, and the rest is a reserve for busy machines.
 const LEASE: Duration = ms(2_000);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// Calls that an observer makes inside a client call. The calls that wait come last, after all others were
-/// refused.
+/// Calls that an observer makes inside a client call, where all are refused. Calls that could wait come last.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -44,7 +44,7 @@ const LATER: &[CallBack] = &[
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, its thread, and the kinds of the errors that the observer got; `None`: the call worked.
+/// An event, its thread, and the errors of the observer's calls, with `None` for a call that succeeded.
 #[derive(Debug)]
 struct Told {
     event: String,
@@ -63,7 +63,7 @@ impl Observer for CallsBack {
             static IS_CALLING: Cell<bool> = const { Cell::new(false) };
         }
         let Some(client) = self.client.get() else { return };
-        // Events of the observer's own calls are ignored.
+        // The observer's own calls cause events too, which this ignores.
         if IS_CALLING.replace(true) {
             return;
         }
@@ -74,7 +74,7 @@ impl Observer for CallsBack {
             let kind = ask(client, &lock).err().map(|error| error.kind());
             answers.push((*what, kind));
             if is_in_a_call && kind != Some(ErrorKind::WouldDeadlock) {
-                break; // the test fails for it, and must not hang
+                break; // the test fails because of this event, and must not hang
             }
         }
         IS_CALLING.set(false);
@@ -117,7 +117,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     until("Acquired");
     lock.unlock().unwrap();
     until("Released");
-    // The client waits, unsuccessfully and successfully, for another client and for one of its own threads.
+    // The client waits for another client and for one of its own threads, without success and with success.
     let held = others.acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
@@ -150,7 +150,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     store.fail_client(&client, Fault::Refused).unwrap();
     until("RenewalFailed");
     store.heal();
-    drop(lock.unlock()); // lost, on a machine that stood still
+    drop(lock.unlock()); // on a machine that stalled the hold is lost
     let guard = client.get_lock("dropped").acquire().unwrap();
     store.fail_client(&client, Fault::Refused).unwrap();
     drop(guard);
@@ -185,7 +185,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     }
 }
 
-/// Drops the guard that the thread has put aside, at a re-entry's request.
+/// An observer that drops the thread's outer guard when the thread sends a re-entry's request.
 struct DropsOuter;
 
 thread_local! {
@@ -217,7 +217,7 @@ fn an_observer_may_drop_the_outer_guard() {
     assert!(other.get_lock(NAME).try_lock().unwrap());
 }
 
-/// Unlocks the given guard at the first event.
+/// An observer that unlocks the given guard at the first event.
 struct Unlocks(Arc<Mutex<Option<OwnedGuard>>>, Sender<Result<()>>);
 
 impl Observer for Unlocks {
@@ -250,7 +250,7 @@ fn an_observer_may_drop_its_leader() {
     impl Observer for Drops {
         fn event(&self, event: &Event<'_>) {
             if matches!(event, Event::Acquired { kind: "fenced", .. }) {
-                self.2.recv_timeout(LONG).ok(); // until there is a guard to drop
+                self.2.recv_timeout(LONG).ok(); // until the guard exists
                 drop(self.0.lock().unwrap().take());
                 self.1.send(()).ok();
             }

@@ -1,4 +1,4 @@
-//! Notification of holders about Redisson's waiters.
+//! Holders are notified of Redisson's waiters.
 
 use redis::{Commands, Connection};
 
@@ -24,7 +24,7 @@ fn scripts_run(admin: &mut Connection) -> u64 {
 fn a_hold_without_contention_callback_sends_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
-    // This first use makes the scripts known to the server.
+    // The first use loads the scripts, so that only later ones are counted.
     let guard = client.get_lock("before").acquire_owned().unwrap();
     let _calls = calls(&guard);
     assert!(eventually(LONG, || fields(&mut server.admin(), "before").len() == 2));
@@ -35,7 +35,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
     guard.unlock().unwrap();
     assert_eq!(scripts_run(&mut admin) - before, 2, "the grant and the release");
-    // With a callback, the hold is marked once, subscribes to one channel, and is checked each second.
+    // A hold with a callback is marked once, subscribes to one channel, and is checked every second.
     let before = scripts_run(&mut admin);
     let guard = client.get_lock("heard").acquire_owned().unwrap();
     let _calls = calls(&guard);
@@ -46,7 +46,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     guard.unlock().unwrap();
 }
 
-/// A leftover hash with only a mark would block Redisson.
+/// If a hash remained with only the mark in it, Redisson would take the lock for held.
 #[test]
 fn a_contention_mark_ends_with_its_hold() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -96,8 +96,8 @@ fn a_contention_mark_ends_with_its_hold() {
     drop(ends);
 }
 
-/// In Redisson 4.7, a plain lock's waiter subscribes to the lock's channel, and a fair lock's waiter is in
-/// its queue.
+/// In Redisson 4.7, the waiter of a plain lock subscribes to the lock's channel, and the waiter of a fair
+/// lock is in its queue.
 #[test]
 fn a_check_finds_redissons_waiters() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -114,7 +114,7 @@ fn a_check_finds_redissons_waiters() {
     let _: () = admin.rpush("redisson_lock_queue:{fair}", waiter).unwrap();
     let _: () = admin.zadd("redisson_lock_timeout:{fair}", waiter, 9_000_000_000_000_i64).unwrap();
     called.iter().for_each(|called| called.recv_timeout(LONG).expect("the waiter is heard of"));
-    // Redisson counts the fields of a read-write lock.
+    // Redisson takes the number of fields of a read-write lock for its holders.
     let writer = client.get_read_write_lock("rw").write().acquire_owned().unwrap();
     let _calls = calls(&writer);
     let has_hearers = || server.admin().exists("leasehold_rwlock_hearers:{rw}").unwrap();

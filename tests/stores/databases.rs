@@ -1,5 +1,5 @@
-//! Tests for both PostgreSQL and MySQL: restarts, ended sessions, a lock's row, session locks, and locks on
-//! the caller's own transaction. [`Database`] has the differences.
+//! Tests for PostgreSQL and MySQL: restarts, ended sessions, lock rows, session locks, and locks in the
+//! caller's transaction. [`Database`] has the differences.
 
 use std::sync::Barrier;
 
@@ -10,15 +10,15 @@ use crate::support::processes::{
     LEASE, OTHER_NAMES, OTHER_VISITS, none_was_delayed, other_names_are_not_delayed,
 };
 
-/// A place where locks are rows.
+/// A store that keeps its locks as rows of a table.
 pub(crate) trait Rows {
-    /// The last columns of a client's entry that ended long ago.
+    /// The last columns of the directory entry of a client that ended long ago.
     const EXPIRED: &'static str;
 
-    /// With a server shared by tests that do not disturb it, or a file.
+    /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
     fn with_one(test: impl FnOnce(&Self));
     fn builder(&self) -> ClientBuilder;
-    /// Owner, hold count, process, host and thread in a lock's row.
+    /// The owner, hold count, process, host and thread in a lock's row.
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
     fn count_rows(&self, table: &str) -> u64;
     fn execute(&self, statement: &str);
@@ -34,30 +34,30 @@ macro_rules! rows_tests {
     };
 }
 
-/// A database server: its connections, its transactions, and how it differs from the other one.
+/// A database server: its connections and transactions, and its differences from the other one.
 pub(crate) trait Database: Rows + Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
     type Names: Sync;
     type TxLock;
 
-    /// Whether advisory locks can lock names instead of a table.
+    /// Whether names can be locked by advisory locks instead of the rows of a table.
     const ADVISORY: &'static [bool];
-    /// How soon a client has a connection again after a restart.
+    /// The time after a restart within which a client is connected again.
     const RECONNECTS_WITHIN: Duration;
-    /// The time by which a wait of 200 ms in a transaction has ended.
+    /// The time within which a 200 ms wait in a transaction ends.
     const SHORT_WAIT_ENDS_WITHIN: Duration;
-    /// The time by which an unused session with a lease of 700 ms has ended.
+    /// The time within which the server ends an unused session with a lease of 700 ms.
     const IDLE_SESSION_ENDS_WITHIN: Duration;
-    /// A deadlock ends the transaction that gets its error.
+    /// Whether a deadlock error ends the whole transaction.
     const DEADLOCK_ENDS_TRANSACTION: bool;
     const EXHAUSTED: Exhausted;
 
     fn start() -> Option<Self>;
-    /// A server shared by tests that do not disturb it.
+    /// The server that tests share if they do not disturb it.
     fn shared() -> Option<&'static Self>;
     fn port(&self) -> u16;
-    /// The URL of a user: `name` or `name:password`.
+    /// The URL for a user, given as `name` or `name:password`.
     fn url_as(&self, user: &str) -> String;
     fn kill(&mut self);
     fn restart(&mut self);
@@ -69,11 +69,11 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
     fn commit(transaction: Self::Transaction<'_>);
     fn rollback(transaction: Self::Transaction<'_>);
     fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
-    /// The setting that a wait in a transaction changes for a while.
+    /// The setting that a wait in a transaction changes for its duration.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
 
-    /// One transaction of an isolation level (0 is READ COMMITTED) adds one to the number in the table
-    /// `counter`, under the lock. `false`: the server asks for a repetition.
+    /// Adds one to the number in the table `counter`, under the lock, in a transaction of this isolation
+    /// level (0 is READ COMMITTED). Returns `false` if the server demands a repetition.
     fn count_once(
         &self,
         connection: &mut Self::Connection,
@@ -83,7 +83,7 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
     ) -> bool;
     fn new_names(table: &str) -> Result<Self::Names>;
     fn create_names(&self, names: &Self::Names);
-    /// Whether the first use of a name locks the gap beside another awaited name.
+    /// Whether the first use of a name also locks the gap beside it, where another name may be awaited.
     fn first_use_locks_neighbours(&self) -> bool;
     fn lock(
         names: &Self::Names,
@@ -107,14 +107,14 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
         self.options().build().unwrap()
     }
 
-    /// A table of names shared with other tests.
+    /// The table of names that tests share.
     fn names(&self) -> Self::Names {
         let names = Self::new_names("leasehold_names").unwrap();
         self.create_names(&names);
         names
     }
 
-    /// A table of names for one test: a name in use can lock the gap beside it.
+    /// A separate table of names, for tests in which the lock on a gap would delay other tests.
     fn names_apart(&self) -> Self::Names {
         let names = Self::new_names(&fresh("names").replace('-', "_")).unwrap();
         self.create_names(&names);
@@ -122,7 +122,7 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
     }
 }
 
-/// See [`an_exhausted_pool_loses_no_lease`].
+/// The numbers of [`an_exhausted_pool_loses_no_lease`].
 pub(crate) struct Exhausted {
     pub(crate) command_timeout: Duration,
     pub(crate) lease: Duration,
@@ -130,7 +130,7 @@ pub(crate) struct Exhausted {
     pub(crate) lasts: Duration,
 }
 
-/// Methods of [`Database`] with the same text for each server's driver.
+/// Defines the methods of [`Database`] whose text is the same for both servers' drivers.
 macro_rules! same_for_each_database {
     ($server:ident, $connection:ty) => {
         type Connection = $connection;
@@ -223,8 +223,7 @@ pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
     }
 }
 
-/// A client is refused as busy when no connection is left. Earlier clients' connections may end meanwhile,
-/// and make room.
+/// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
 #[track_caller]
 pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
     let (mut taken, mut said) = (Vec::new(), None);
@@ -283,7 +282,7 @@ pub(crate) fn locks_work_without_a_table_of_clients<R: Rows>() {
         let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
         server.execute("DROP TABLE alone_clients");
         let held = client.get_lock("a").acquire().unwrap();
-        // Several rounds of renewals, and of entries that cannot be written.
+        // Within this time several renewals run, and several writes of the directory entry fail.
         throughout(RENEWED + ms(200), || held.check().is_ok());
         let other = server.builder().table("alone").directory(false).build().unwrap();
         server.execute("DROP TABLE alone_clients");
@@ -332,7 +331,7 @@ pub(crate) fn rows_show_holders_and_free_rows_are_swept<R: Rows>() {
     });
 }
 
-/// The server's clock decides, not the client's.
+/// The server's clock decides whether a lease has expired, and not the client's.
 pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
@@ -368,8 +367,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
 }
 
-/// Another transaction has the row, and the pool is in use: calls end with typed errors and in time, and a
-/// hold on another name is renewed over its own connection.
+/// Another transaction has locked the row, and the pool is in use. Calls then fail in time with typed errors,
+/// and a hold on another name is renewed over its own connection.
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
@@ -402,7 +401,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         }
     });
     D::rollback(transaction);
-    // A machine that delays a renewal may also lose the hold.
+    // The hold may be lost only if the machine's stalls delayed a renewal.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
@@ -410,7 +409,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     client.get_lock(&stuck).unlock().unwrap();
 }
 
-/// Another transaction has the row of the first of many holds: only that hold is lost.
+/// Another transaction has locked the row of the first of many holds. Only that hold is lost.
 pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
     let Some(server) = D::shared() else { return };
     let lease = ms(3_000);
@@ -444,7 +443,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>
     assert!(!other.try_lock().unwrap());
     assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
     rival.get_lock(name.to_uppercase()).unlock().unwrap();
-    // Another thread of the client is another holder, although the server sees one user.
+    // Another thread of the client is another owner, although the server sees the same user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
     let error = other.unlock().unwrap_err();
     let Some(NotHeld::HeldBy(holder)) = error.not_held() else { panic!("{error:?}") };
@@ -459,7 +458,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>
     }
 }
 
-/// The lock is held beyond its lease, and is lost and free when the session ends.
+/// The lock stays held beyond its lease. When the session ends, the hold is lost and the lock is free.
 pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
@@ -481,7 +480,7 @@ pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
-/// The server keeps a fixed lease, by ending the unused session.
+/// A lease cannot expire while its session lives, so the server ends the unused session.
 pub(crate) fn a_session_ends_after_idling_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
@@ -508,7 +507,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
         D::commit(before);
-        // This must hold even if both transactions are the first to use the name.
+        // Both transactions are the first to use the name, and still only one gets the lock.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
         assert_eq!(D::name_of(&held), name);

@@ -1,4 +1,5 @@
-//! Random programs that lock in any order: all reports are true, and every lasting deadlock is reported.
+//! Random programs lock in any order: every reported deadlock existed, and every lasting deadlock is
+//! reported.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,14 +11,14 @@ use crate::support::{deadlocked, random, reexecuted, test_name};
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// The longest wait, and the age at which a wait is searched.
+/// The longest wait, and the age of a wait at which the client searches for a deadlock.
 const WAIT: Duration = ms(2_000);
 const LOOKED_AT_AFTER: Duration = ms(30);
 
-/// A lasting cycle must be reported within this: the search for its youngest wait, and the readings.
+/// A cycle that lasts longer than this must be reported, since its search and reads are over by then.
 const REPORTED_WITHIN: Duration = ms(1_350);
 
-/// A time in which a process (a client here) held or wanted a name; no end while it lasts.
+/// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.
 #[derive(Debug, Clone)]
 struct Span {
     process: usize,
@@ -26,20 +27,20 @@ struct Span {
     to: Option<Instant>,
 }
 
-/// For each process of a cycle: its number, the name that it holds, and the name that it wants.
+/// For each process of a cycle: its number, the name that it holds, and the name that it waits for.
 type Ring = BTreeSet<(usize, String, String)>;
 
 #[derive(Debug)]
 struct Report {
     by: usize,
     members: Ring,
-    /// Owner and id of each wait, which no other cycle has.
+    /// The owner and id of each wait, which together identify the cycle.
     waits: BTreeSet<(String, u64)>,
     at: Instant,
 }
 
 impl Report {
-    /// Reads the processes from the labels in the report.
+    /// Reads the numbers of the processes from the labels in the report.
     fn new(by: usize, deadlock: &Deadlock) -> Report {
         let member = |step: &leasehold::DeadlockStep| {
             let label = step.location.label.as_deref().unwrap_or_default();
@@ -50,8 +51,8 @@ impl Report {
     }
 }
 
-/// All events as the processes know them. A wait lasts from before the request until after its end, a hold
-/// from after its grant until before its release.
+/// All holds and waits as the processes know them. A wait lasts from before its request until after its end,
+/// a hold from after its grant until before its release.
 #[derive(Debug, Default)]
 struct Log {
     holds: Vec<Span>,
@@ -64,7 +65,7 @@ fn begin(spans: &mut Vec<Span>, process: usize, name: &str) -> usize {
     spans.len() - 1
 }
 
-/// Takes two or three names in any order, waiting for each, works, and releases them.
+/// Acquires two or three of the names in random order, waiting for each, and then releases them.
 fn take_some(client: &LockClient, process: usize, names: &[String], log: &Mutex<Log>) {
     let mut order: Vec<&String> = names.iter().collect();
     for place in (1..order.len()).rev() {
@@ -90,8 +91,8 @@ fn take_some(client: &LockClient, process: usize, names: &[String], log: &Mutex<
 }
 
 impl Log {
-    /// Panics unless each report is true and made once by each process, and each cycle that lasts longer than
-    /// [`REPORTED_WITHIN`] was reported by then. Returns the number of cycles.
+    /// Panics unless each report is true and comes once from each process, and each cycle that lasted longer
+    /// than [`REPORTED_WITHIN`] was reported. Returns the number of cycles.
     fn check(&self) -> usize {
         let mut met = HashSet::new();
         for report in &self.reports {
@@ -113,7 +114,7 @@ impl Log {
         rings.len()
     }
 
-    /// Whether all members held and waited as reported, at one moment before the report.
+    /// Whether at one moment before the report all members held and waited as reported.
     fn was_there(&self, report: &Report) -> bool {
         fn any<'a>(parts: &[Vec<&'a Span>], chosen: &mut Vec<&'a Span>, by: Instant) -> bool {
             let Some((first, rest)) = parts.split_first() else { return common(chosen, by).is_some() };
@@ -138,7 +139,7 @@ impl Log {
         any(&parts, &mut Vec::new(), report.at)
     }
 
-    /// The cycles, with their begins and durations, once for each member.
+    /// The cycles with their beginnings and durations, once for each member.
     fn rings(&self) -> Vec<(Ring, Instant, Duration)> {
         let (mut rings, end) = (Vec::new(), now());
         for wait in &self.waits {
@@ -180,15 +181,15 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// How long all of these lasted together, and since when; `None`: never. An ended cycle counts with the short
-/// time between call and note, which the processes did not see.
+/// How long all of these spans lasted together, and since when; `None` if never. The short time between an
+/// ended call and its note is counted, although the clients do not see it.
 fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;
     let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);
     (to > from).then(|| (from, to.duration_since(from)))
 }
 
-/// Runs one program and checks its reports; returns the number of cycles.
+/// Runs one random program, checks its reports, and returns the number of cycles.
 fn run(program: u64) -> usize {
     let (store, log) = (MemoryStore::new(), Arc::new(Mutex::new(Log::default())));
     let names: Vec<String> = (0..NAMES).map(|at| format!("program:{program}:{at}")).collect();
@@ -211,7 +212,7 @@ fn run(program: u64) -> usize {
             scope.spawn(move || (0..2).for_each(|_| take_some(client, process, names, log)));
         }
     });
-    // The reports are complete then.
+    // After this all reports have arrived.
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(5), "what is told, is told on threads of the clients");
     log.lock().check()
@@ -235,7 +236,7 @@ fn random_programs_report_exactly_their_deadlocks() {
     assert!(rings.into_inner() > 20, "hardly any program has a deadlock");
 }
 
-/// Without an observer or a log, standard error remains.
+/// If the program has neither an observer nor a log, the client prints to standard error.
 #[test]
 fn an_unobserved_deadlock_is_printed_once() {
     const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";

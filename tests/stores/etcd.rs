@@ -1,5 +1,5 @@
-//! etcd's own behaviour: members killed, stopped and cut off, leases that end unexpectedly, a cluster without
-//! a quorum, many processes, users and TLS. The contracts have the promises of all stores.
+//! etcd beyond the contracts: members that are killed, stopped or cut off, leases that end early, lost
+//! quorums, users and TLS.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -12,10 +12,10 @@ use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
-/// How much longer than requested a lease may hold a lock: see the decision about etcd's leases.
+/// How long after its lease the store may still show a lock as held, by the decision about etcd's leases.
 const LATE: Duration = ms(1_500);
 
-/// A server, or a skip: loud on a laptop, a failure in CI.
+/// Returns a started server, or skips the test; in CI a missing server fails the test.
 macro_rules! some_or_skip {
     ($server:expr) => {
         match $server {
@@ -29,7 +29,7 @@ fn builder(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).lease(Duration::from_secs(20))
 }
 
-/// A client; building it is retried, since the first attempt may be too slow on a busy machine.
+/// Builds a client, and retries, because a busy machine may be too slow for the first attempt.
 fn client(url: &str) -> LockClient {
     connected(|| builder(url).build())
 }
@@ -39,7 +39,6 @@ fn url_of(members: &[Etcd]) -> String {
     format!("etcd://{}", places.join(","))
 }
 
-/// The keys of waiters and the holder, in order of arrival.
 fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
     let (key, end) =
         (STANDARD.encode(format!("leasehold/{name}/%/")), STANDARD.encode(format!("leasehold/{name}/%0")));
@@ -53,7 +52,7 @@ fn lease_of(server: &Etcd, name: &str) -> String {
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
 }
 
-/// A message wakes the waiter for the other client's lock, in the median of five rounds.
+/// Asserts that a message, and no poll, wakes the other client's waiter, by the median of five rounds.
 #[track_caller]
 fn are_woken(held: &RedisLock, waiting: &RedisLock) {
     let begun = now();
@@ -78,12 +77,12 @@ fn a_restarted_member_still_has_the_lock() {
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    // The waiter is woken by its watch if that is up again by now, or else by the safety poll.
+    // The watch may be restored by now and wake the waiter. Otherwise its safety poll finds the release.
     let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
     assert!(granted.unwrap() > fence);
-    // Wake-ups are back.
+    // The watch is restored, so wake-ups arrive again.
     are_woken(&holder.get_lock(&name), &other.get_lock(&name));
 }
 
@@ -104,7 +103,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
     other.get_lock(&name).unlock().unwrap();
-    // The client does not trust stored leases that have gone.
+    // The client reuses leases. When etcd has revoked one, the client notices and requests another.
     drop(holder.get_lock(&name).acquire_with(&leased(ms(15_000))).unwrap().unwrap());
     for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
         server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
@@ -113,7 +112,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     holder.get_lock(&name).unlock().unwrap();
 }
 
-/// Whether the installed server may revoke leases of living holders; then it is warned about.
+/// Whether this version of etcd may revoke the leases of living holders, which causes a warning.
 fn may_revoke(server: &Etcd) -> bool {
     let status = server.must("/v3/maintenance/status", "{}");
     let version: Vec<u32> =
@@ -141,11 +140,11 @@ fn a_version_that_may_revoke_leases_causes_a_warning() {
 fn an_early_end_of_a_lease_is_reported_at_once() {
     let server = some_or_skip!(Etcd::start());
     if !may_revoke(&server) {
-        return; // told by the next renewal
+        return; // here only the next renewal finds the loss
     }
     let (holder, other) = (client(&server.url()), client(&server.url()));
-    // The holds are: one watched alone, one of several, one with a waiter of the same client; renewed, and
-    // with an explicit lease.
+    // One hold is watched alone, one together with others, and one has a waiter of its own client. Some are
+    // renewed, and some have an explicit lease.
     let name = fresh("beside");
     let beside = Holding::take(&other.get_lock(&name));
     let waiting = holder.get_lock(&name);
@@ -164,7 +163,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
                 lock.acquire().unwrap()
             };
             let lost = guard.lost();
-            // The watch is up by then: it covers holds that last a second.
+            // A hold is watched once it has lasted for a second, so by now the watch exists.
             throughout(ms(2_500), || guard.check().is_ok());
             let lease = lease_of(&server, lock.name());
             let revoked = now();
@@ -173,7 +172,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
             assert_eq!(loss.reason, LossReason::Gone);
             assert!(revoked.elapsed() <= ms(500) + stalled_since(revoked), "{:?}", revoked.elapsed());
             assert!(guard.unlock().unwrap_err().is_lost());
-            // The next acquire makes another hold, whatever the first one's watch still reports.
+            // The next acquire makes a new hold, and late reports of the first hold's watch do not end it.
             let again = lock.acquire().unwrap();
             throughout(ms(200), || again.check().is_ok());
             again.unlock().unwrap();
@@ -193,7 +192,7 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let leader = members.iter().position(Etcd::leads).expect("a cluster has a leader");
     members[leader].kill();
-    // An election makes renewals fail, and they go on.
+    // During an election renewals fail, and the client repeats them.
     throughout(ms(7_000), || guard.check().is_ok());
     comes_true_within(LONG, || guard.state() == HoldState::Held);
     assert_eq!(other.get_lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
@@ -202,7 +201,7 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
     let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fencing_token() > fence, "revisions go up over leaders");
 
-    // This client waits at the only member that will remain.
+    // This client is connected to the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (observer, wakeups) = told(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
@@ -225,18 +224,18 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
     );
-    // The retry time-out begins with the first failure, and may end during a last try.
+    // The retry time-out counts from the first failure, and the last attempt may still be pending at its end.
     let limit = ms(1_000 + 1_500 + 1_000) + ms(100);
     assert!(begun.elapsed() <= limit + slack_since(begun), "patience: {:?}", begun.elapsed());
-    // A member without a leader ends the watch, so the client notices.
+    // A member without a leader ends the watch, so the client learns that wake-ups are missing.
     let change = receive(&wakeups, ms(5_000)).expect("told that no wake-ups are coming");
     assert_eq!(change, "down", "they were there before");
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0);
-    // Without a quorum no renewal succeeds, so the holder loses the lock.
+    // Without a quorum no renewal succeeds, so the hold is lost.
     comes_true_within(ms(4_000) + SLACK, || next.check().is_err());
     assert!(next.check().unwrap_err().is_lost());
-    // Requests of unknown outcome are undone once there is a majority.
+    // The client undoes requests with an unknown outcome once a majority exists again.
     members[leader].restart();
     let (granted, _) = Waiter::on(holder.get_fenced_lock(&name), move |lock| {
         lock.acquire().map(|guard| guard.fencing_token())
@@ -254,10 +253,10 @@ fn the_members_of_a_url_are_tried_in_turn() {
     let lock = client(&url).get_lock(fresh("second"));
     lock.lock().unwrap();
     assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
-    // The path is a prefix: these locks differ from those of the plain URL.
+    // A URL's path is a prefix, so the plain URL's locks are different ones.
     assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
-    // A silent member does not use up the others' time.
+    // A silent member must not use up the time in which the other members could answer.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
     let error = builder(&format!("etcd://{}", mute.local_addr().unwrap()))
@@ -271,7 +270,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
     assert!(error.is_retryable() && !error.outcome_unknown());
 }
 
-/// A stopped member carries out the request much later.
+/// The stopped member carries out the request when it is resumed.
 #[test]
 fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
@@ -280,8 +279,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
-        // After a lock the next one needs no new lease, so the unanswered request is the one that takes the
-        // lock.
+        // The second acquire reuses the first one's lease, so only the acquire itself gets no answer.
         lock.lock().unwrap();
         lock.unlock().unwrap();
         server.stop();
@@ -291,7 +289,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
         server.cont();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         let in_doubt = error.outcome_unknown();
-        // Far sooner than the lease ends.
+        // The client undoes the grant long before the lease ends.
         comes_true_within(ms(1_500) + SLACK, || other.get_lock(&name).try_lock().unwrap_or(false));
         other.get_lock(&name).unlock().unwrap();
         in_doubt
@@ -335,12 +333,12 @@ fn a_timed_wait_ends_in_an_outage() {
     server.cont();
     let took = ended.duration_since(begun);
     assert!(took <= wait + timeout + slack_since(begun), "{took:?}: {result:?}");
-    // The waiter's queue place is removed all the same.
+    // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
     held.unlock().unwrap();
 }
 
-/// A relay that, once armed, hangs up instead of passing on the next answer.
+/// A relay that, once armed, closes the connection instead of passing on the next answer.
 fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
     let armed = Arc::new(AtomicBool::new(false));
     let cuts = Arc::clone(&armed);
@@ -366,7 +364,7 @@ fn a_grant_with_a_lost_answer_is_undone() {
         first.unlock().unwrap();
         cut.store(true, Ordering::SeqCst);
         match lock.try_acquire() {
-            Ok(guard) => drop(guard), // the cut hit something that was no answer to this
+            Ok(guard) => drop(guard), // the cut met another answer
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
                 in_doubt += u32::from(error.outcome_unknown());
@@ -380,7 +378,7 @@ fn a_grant_with_a_lost_answer_is_undone() {
         assert!(granted.unwrap() > fence);
     }
     assert!(in_doubt > 0, "no attempt was left in doubt");
-    // A wait outlasts the cut.
+    // A waiting acquire continues after the cut.
     cut.store(true, Ordering::SeqCst);
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -410,7 +408,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
         }
         server.must(path, &body);
     }
-    // A server without users admits any user, and none.
+    // A server without users accepts every user name, and none.
     let place = server.place();
     client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();
     server.must("/v3/auth/enable", "{}");
@@ -431,13 +429,13 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let guard = app.get_lock(&name).acquire().unwrap();
     let lock = other.get_lock(&name);
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Each change of users invalidates all tokens.
+    // Each change of the users makes all tokens invalid.
     let body = r#"{"name":"root","password":"R00T"}"#;
     let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
     server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
-    // A first watch gets a new token too: the client is woken, and does not poll.
+    // The watch gets a new token too, so that messages wake the client.
     are_woken(&app.get_lock(&name), &late.get_lock(&name));
 }
 
@@ -477,7 +475,7 @@ fn a_directory_entry_is_no_lock_and_ends() {
     let left = server.must("/v3/lease/timetolive", &format!(r#"{{"ID":"{lease}"}}"#));
     let left: u64 = left["TTL"].as_str().unwrap().parse().unwrap();
     assert!((1..=31).contains(&left), "{left}");
-    // Another program's key below the prefix is no lock, and ends no list.
+    // Keys of other programs below the prefix are no locks, and a list goes on after them.
     for (key, value) in [("leasehold/zone", "x"), ("leasehold/config/db", "y"), ("leasehold/b/c/d", "z 1 31")]
     {
         let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
@@ -490,7 +488,7 @@ fn a_directory_entry_is_no_lock_and_ends() {
     assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
 }
 
-/// Prefixes are folders, and may be nested.
+/// Prefixes are separated like folders, and one may lie below another.
 #[test]
 fn nested_prefixes_do_not_interfere() {
     let server = some_or_skip!(Etcd::start());
@@ -512,7 +510,7 @@ fn nested_prefixes_do_not_interfere() {
     assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// One watch covers all locks here; the contracts test a watch on a single lock.
+/// One watch covers all of these locks. The contracts test the watch on a single lock.
 #[test]
 fn each_cached_lock_is_released_to_its_waiter() {
     let server = some_or_skip!(Etcd::start());
@@ -528,7 +526,7 @@ fn each_cached_lock_is_released_to_its_waiter() {
     }
     let begun = now();
     while begun.elapsed() < ms(1_000) {
-        // Until checks are half a second apart.
+        // Repeats until the client checks each lock only every half second.
         locks.iter().for_each(|lock| drop(lock.acquire().unwrap()));
     }
     let begun = now();

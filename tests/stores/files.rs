@@ -1,4 +1,4 @@
-//! `fencing::write_file`.
+//! `fencing::write_file`: a file that only the newest fencing token may write.
 
 #[cfg(unix)]
 mod users;
@@ -67,7 +67,7 @@ fn a_linked_or_special_register_is_refused() {
     assert!(!path.exists());
 }
 
-/// A system that does not show a link's owner follows no link, and a stream within a file is no file.
+/// A system that hides the owner of a link refuses all links. A stream within a file is refused too.
 #[cfg(windows)]
 #[test]
 fn a_read_only_file_and_an_alternate_stream_are_refused() {
@@ -87,7 +87,8 @@ fn a_read_only_file_and_an_alternate_stream_are_refused() {
     assert!(fencing::write_file(&path, fences().0, b"new").unwrap());
 }
 
-/// The register is locked from reading its token to writing the file, and a replaced register is not used.
+/// The register with the newest token is locked from the read of the token until the file is written. A
+/// register that was replaced meanwhile is not used.
 #[test]
 fn a_write_uses_the_current_register_file() {
     let (older, newer) = fences();
@@ -108,7 +109,7 @@ fn a_write_uses_the_current_register_file() {
                 fs::remove_file(&register).unwrap();
                 fs::write(&register, token).unwrap();
             } else {
-                // The holder of the file lock writes, because on Windows others may not.
+                // This writes through the locked handle, because Windows refuses other handles.
                 (&locked).write_all(token.as_bytes()).unwrap();
             }
             drop(locked);

@@ -1,5 +1,5 @@
-//! Format numbers: every store records the number of its format. A client of another format is refused when
-//! it is built; a client without the right to write the number works.
+//! Every store records the number of its format, and refuses clients of another format when they are built. A
+//! client that may not write the number works.
 
 use std::net::Ipv4Addr;
 
@@ -18,8 +18,8 @@ use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, eventually, ms, programs};
 
-/// A client is built and locks. Once `note` has written another version's number no client is built; after
-/// the number is restored, one is.
+/// Builds a client and locks. After `note` has written another version's number, no client can be built;
+/// after it restores the number, clients can be built again.
 #[track_caller]
 fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: impl Fn(&str)) {
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
@@ -32,7 +32,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     locks();
 }
 
-/// `old` made a table that lacks columns: the error has the statement to run.
+/// `old` makes a table without some columns, and the error must contain the statement that adds them.
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();
@@ -58,7 +58,7 @@ fn redis_refuses_another_format_number() {
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
         .start();
     keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
-    // One user may neither read nor write the number, the other may read it.
+    // One user may neither read nor write the number, and the other may only read it.
     redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
     let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
     assert!(own.get_lock("a").try_lock().unwrap());
@@ -80,7 +80,7 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-/// One server's refusal leaves nothing on the others, which another version may use.
+/// If one server refuses, the others stay untouched, since another version may be using them.
 #[test]
 fn all_servers_formats_are_read_before_any_is_written() {
     let Some(binary) = default_server() else { return };
@@ -123,9 +123,9 @@ fn a_returning_servers_format_is_checked() {
     set(&servers[2], "leasehold format 2");
     proxy.accept();
     seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
-    // The other two servers of the three stay in use.
+    // The other two of the three servers still serve the Redlock.
     redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
-    // At least one of these names has the refused node as its home.
+    // At least one of these names belongs to the refused node.
     let kind_of = |number: i32| ring.get_lock(format!("name-{number}")).try_lock().err();
     let is_refused = |error: leasehold::Error| {
         let is_other_format = error.kind() == ErrorKind::IncompatibleFormat;
@@ -163,7 +163,7 @@ fn etcd_refuses_another_format_number() {
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
     };
     keeps_to_the_format(|| LockClient::connect(server.url()), note);
-    // The number below one prefix does not affect another prefix.
+    // The format number under one prefix does not apply to another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 }
@@ -183,14 +183,14 @@ fn postgres_refuses_another_format_number() {
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
-    // The refusal created nothing.
+    // The refused client has created no table.
     run(
         "DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
     assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_wait_queue (a int); \
          DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue");
-    // A user who may only use the table, and an administrator's own comment.
+    // One user may use the table but not write its comment, and an administrator has written a comment.
     run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN");
     schema().unwrap();
     run("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks, leasehold_locks_wait_queue TO app");

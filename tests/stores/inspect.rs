@@ -1,4 +1,4 @@
-//! Inspection of details that only some stores know, and of other programs' keys.
+//! Inspection shows details that only some stores know, and keys of other programs.
 
 use leasehold::{Mode, ObjectKind};
 use redis::Connection;
@@ -32,7 +32,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
-                // Another client's error names the holder, not its note.
+                // Another client's error names the holder, but not the holder's note.
                 let by = other.get_lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());
@@ -42,7 +42,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
             .unwrap();
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-        // The next holder has no note, and the last one's is not shown.
+        // The next holder has no note, and inspection does not show the last holder's.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");
@@ -53,7 +53,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
 #[test]
 fn inspection_of_a_max_hold_shows_times_and_place() {
     let store = MemoryStore::new();
-    // Only what the hold itself says is shown.
+    // Without directory entries, inspection shows only what the lock's own row or key contains.
     let builder = || LockClient::builder().directory(false);
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
@@ -64,7 +64,7 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
     assert_eq!(left, [""; 0], "what a hold says goes with it");
 }
 
-/// The next hold, which another thread gets by a hand-off, must not show the last one's note.
+/// By a hand-off another thread becomes the holder, and inspection must not show the last holder's note.
 #[test]
 fn after_a_hand_off_inspection_shows_the_new_holder() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -79,15 +79,14 @@ fn after_a_hand_off_inspection_shows_the_new_holder() {
                 second.lock().unwrap();
                 let seen = client.inspect("handed").unwrap();
                 let holder = &seen.holders[0];
-                // The client knows its own holds anyway.
+                // A client knows its own holds even without a directory entry.
                 let thread = holder.location.as_ref().map(|place| place.thread.clone());
                 assert_eq!(thread.as_deref(), Some("next"), "{seen}");
                 assert_eq!(holder.ends_within.is_some(), says, "{seen}");
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // The other thread must fall asleep first, so that the unlock is a hand-off and not a release and
-            // a new acquire.
+            // If the other thread were still awake, the unlock would be a release and not a hand-off.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();
@@ -130,7 +129,7 @@ fn foreign_keys_are_shown_with_their_type() {
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
     assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
-    // Redisson's lock of several values, and a reader with an expired marker.
+    // A Redisson lock with several fields, and a reader whose marker has expired.
     run(
         &mut admin,
         "HSET group v 8a3f0e0e-0000-4000-8000-000000000001:3 v:8a3f0e0e-0000-4000-8000-000000000001:3:lock_count 1 v:8a3f0e0e-0000-4000-8000-000000000001:3:expire_time 99999999999999",
@@ -169,7 +168,7 @@ fn inspect_is_one_request_and_cuts_long_lists() {
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
 }
 
-/// A cart or a session's secret is not shown as a holder, named in an error, or deleted.
+/// The contents of a shopping cart or a session are neither shown as a holder, nor in an error, nor deleted.
 #[test]
 fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -207,7 +206,7 @@ fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     assert!(client.get_read_write_lock("settings").read().force_unlock().is_err());
     let after: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
     assert_eq!(after, before);
-    // Java's lock, and a token lock if the caller says so.
+    // A forced release ends Redisson's lock, and a token lock only if the caller says that it is one.
     run(&mut admin, &format!("HSET java {owner} 1"));
     assert!(client.get_lock("java").force_unlock().unwrap());
     let token = client.get_token_lock("session");
@@ -216,7 +215,7 @@ fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     assert!(token.holder().unwrap().is_none());
 }
 
-/// Each level of a reader has its own key, and anybody can write a count of a million.
+/// Each level of a reader has its own key, and any program can write a count of a million.
 #[test]
 fn inspect_reads_a_limited_number_of_reader_levels() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -228,9 +227,9 @@ fn inspect_reads_a_limited_number_of_reader_levels() {
     redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut admin).unwrap();
     let seen = client.inspect("forged").unwrap();
     let looks = calls(&mut admin, &["pttl"]);
-    // The script itself adds a few commands.
+    // The script itself runs a few more commands.
     assert!((2_000..2_010).contains(&looks), "{looks}");
-    // The remaining readers may be alive or not, so their end is not shown.
+    // The remaining readers were not read, so inspection does not show when their leases end.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
 }

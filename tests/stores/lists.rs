@@ -1,4 +1,4 @@
-//! Lists on Redis: their cost to the server, and what they leave out.
+//! Lists of locks on Redis: their cost to the server, and what they leave out.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-/// The median of these calls took the server at most `micros`, by its log of slow commands. The log counts
-/// interruptions by the system, so an average would measure how busy the machine is.
+/// Asserts that the median call took the server at most `micros`, by its log of slow commands. An average
+/// would include the system's interruptions, and so measure how busy the machine is.
 #[track_caller]
 fn assert_median(server: &RedisServer, slow: &[(String, i64)], command: &str, micros: i64) {
     let calls = calls(&mut server.admin(), &[command]);
@@ -42,7 +42,7 @@ fn listing_many_locks_does_not_block_the_server() {
     let begun = now();
     let mut locks = client.list("lock:*");
     let (mut names, over) = (BTreeSet::new(), AtomicBool::new(false));
-    // The server serves another client all the time, between the requests.
+    // Between the requests of the list, the server serves another client.
     let mut waited = std::thread::scope(|scope| {
         let pings = scope.spawn(|| {
             let mut waited = Vec::new();
@@ -69,8 +69,8 @@ fn listing_many_locks_does_not_block_the_server() {
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // The server has as many keys of another form. A page covers 500 keys; a write covers 50 locks or the
-    // rest of a page. A server that grows its table names some keys twice.
+    // Half of the keys are no locks. A page covers 500 keys, and a write covers 50 locks or the rest of a
+    // page. A server that grows its table names some keys twice.
     let (locks, pages) = (u64::from(LOCKS), 2 * u64::from(LOCKS) / 500);
     assert!((locks..2 * locks).contains(&cost.keys) && cost.requests < 3 * pages + locks / 50, "{cost:?}");
     type Slow = (i64, i64, i64, Vec<String>, String, String);
@@ -83,7 +83,7 @@ fn listing_many_locks_does_not_block_the_server() {
          with the machine's stalls {with_stalls:?}",
         waited.len(),
     );
-    // The promise is 5 ms before the server serves others: for a SCAN, and for 50 reads of locks.
+    // The promise is that a SCAN, or 50 reads of locks, blocks the server for at most 5 ms.
     assert_median(&server, &slow, "scan", 2_500);
     assert_median(&server, &slow, "evalsha", 100);
     assert!(slow.iter().filter(|(_, took)| *took > 5_000).count() < (LOCKS / 100) as usize, "{slow:?}");
@@ -130,7 +130,7 @@ fn a_listing_contains_only_locks() {
     token.unlock().unwrap();
 }
 
-/// Lists find each kind of lock among similar keys of other programs.
+/// A list finds each kind of lock among similar keys of other programs.
 #[test]
 fn foreign_keys_cost_a_listing_no_extra_requests() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -160,7 +160,7 @@ fn foreign_keys_cost_a_listing_no_extra_requests() {
     drop(held);
 }
 
-/// Without that right, each key counts as a possible lock until it is read.
+/// Without the permission to sort, the client reads each key to see whether it is a lock.
 #[test]
 fn lists_work_without_the_right_to_sort() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -189,7 +189,7 @@ fn malformed_foreign_directory_entries_are_read_safely() {
     let listed: Vec<_> = client.clients().map(|one| one.unwrap()).collect();
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
-    // A third of the lease has passed, so the entry's ages are that much greater.
+    // The entry says that a third of the lease has passed, so all its ages are that much greater.
     assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
     assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();
@@ -197,12 +197,12 @@ fn malformed_foreign_directory_entries_are_read_safely() {
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 }
 
-/// There are keys of other programs, and more waiting threads than an entry can name.
+/// More threads wait than a directory entry can name, and keys of other programs lie between.
 #[test]
 fn waiters_are_counted_or_said_to_be_uncounted() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
-    // 16 clients of 312 threads each wait to read, among other keys.
+    // 16 clients with 312 waiting readers each, between the keys of other programs.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
                   for at = 1, 64 do uses[at] = 'lock=rw\\nowner=' .. at .. '\\nwaits=true\\nsince_ms=1\\n' end \
                   uses[64] = uses[64] .. 'more=248\\n' \

@@ -1,4 +1,4 @@
-//! Each store's own promises, which belong to a database, a server or a file and not to a lock.
+//! The promises of single stores, which concern a database, a server or a file more than the locks in it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -89,7 +89,7 @@ mod versions;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-/// A database's statement with its parts filled in.
+/// The text of a database's statement, with its parts filled in.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn statement(database: &str, name: &str) -> String {
     let folder = format!("{}/src/stores/sql/query/{database}", env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! The memory store on a clock that only a test moves: hours to the millisecond, in no time. Real time only
-//! bounds how long a test waits for a thread to react.
+//! The memory store with a clock that only the test moves, so that hours pass at once. Real time only bounds
+//! how long the test waits for a thread.
 
 use leasehold::Event;
 
@@ -58,7 +58,7 @@ fn a_hold_is_renewed_after_a_third_of_its_lease() {
     assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
     for _ in 0..3 {
         clock.advance(ms(9_999));
-        // `advance` returns when all due work is done, so nothing more happens while the clock stands.
+        // `advance` returns when all due work is done, so nothing happens until the clock moves again.
         throughout(ms(30), || lock.remaining_lease().unwrap() == Some(ms(20_001)));
         clock.advance(ms(1));
         assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
@@ -75,7 +75,7 @@ fn a_max_hold_is_renewed_up_to_its_end() {
     assert!(!elsewhere(|| other.get_lock("a").try_lock().unwrap()));
     clock.advance(secs(1));
     assert!(guard.check().is_err());
-    // The last renewal was for less than a lease: the store keeps the lock no longer than the holder.
+    // The last renewal was for the rest of the maximum time, so the store frees the lock in time.
     assert!(other.get_lock("a").try_lock().unwrap());
 }
 
@@ -111,7 +111,7 @@ fn a_guard_stops_counting_one_percent_before_the_lease() {
     clock.advance(ms(1));
     assert_eq!((guard.remaining(), guard.state()), (Duration::ZERO, HoldState::Lost));
     assert!(guard.check().unwrap_err().is_lost());
-    // The store excludes others until the very end.
+    // The client stops counting the hold 1 % early, but the store excludes other owners until the lease ends.
     assert!(!rival.get_lock("a").try_lock().unwrap());
     clock.advance(ms(100));
     assert!(rival.get_lock("a").try_lock().unwrap());
@@ -119,7 +119,7 @@ fn a_guard_stops_counting_one_percent_before_the_lease() {
     assert!(rival.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
-/// A hold that the client counts as lost is also removed from the store.
+/// In the lease's last percent the client counts the hold as lost, and unlocking still frees the lock.
 #[test]
 fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     let (clock, store) = world();
@@ -128,7 +128,7 @@ fn unlocking_in_the_leases_last_percent_frees_the_lock() {
     clock.advance(ms(9_950));
     assert!(rival.get_lock("a").is_locked().unwrap());
     assert!(client.get_lock("a").unlock().unwrap_err().is_lost());
-    clock.advance(ms(1)); // the watchdog does it
+    clock.advance(ms(1)); // lets the watchdog send the release
     assert!(!rival.get_lock("a").is_locked().unwrap());
 }
 
@@ -138,7 +138,7 @@ fn clients_come_and_go_while_the_clock_moves() {
     let all = Waiter::start(move || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Even if an assertion here fails: the scope waits for the thread that moves the clock.
+            // If an assertion fails here, this still ends the thread for which the scope waits.
             let _done = crate::support::Raise(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
@@ -149,7 +149,7 @@ fn clients_come_and_go_while_the_clock_moves() {
                 let client = LockClient::in_memory_with(&store);
                 let guard = client.get_lock("a").acquire().unwrap();
                 drop(client);
-                // The clock may pass the whole lease during the acquire.
+                // The clock may jump over the whole lease during the acquire.
                 if let Err(error) = guard.unlock() {
                     assert!(error.is_lost(), "{error}");
                 }
@@ -198,7 +198,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
-    // Renewals of three seconds each keep the hold.
+    // Renewals for three seconds each keep the hold.
     for _ in 0..8 {
         clock.advance(ms(1_100));
         assert!(rival.get_lock("a").is_locked().unwrap());
@@ -229,7 +229,7 @@ fn a_group_is_released_in_reverse_order() {
     assert_eq!(released(4), ["d", "c", "b", "a"]);
     drop(multi.acquire().unwrap());
     assert_eq!(released(4), ["d", "c", "b", "a"]);
-    // Locks acquired before one is refused.
+    // The multi-lock acquires some locks and then finds this one busy.
     let held = Holding::take(&rival.get_lock("d"));
     assert!(!multi.try_lock_for(ms(20)).unwrap());
     assert_eq!(released(3), ["c", "b", "a"]);
@@ -250,13 +250,13 @@ fn a_command_timeout_above_the_lease_causes_a_warning() {
         let client = builder.command_timeout(timeout).observer(observer).build().unwrap();
         client.shutdown().unwrap();
         drop(client);
-        // The channel ends when the last sender is gone.
+        // The channel ends when the client is gone.
         let told: Vec<String> = told.iter().filter(|text| text.contains("command_timeout")).collect();
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
 }
 
-/// In its own process, since other tests make clients too.
+/// This test runs in its own process, because other tests also make clients.
 #[test]
 fn many_clients_in_one_process_cause_one_warning() {
     const INSIDE: &str = "LEASEHOLD_TEST_MANY_CLIENTS";
@@ -276,7 +276,7 @@ fn many_clients_in_one_process_cause_one_warning() {
         };
         LockClient::builder().observer(observer).build_in_memory(&store).unwrap()
     };
-    // Clients in sequence, and clones, do not count.
+    // Clients that exist one after the other, and clones, do not count as many clients.
     for _ in 0..100 {
         let client = make();
         let _clones = [client.clone(), client.clone()];

@@ -1,4 +1,4 @@
-//! Faults of the memory store affect the right clients in the right way, and end.
+//! Faults that a test injects into the memory store affect the right clients in the right way, and end.
 
 use leasehold::{Error, Event, Fault, LeaderEvent, Result};
 
@@ -59,7 +59,7 @@ fn injected_faults_last_until_healed() {
             assert_eq!(error.outcome_unknown(), in_doubt, "{fault:?} {what}: {error}");
         }
         store.heal();
-        // The grant of the lost reply is removed.
+        // The grant whose reply was lost has been removed by now.
         clock.advance(ms(60_000));
         assert!(!client.get_lock("asked").is_locked().unwrap(), "{fault:?}");
         client.get_lock("asked").lock().unwrap();
@@ -68,7 +68,7 @@ fn injected_faults_last_until_healed() {
 }
 
 #[test]
-fn a_lost_answer_means_a_carried_out_request() {
+fn a_request_with_a_lost_answer_was_carried_out() {
     for (fault, is_carried_out) in [(Fault::RequestLost, false), (Fault::AnswerLost, true)] {
         let (_clock, store) = place();
         let (client, operator) = (client(&store), client(&store));
@@ -113,7 +113,7 @@ fn a_loss_is_reported_with_its_circumstances() {
     let (clock, store) = place();
     let client = ClientBuilder::default().observer(observer).build_in_memory(&store).unwrap();
     let guard = client.get_lock("a").acquire().unwrap();
-    clock.advance(ms(40_000)); // renewed twice or more
+    clock.advance(ms(40_000)); // time for two or more renewals
     store.fail(Fault::Refused);
     clock.advance(ms(31_000));
     let (held, is_abandoned) = losses.recv().unwrap();
@@ -159,7 +159,7 @@ fn an_answer_slower_than_the_timeout_never_arrives() {
     store.slow_down(ms(3_000));
     let error = client.get_lock("b").try_lock().unwrap_err();
     assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown(), "{error}");
-    // From here on no renewal is answered.
+    // From here on no request is answered, so no renewal either.
     let guard = lock.acquire();
     assert!(guard.is_err());
     clock.advance(ms(120_000));
@@ -175,7 +175,7 @@ fn a_client_whose_renewal_is_slow_can_be_shut_down() {
         let client = client(&store);
         client.get_lock("a").lock().unwrap();
         store.slow_down(ms(2_000));
-        clock.advance(ms(10_000)); // the renewal is under way, and nobody moves the clock
+        clock.advance(ms(10_000)); // the renewal is pending, and the clock stands still now
         client.shutdown().unwrap();
         assert!(!self::client(&store).get_lock("a").is_locked().unwrap());
     }
@@ -196,7 +196,7 @@ fn forgetting_a_lock_keeps_the_counter_and_notifies_nobody() {
     assert!(!store.forget("a"));
     let old = client.get_fenced_lock("a").acquire().unwrap();
     assert!(store.forget("a"));
-    assert_eq!(old.state(), HoldState::Held); // nobody was told
+    assert_eq!(old.state(), HoldState::Held); // the client has not noticed the loss
     clock.advance(ms(10_000));
     assert_eq!(old.state(), HoldState::Lost);
     assert!(client.get_fenced_lock("a").acquire().unwrap().fencing_token() > old.fencing_token());
@@ -222,7 +222,7 @@ fn a_paused_client_neither_renews_nor_reports() {
     drop(paused);
     assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);
     assert!(guard.check().unwrap_err().is_lost());
-    drop(guard); // ends nobody else's hold
+    drop(guard); // must not end the other owner's hold
     successor.check().unwrap();
     assert!(other.get_lock("a").is_held_by_current_thread().unwrap());
 }
@@ -237,7 +237,7 @@ fn a_paused_leader_reports_no_term() {
     assert_eq!(leader.term(), Some(term));
     let _paused = store.pause_client(&client).unwrap();
     clock.advance(ms(60_000));
-    // No thread of the client has noticed it.
+    // No thread of the client has noticed the loss, but `term` reads the clock.
     assert_eq!(leader.term(), None);
 }
 
@@ -389,7 +389,7 @@ fn a_failed_condition_wait_says_that_work_ran() {
     store.fail(Fault::Refused);
     let error = condition.notify_one().unwrap_err();
     assert!(error.work_ran() && !error.is_retryable(), "{error}");
-    // Before the wait the guard has the lock, and the same wait may be tried again.
+    // The wait failed before it began, so the guard still has the lock and the wait may be repeated.
     let error = condition.wait(&mut guard).unwrap_err();
     assert!(!error.work_ran() && error.is_retryable() && guard.check().is_ok(), "{error}");
     store.heal();

@@ -1,4 +1,4 @@
-//! The feature `metrics` sends each series that the page of `Metrics` names, from real events.
+//! The feature `metrics`: real events produce each series that the documentation of `Metrics` lists.
 
 use leasehold::{Event, Fault, Metrics, Observer};
 use metrics::{Key, with_local_recorder};
@@ -107,7 +107,7 @@ fn hand_offs_renewals_and_losses_have_metrics() {
     for (gauge, value) in [("leasehold_waiters{}", 0.0), ("leasehold_subscription_up{}", 1.0)] {
         assert_eq!(recorded.1.of(gauge), value, "{gauge}");
     }
-    // One hold has missed a renewal.
+    // One of the two holds has missed a renewal.
     let holds = ["held", "at_risk"].map(|state| recorded.1.of(&format!("leasehold_holds{{state={state}}}")));
     assert_eq!(holds.iter().sum::<f64>(), 2.0, "{holds:?}");
     kept.unlock().unwrap();
@@ -127,7 +127,7 @@ fn hand_offs_renewals_and_losses_have_metrics() {
     drop(open);
 }
 
-/// Delays the thread that is about to wait.
+/// An observer that delays the thread that is about to wait.
 struct Doorkeeper(Sender<()>, Receiver<()>);
 
 impl Observer for Doorkeeper {

@@ -1,5 +1,5 @@
-//! MySQL and MariaDB beyond the contracts: restarts, killed connections, plans, permissions, `GET_LOCK`, and
-//! locks on the caller's own transaction.
+//! MySQL and MariaDB beyond the contracts: restarts, killed connections, query plans, permissions,
+//! `GET_LOCK`, and locks in the caller's transaction.
 
 use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
@@ -44,7 +44,7 @@ impl Database for MysqlServer {
 
     const ADVISORY: &'static [bool] = &[false];
     const RECONNECTS_WITHIN: Duration = LONG;
-    // The server counts whole seconds, here and below.
+    // The server counts these times in whole seconds.
     const SHORT_WAIT_ENDS_WITHIN: Duration = ms(4_000);
     const IDLE_SESSION_ENDS_WITHIN: Duration = ms(1_000 + 2_500);
     const DEADLOCK_ENDS_TRANSACTION: bool = true;
@@ -80,14 +80,14 @@ impl Database for MysqlServer {
         let options = TxOpts::default().set_isolation_level(Some(levels[level]));
         let mut transaction = connection.start_transaction(options).unwrap();
         let lock = names.lock(&mut transaction, name, LONG).unwrap().unwrap();
-        // Read and written separately: only the lock protects the number.
+        // The number is read and written by two statements, so only the lock protects it.
         let number: u32 = transaction.query_first("SELECT number FROM counter").unwrap().unwrap();
         transaction.exec_drop("UPDATE counter SET number = ?", (number + 1,)).unwrap();
         lock.check(&mut transaction).unwrap();
         transaction.commit().unwrap();
         true
     }
-    /// MySQL, but not MariaDB, locks the gap before an awaited row.
+    /// MySQL locks the gap before an awaited row, and MariaDB does not.
     fn first_use_locks_neighbours(&self) -> bool {
         let version: String = self.admin().query_first("SELECT VERSION()").unwrap().unwrap();
         !version.contains("MariaDB")
@@ -122,7 +122,7 @@ fn every_statement_finds_its_row_by_primary_key() {
     admin.query_drop("ANALYZE TABLE planned").unwrap();
     for name in ["take", "retake", "leave", "renew", "expire", "look", "force", "forget"] {
         let mut text = statement("mysql", name).replace("leasehold_locks", "planned");
-        // Values in place of the parameters, and an id as it is.
+        // EXPLAIN needs values in place of the parameters, and the id as an expression.
         text = text.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
         text = text.replace(":id", "UNHEX(SHA2('7', 256))").replace(":name", "'7'");
         let parameters = ":token :owner :lease_ms :age_ms :rest_ms :fenced :host :pid :thread :count :left";
@@ -138,7 +138,7 @@ fn every_statement_finds_its_row_by_primary_key() {
         let rows: Option<u64> = plan[0].get("rows").unwrap();
         assert_eq!(rows, Some(1), "{text}");
     }
-    // This statement reads several ids at a time.
+    // This statement reads several ids at once.
     let text = statement("mysql", "turn_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
@@ -172,7 +172,7 @@ fn a_frozen_server_costs_one_command_timeout() {
     client.get_lock("a").unlock().unwrap();
 }
 
-/// Otherwise hundreds of polls would queue for the row, and the server would search that queue for deadlocks.
+/// If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
 #[test]
 fn a_try_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
@@ -218,7 +218,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password works by option and by URL, the documented permissions suffice, and both schemes work.
+    // The password works by option and in the URL, and the documented permissions suffice.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());
@@ -239,7 +239,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
     matches!(held.state(), HoldState::AtRisk { .. })
 }
 
-/// An error is no loss: the server keeps the session's lock, and the session goes on.
+/// A failed renewal loses no session lock: the server keeps the lock, and the session continues.
 #[test]
 fn a_frozen_server_keeps_session_locks() {
     let Some(server) = MysqlServer::start() else { return };
@@ -250,7 +250,7 @@ fn a_frozen_server_keeps_session_locks() {
     let held: Vec<_> =
         ["a", "b", "c"].iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     server.signal("STOP");
-    // Each renewal fails until then.
+    // Renewals fail until every hold is at risk.
     assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
     assert!(held.iter().all(is_at_risk), "{held:?}");
     server.signal("CONT");
@@ -262,7 +262,7 @@ fn a_frozen_server_keeps_session_locks() {
     }
 }
 
-/// A ping also keeps the session alive, but for no longer than at first.
+/// A ping would keep the session alive too, but only for the limit that it had at first.
 #[test]
 fn renewals_and_reentries_set_the_idle_limit() {
     let Some(server) = shared() else { return };
@@ -274,7 +274,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
         }
         Act::Pass
     });
-    // How often the server was told this idle limit.
+    // How often the client has set this idle limit.
     let idle_limits_set = |seconds: u32| {
         let asked = String::from_utf8_lossy(&asked.lock()).into_owned();
         asked.matches(&format!("SET SESSION wait_timeout = {seconds}")).count()
@@ -293,7 +293,7 @@ fn renewals_and_reentries_set_the_idle_limit() {
 #[test]
 fn a_silent_sessions_hold_lasts_until_its_window_ends() {
     let Some(server) = shared() else { return };
-    // The server is not heard any more on connections with lower numbers.
+    // Answers on connections with lower numbers no longer reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
@@ -326,7 +326,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // With this server setting a timed-out wait ends the whole transaction.
+    // With this setting of the server, a wait that times out ends the whole transaction.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);

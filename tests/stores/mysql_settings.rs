@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: unusual settings, tables that others made or changed, and a server locked for reading.
+//! MySQL and MariaDB with unusual settings, with tables that others made or changed, and locked for reading.
 
 use leasehold::mysql::NameTable;
 use mysql::prelude::Queryable;
@@ -13,7 +13,7 @@ fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
-/// Each kind of statement once, by a user with the documented permissions.
+/// Runs each kind of statement once, as a user with the documented permissions.
 fn uses(url: &str) {
     let [client, rival] = [(); 2].map(|()| at(url).build().unwrap());
     for name in ["a", "b"] {
@@ -60,7 +60,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
         uses(&url);
     }
-    // Some servers lack some settings.
+    // Some servers lack some of these settings.
     let settings = "\
         autocommit = 0; time_zone = '+05:45'; sql_auto_is_null = 1; max_statement_time = 0.001; \
         max_execution_time = 1; lock_wait_timeout = 1; innodb_lock_wait_timeout = 0; \
@@ -84,10 +84,9 @@ fn locks_do_not_depend_on_the_servers_settings() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
-/// Other sessions have used up the prepared statements: the hold is still renewed, and each kind of statement
-/// works.
+/// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
 #[test]
-fn a_server_without_prepared_statements_left_costs_no_hold() {
+fn a_hold_survives_a_lack_of_prepared_statements() {
     let Some(server) = MysqlServer::start() else { return };
     let mut admin = server.admin();
     let lease = ms(1_500);
@@ -100,13 +99,13 @@ fn a_server_without_prepared_statements_left_costs_no_hold() {
     uses(&server.url());
 }
 
-/// Commits that wait for a replica end by no time-out of the server.
+/// No time-out of the server ends a commit that waits for a replica.
 #[test]
 fn doubtful_sessions_do_not_pile_up_without_a_replica() {
     let Some(server) = MysqlServer::start_with(&["--log-bin=binlog", "--server-id=1"]) else { return };
     let mut admin = server.admin();
     if admin.query_drop("SET GLOBAL rpl_semi_sync_master_timeout = 600000").is_err() {
-        return; // a server whose replication has other settings
+        return; // this server's replication has other settings
     }
     admin.query_drop("CREATE USER app").unwrap();
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
@@ -141,7 +140,7 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
-    // Host and thread names must not make a lock fail, whatever characters the columns can store.
+    // A lock must work whatever characters of host and thread names the columns can store.
     let mut alter = |column: &str| {
         admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
@@ -152,7 +151,7 @@ fn existing_tables_need_no_right_to_create() {
     let client = at(&server.url_as("few")).build().unwrap();
     let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
     thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
-    // A table in which no lock can be released.
+    // In this table no lock can be released.
     admin
         .query_drop(
             "CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW
@@ -167,7 +166,7 @@ fn existing_tables_need_no_right_to_create() {
     assert_eq!(left, None, "a try leaves nothing behind");
 }
 
-/// This includes sessions whose callers have given up.
+/// Sessions whose callers have given up must not stay blocked either.
 #[test]
 fn a_read_locked_server_blocks_no_session_for_long() {
     let Some(server) = MysqlServer::start() else { return };
@@ -184,7 +183,7 @@ fn a_read_locked_server_blocks_no_session_for_long() {
         let tries = || assert!(client.get_lock("a").try_lock().unwrap_err().is_retryable());
         (0..4).for_each(|_| drop(scope.spawn(tries)));
     });
-    drop(client); // a failed `shutdown` would keep a connection for the next
+    drop(client); // without `shutdown`, which would fail and keep a connection
     let text =
         "SELECT CONCAT_WS(' ', command, time, info) FROM information_schema.processlist WHERE user = 'app'";
     let mut sessions = || admin.query::<String, _>(text).unwrap();
@@ -192,7 +191,7 @@ fn a_read_locked_server_blocks_no_session_for_long() {
     locked.query_drop("UNLOCK TABLES").unwrap();
 }
 
-/// Where the server distinguishes case, as on Linux.
+/// This applies to servers that distinguish upper and lower case, as on Linux.
 #[test]
 fn a_table_name_differing_only_in_case_is_reported() {
     let Some(server) = MysqlServer::start() else { return };

@@ -1,5 +1,5 @@
-//! PostgreSQL beyond the contracts: restarts, ended sessions, plans, permissions, advisory locks, and locks
-//! on the caller's own transaction.
+//! PostgreSQL beyond the contracts: restarts, ended sessions, query plans, permissions, advisory locks, and
+//! locks in the caller's transaction.
 
 use std::sync::Barrier;
 
@@ -73,8 +73,7 @@ impl Database for PostgresServer {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
     }
 
-    /// Above READ COMMITTED a transaction may have read before it got the lock: then the server refuses its
-    /// writes.
+    /// Above READ COMMITTED a transaction may read before it gets the lock, and then may not write.
     fn count_once(&self, client: &mut Client, level: usize, names: &NameTable, name: &str) -> bool {
         let levels =
             [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead, IsolationLevel::Serializable];
@@ -82,11 +81,11 @@ impl Database for PostgresServer {
             let mut transaction = client.build_transaction().isolation_level(levels[level]).start()?;
             let lock = names.lock(&mut transaction, name, LONG);
             if level > 0 && lock.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
-                // Another transaction made the row after this one's first read: the error says to repeat.
+                // Another transaction made the row after this one's first read, so this one must be repeated.
                 return Ok(false);
             }
             let _lock = lock.unwrap().unwrap();
-            // Read and written separately: only the lock protects the number.
+            // The number is read and written by two statements, so only the lock protects it.
             let number: i32 = transaction.query_one("SELECT number FROM counter", &[])?.get(0);
             transaction.execute("UPDATE counter SET number = $1", &[&(number + 1)])?;
             transaction.commit().map(|()| true)
@@ -147,7 +146,7 @@ fn every_statement_finds_its_row_by_primary_key() {
         ("is_queue_full", name.to_owned()),
         ("recall", format!("{name}, 'c'")),
         ("check_cached", "'61', 'false', 'o', 'c'".to_owned()),
-        // On the caller's own transaction.
+        // Statements that run in the caller's transaction.
         ("", name.to_owned()),
     ] {
         let text = match statement {
@@ -155,7 +154,7 @@ fn every_statement_finds_its_row_by_primary_key() {
             name => crate::statement("postgres", name),
         };
         let text = text.replace("leasehold_locks", "planned").replace("leasehold_names", "planned");
-        // Both plans are checked: for these values, and the generic one.
+        // Both plans are checked: the plan for these values, and the generic plan.
         for mode in ["force_custom_plan", "force_generic_plan"] {
             admin.batch_execute(&format!("SET plan_cache_mode = {mode}; PREPARE planned AS {text}")).unwrap();
             let plan = admin.query(&format!("EXPLAIN EXECUTE planned({arguments})"), &[]).unwrap();
@@ -167,7 +166,7 @@ fn every_statement_finds_its_row_by_primary_key() {
     }
 }
 
-/// All sessions end while locks are held and awaited: rows stay, and wake-ups come back.
+/// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
 #[test]
 fn terminated_backends_are_replaced() {
     let Some(server) = PostgresServer::start() else { return };
@@ -218,7 +217,7 @@ fn each_interruption_of_wake_ups_is_reported() {
 }
 
 fn listeners(admin: &mut Client) -> i64 {
-    // Only these sessions have LISTEN as their last statement.
+    // Only the sessions for wake-ups have LISTEN as their last statement.
     let text = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN leasehold%'";
     admin.query_one(text, &[]).unwrap().get(0)
 }
@@ -229,14 +228,15 @@ fn terminate_all(admin: &mut Client) {
     admin.query(text, &[]).unwrap();
 }
 
-/// A stopped server process: the call ends with an unknown outcome, and is cleaned up.
+/// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
 #[test]
 fn a_frozen_backend_costs_one_command_timeout() {
     let Some(server) = PostgresServer::start() else { return };
-    // A directory entry would be another statement on this connection, or use another.
+    // A directory entry would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // This prepares the statement, without which nothing would be in doubt. A query follows the first use.
+    // The first call prepares the statement, so that the next one can have an unknown outcome. A query
+    // follows each first use.
     for _ in 0..2 {
         assert!(client.get_lock("a").try_lock().unwrap());
         client.get_lock("a").unlock().unwrap();
@@ -251,13 +251,13 @@ fn a_frozen_backend_costs_one_command_timeout() {
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
-    // A possible grant is undone.
+    // The client has undone the grant that may have happened.
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
 }
 
-/// A connection whose statement was not prepared in time is not used next: nothing is in doubt, but the
-/// server is silent there.
+/// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
+/// client drops the silent connection.
 #[test]
 fn a_connection_silent_before_preparing_is_dropped() {
     let Some(server) = PostgresServer::start() else { return };
@@ -275,7 +275,7 @@ fn a_connection_silent_before_preparing_is_dropped() {
     assert!(worked, "another connection would work");
 }
 
-/// Commits that wait for a standby end by no time-out of the server.
+/// No time-out of the server ends a commit that waits for a standby.
 #[test]
 fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     let Some(server) = PostgresServer::start() else { return };
@@ -294,7 +294,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     }
     admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").unwrap();
-    // The pool's two, one for renewals, one that listens, and the last one in doubt.
+    // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
@@ -352,15 +352,15 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// The refusal comes at once, every time, and with a reason, not as a later failure that depends on the
-/// pooler's sessions.
+/// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
+/// on the pooler's sessions.
 #[test]
 fn transaction_pooling_is_refused_with_the_reason() {
     let Some(server) = PostgresServer::start() else { return };
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
-        // The pool's idle sessions, any of which may be used.
+        // These idle sessions fill the pool, which may use any of them.
         let mut several: Vec<Client> =
             (0..4).map(|_| Client::connect(&bouncer.url(), NoTls).unwrap()).collect();
         std::thread::scope(|scope| {
@@ -402,18 +402,18 @@ fn releasing_a_session_lock_wakes_its_waiter() {
         let took = waiter.join().unwrap().duration_since(before);
         assert!(took < ms(1_000) + stalled_since(before), "{took:?}");
     });
-    // The waiter's thread has ended, so its session ends with the lease.
+    // The waiter's thread has ended, and its session ends with the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
 }
 
-/// No renewal is due for long: the connection's end shows the loss, of this hold alone.
+/// No renewal is due for long, so the end of the connection shows the loss of this hold.
 #[test]
 fn a_server_ended_session_is_noticed_at_once() {
     let Some(server) = shared() else { return };
     let mut admin = server.admin();
     for round in 0..3 {
-        // Its own connection: a client checks again no sooner than a second after an end.
+        // A separate connection, because a client checks its sessions at most once a second.
         let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
         let held = client.get_lock(fresh("ended")).acquire().unwrap();
         let lock = client.get_lock(fresh("other"));
@@ -422,7 +422,7 @@ fn a_server_ended_session_is_noticed_at_once() {
         let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";
         let rows = admin.query(end, &[&format!("leasehold {}", held.owner())]).unwrap();
         assert_eq!(rows.len(), 1);
-        // The server's process needs a while to end the session.
+        // The server needs some time to end the session.
         let ended = now();
         assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
@@ -466,7 +466,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
     let mut transaction = client.transaction().unwrap();
     let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
-    // Another transaction gets the lock once the server has ended this one.
+    // The server has ended this transaction, so another one gets the lock.
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
@@ -478,8 +478,8 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     assert!(transaction.commit().is_err());
 }
 
-/// The driver has its own runtime. Inside another's task tokio panics where a runtime is run or dropped,
-/// which ends the process if the task unwinds.
+/// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
+/// dropped, and aborts the process if the task unwinds.
 #[test]
 fn every_call_works_inside_a_task() {
     let Some(server) = shared() else { return };

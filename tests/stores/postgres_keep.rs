@@ -11,7 +11,7 @@ use crate::support::caching::{UNUSED, is_free_within, use_until_cached};
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 
-/// The time from a grant to the first check.
+/// The time between a grant and the first check.
 const FIRST_LOOK: Duration = ms(50);
 
 fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {
@@ -35,7 +35,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits for a check that begins from now on: one may be under way, and the next follows it.
+/// Waits for a check that begins from now on: one may be running already, so this waits for a second one.
 fn await_looks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Looks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -53,14 +53,14 @@ fn a_row_shows_whether_its_holder_caches_it() {
     let kept = keeps.lock_builder(name).cached().build();
     let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
-    // Each statement that acquires a lock is used.
+    // These calls use each statement that acquires a lock.
     let tries = || theirs.try_lock().unwrap();
     let waits = || theirs.lock().is_ok();
     for takes in [&tries as &(dyn Fn() -> bool + Sync), &waits] {
         kept.lock().unwrap();
         assert!(keeper(name, &mut admin).is_some());
         kept.unlock().unwrap();
-        // This runs on another thread, because this thread's number is retired with its lost hold.
+        // Another thread forces the release, because a lost hold retires the owner number of its thread.
         elsewhere(|| {
             theirs.force_unlock().unwrap();
             assert!(takes());
@@ -100,19 +100,19 @@ fn a_holder_is_recalled_once_however_many_wait() {
     assert_eq!(told.unwrap(), ["recall"]);
 }
 
-/// A client of a version without recalls, or one that died before its recall.
+/// The queued client has a version without recalls, or died before it sent one.
 #[test]
 fn a_check_finds_a_queued_client_without_a_recall() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
-    // The age keeps the client alive even on a busy machine.
+    // The future time makes the client count as alive, even on a busy machine.
     stand(&mut admin, lock.name(), "silent", "-1 minute");
     await_looks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
-    // Neither the client itself nor a dead one wants the lock.
+    // The holder's own client and a dead client do not count as waiting.
     let lock = kept_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
     let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
@@ -128,9 +128,9 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     assert_eq!(version(&mut admin), before, "a look writes");
     let used = now();
     lock.unlock().unwrap();
-    // A lock that nobody uses for half a second is free.
+    // A lock that its client has not used for half a second is free.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "it was given back to nobody");
-    // The recall's message was lost.
+    // This removes the mark of the recall, as if its message had been lost.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
@@ -152,7 +152,7 @@ fn a_lost_recall_session_releases_cached_locks() {
     use_until_kept(&lock, &mut admin);
 }
 
-/// A recall mark is set only for the current owner, and never waits for another transaction's row lock.
+/// The mark of a recall is set only for the current owner, and never waits for another transaction.
 #[test]
 fn only_a_current_owner_is_marked_for_recalls() {
     let Some(server) = PostgresServer::start() else { return };

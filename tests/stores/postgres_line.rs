@@ -11,12 +11,12 @@ use crate::support::observer::attempts;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 
-/// An owner of a client whose releases notify the queue: its id is a UUID of version 8.
+/// An owner whose release notifies the queue, which its client's id (a UUID of version 8) shows.
 const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
-/// A message takes no time; polls are a second apart.
+/// A wait below this was ended by a message, since polls are a second apart.
 const BY_MESSAGE: Duration = ms(300);
-/// No fault delays a waiter longer than a safety poll.
+/// No fault delays a waiter for longer than a safety poll and its request.
 const IN_ANY_CASE: Duration = ms(1_450);
 
 fn shared() -> Option<&'static PostgresServer> {
@@ -44,7 +44,7 @@ fn has_in_line(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
-/// Adds a client to the queue that sends no recall.
+/// Adds a client to the queue. This client sends no recall.
 pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     let text = "INSERT INTO leasehold_locks_wait_queue (id, client, channel, since, seen, is_next)
         VALUES (sha256($1), $2, 'nobody', now() - interval '1 hour', clock_timestamp() - $3::text::interval, false)";
@@ -53,12 +53,12 @@ pub(crate) fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
 
 #[test]
 fn a_release_wakes_exactly_one_waiting_client() {
-    // The log has each statement before it runs. A session's last statement would not do: the client's
-    // directory entry uses the same sessions.
+    // The server logs each statement. The last statement of a session would not suffice, because the same
+    // sessions also write the directory entry.
     let Some(server) = PostgresServer::start_with(&["log_statement=all"]) else { return };
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());
-    // Without waiters a release is one statement.
+    // Without waiters a release is a single statement.
     let held = holder.get_lock(&name).acquire().unwrap();
     let before = server.log().len();
     held.unlock().unwrap();
@@ -79,16 +79,15 @@ fn a_release_wakes_exactly_one_waiting_client() {
     has_in_line(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
-    // Each client sends three statements, and polls come on top. If each release woke all, the wake-ups alone
-    // would cause 136.
+    // Each client sends three statements, and polls add some. If each release woke all clients, the wake-ups
+    // alone would cause 136.
     let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap() * 16;
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 5 * 16 + polls, "{asked} requests in {:?}", begun.elapsed());
     assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
 }
 
-/// A client that stops or dies in the queue is notified, and does not come; one without recent requests is
-/// skipped.
+/// A notified client that has stopped does not come. A client without recent requests is skipped.
 #[test]
 fn a_notified_client_that_stays_away_delays_nobody() {
     let Some(server) = shared() else { return };
@@ -117,7 +116,7 @@ fn a_notified_client_that_stays_away_delays_nobody() {
     }
 }
 
-/// Entries of killed clients end by the next waiting client, or by a sweep.
+/// The next waiting client, or a sweep, removes the places of killed clients.
 #[test]
 fn clients_that_stopped_waiting_leave_nothing() {
     let Some(server) = PostgresServer::start() else { return };
@@ -180,7 +179,7 @@ fn a_token_locks_release_wakes_its_waiter() {
     assert!(took <= BY_MESSAGE, "{took:?}");
 }
 
-/// As on Redis: `faults turns::` has the rest.
+/// As on Redis. The module `turns` of `faults` tests time slices further.
 #[test]
 fn returning_threads_reuse_the_lock_within_a_slice() {
     let Some(server) = shared() else { return };
@@ -215,8 +214,8 @@ fn returning_threads_reuse_the_lock_within_a_slice() {
     );
 }
 
-/// One client's request: whether it was granted, how long the lock is reserved for another, and whether the
-/// lock was freed while this wrote to the queue.
+/// Sends one client's request. Returns whether it was granted, how long the lock is reserved for another
+/// client, and whether the lock was freed while the request wrote to the queue.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
     let row = asked(connection, name, client);
     (row.get::<_, Option<i64>>(0).is_some(), row.get(6), row.get(7))
@@ -279,7 +278,7 @@ fn clients_are_notified_in_order_of_arrival() {
     for client in ["d", "c", "b"] {
         assert_eq!(ask(&mut admin, &name, client), (false, None, false), "{client}");
     }
-    // On a busy machine they count as gone before they are notified.
+    // The time lies in the future, so that no client counts as gone on a busy machine.
     let asked_lately = |admin: &mut Client| {
         let text = "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256($1)";
         assert!(admin.execute(text, &[&name.as_bytes()]).unwrap() > 0);
@@ -289,7 +288,7 @@ fn clients_are_notified_in_order_of_arrival() {
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_eq!(version(&mut admin, &name), before, "it keeps its place, and only reads");
     assert_eq!(tell(&mut admin, &name).as_deref(), Some("d"));
-    // This client was notified but finds the lock taken, so it is first again.
+    // This client was notified but finds the lock held, so it is first in the queue again.
     assert_eq!(ask(&mut admin, &name, "d"), (false, None, false));
     assert_ne!(version(&mut admin, &name), before);
     assert_eq!(line(&mut admin, &name)[0], ("d".to_owned(), false));
@@ -297,7 +296,7 @@ fn clients_are_notified_in_order_of_arrival() {
     for client in ["d", "c"] {
         assert_eq!(tell(&mut admin, &name).as_deref(), Some(client));
     }
-    // A leaving client says whether it was notified, so that the next one is.
+    // A client that leaves says whether it was notified, so that the next client can be notified instead.
     for (client, was_told) in [("c", true), ("b", false)] {
         let gone =
             admin.query(&statement("postgres", "leave_wait_queue"), &[&name.as_bytes(), &client]).unwrap();
@@ -319,7 +318,7 @@ fn a_freed_lock_is_reserved_briefly() {
         "UPDATE leasehold_locks_wait_queue SET is_next = true, reserved_until = clock_timestamp() + $2::text::interval
         WHERE id = sha256($1) AND client = 'told'";
     let keep = |admin: &mut Client, time: &str| admin.execute(keep, &[&name.as_bytes(), &time]).unwrap();
-    // On a busy machine the time may be over.
+    // On a busy machine the reservation may already be over, so this repeats.
     assert!(eventually(LONG, || {
         keep(&mut admin, "40 ms");
         let (is_granted, kept, _) = ask(&mut admin, &name, "other");
@@ -331,13 +330,13 @@ fn a_freed_lock_is_reserved_briefly() {
     keep(&mut admin, "40 ms");
     assert!(ask(&mut admin, &name, "told").0, "it is kept for this one");
     leave(&mut admin, &name, "told");
-    // The row looks as after the clock was set back.
+    // The reservation ends in the far future, as if the clock had been set back since.
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
 }
 
-/// The client measures its round trip, and asks for a reservation to match.
+/// The client measures its round trip, and requests a reservation of that length.
 #[test]
 fn a_reservation_lasts_as_long_as_its_client_asked() {
     let Some(server) = shared() else { return };
@@ -346,7 +345,7 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
     let mut time =
         |text: &str| -> SystemTime { admin.query_one(&text.replace("NAME", &name), &[]).unwrap().get(0) };
-    // On a busy machine it counts as gone before it is notified.
+    // The time lies in the future, so that the client does not count as gone on a busy machine.
     time(
         "UPDATE leasehold_locks_wait_queue SET seen = clock_timestamp() + interval '1 minute' WHERE id = sha256('NAME')
         RETURNING seen",
@@ -358,14 +357,13 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
     assert!(begun + ms(320) <= until && until <= ended + ms(320), "{begun:?} {until:?} {ended:?}");
 }
 
-/// The release does not see the client yet: it began before that is committed.
+/// The client joins the queue after the release's statement began, so that statement cannot see it.
 #[test]
 fn a_release_notifies_a_client_that_joins_meanwhile() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
-    // By one statement, which then does nothing; and by two, since the client's last release notified
-    // somebody.
+    // The release is one statement, or two if the client's last release notified another client.
     for waiter in ["b", "c"] {
         let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();
@@ -382,7 +380,7 @@ fn a_release_notifies_a_client_that_joins_meanwhile() {
     }
 }
 
-/// A client joins and does not see the release yet, nor the release the client.
+/// The client that joins does not see the release, and the release does not see the client.
 #[test]
 fn a_client_joining_during_a_release_gets_the_lock() {
     let Some(server) = shared() else { return };

@@ -1,4 +1,4 @@
-//! PostgreSQL: the wait queue's table is missing, locked, or not for this user.
+//! PostgreSQL: the wait queue's table is missing or locked, or the user may not use it.
 
 use crate::databases::Database;
 use crate::support::postgres::PostgresServer;
@@ -24,7 +24,7 @@ fn a_client_without_the_queues_table_is_refused() {
     assert!(!as_few().unwrap().get_lock("a").is_locked().unwrap(), "a user who may only read needs no queue");
 }
 
-/// An administrator revokes rights, or drops the table, while clients run.
+/// An administrator revokes permissions or drops the table while clients run.
 #[test]
 fn locks_are_released_without_the_queues_table() {
     let Some(server) = PostgresServer::start() else { return };

@@ -1,5 +1,4 @@
-//! PostgreSQL: unusual settings of servers, databases, roles and poolers; schemas; tables that others made or
-//! changed; errors that end a session.
+//! PostgreSQL: unusual settings, schemas, tables that others made or changed, and errors that end a session.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +31,7 @@ fn url_of(server: &PostgresServer, database: &str, role: &str) -> String {
     format!("postgres://{role}@127.0.0.1:{}/{database}", server.port())
 }
 
-/// Two roles of a server, each with its own schema first in its search path.
+/// Makes two roles, each with its own schema first in its search path.
 fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
     [(); 2].map(|()| {
         let role = fresh("role").replace('-', "_").to_lowercase();
@@ -60,7 +59,7 @@ fn roles_with_their_own_schemas_share_one_table() {
         assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
         assert_eq!(health.other_tables, [""; 0]);
     }
-    // A table that becomes visible later is another one.
+    // A table that becomes visible in another schema later is a different table.
     let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();
@@ -96,7 +95,7 @@ fn no_second_table_is_created_beside_another_schemas() {
     NameTable::default().create(&mut one).unwrap();
     let error = NameTable::default().create(&mut other).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    // Reserved words may name tables.
+    // A table's name may be a reserved word.
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 }
 
@@ -115,7 +114,7 @@ fn existing_tables_need_no_right_to_create() {
     client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut connection = Client::connect(&url_of(server, &name, role), NoTls).unwrap();
     NameTable::default().create(&mut connection).unwrap();
-    // Errors name their table.
+    // Errors name the table.
     admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
     let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
@@ -145,7 +144,7 @@ fn any_thread_name_can_take_a_lock() {
     let row = "SELECT thread FROM leasehold_locks WHERE id = sha256('a')";
     let thread: String = admin.query_one(row, &[]).unwrap().get(0);
     assert_eq!(thread, "??-1");
-    // The directory keeps the full label, whatever the database's encoding can store.
+    // The directory keeps the full label, whatever characters the database's encoding can store.
     let held = client.get_lock("c").acquire().unwrap();
     let label = || {
         let clients: Result<Vec<_>> = rival.clients().collect();
@@ -153,7 +152,7 @@ fn any_thread_name_can_take_a_lock() {
     };
     assert!(eventually(LONG, || label().as_deref() == Some("Kästchen 箱")), "{:?}", label());
     held.unlock().unwrap();
-    // A table other than the one of docs/stores.md.
+    // This table differs from the one in docs/stores.md.
     admin.batch_execute("ALTER TABLE leasehold_locks ALTER thread TYPE varchar(1) USING ''").unwrap();
     assert_eq!(builder().build().unwrap_err().kind(), ErrorKind::Refused);
 }
@@ -224,7 +223,7 @@ fn an_idle_session_limit_ends_no_wait_or_wake_up() {
     });
 }
 
-/// A pooler that answers the given number of next requests with an error that ends the session.
+/// A pooler that answers the next requests, as many as the counter says, with an error that ends the session.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
     let fatal = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&fatal);
@@ -241,8 +240,8 @@ fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsi
     (format!("postgres://admin@127.0.0.1:{}/postgres", relay.port()), fatal)
 }
 
-/// As pgpool-II in raw mode, while it `begins`: its transaction begins before a prepared statement, and
-/// nobody ends the transaction. The client does not see the answer to its BEGIN.
+/// Imitates pgpool-II in raw mode: while `begins`, it begins a transaction before a prepared statement and
+/// does not end it. The client does not see the answer to this BEGIN.
 fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
     const READY: &[u8] = b"Z\0\0\0\x05";
     let (begins, asked) = (Arc::clone(begins), Mutex::new(BTreeSet::new()));
@@ -264,7 +263,7 @@ fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
     })
 }
 
-/// Otherwise the server would report a release as done without committing it.
+/// Behind such a pooler a release would seem done although the server has not committed it.
 #[test]
 fn a_pooler_that_leaves_transactions_open_is_refused() {
     let Some(server) = shared() else { return };
@@ -275,7 +274,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
     let error = at(&url).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("pgpool-II"), "{error}");
-    // A client's later session goes there.
+    // At first the pooler works, and a later session of the client meets the fault.
     for session_locks in [false, true] {
         begins.store(false, Ordering::SeqCst);
         let name = fresh("begun");
@@ -294,7 +293,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
     }
 }
 
-/// A pooler's own error, under a code that no server uses.
+/// The error comes from a pooler, and its code is one that no server uses.
 #[test]
 fn a_session_ending_error_leaves_the_outcome_unknown() {
     let Some(server) = shared() else { return };
@@ -326,7 +325,7 @@ fn a_pooler_with_one_session_is_refused() {
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 }
 
-/// As a server whose notification queue is full says at a commit. (Before version 17 a queue has 8 GB.)
+/// Makes a commit fail as on a server whose notification queue is full. Before version 17 that takes 8 GB.
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);
@@ -360,7 +359,7 @@ fn a_release_succeeds_with_a_full_notification_queue() {
             held.unlock().unwrap();
             assert!(is_free(&rival.get_lock("a")).unwrap());
         }
-        // A waiter is present, which no message wakes.
+        // A waiter exists, but no message can wake it.
         let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter =

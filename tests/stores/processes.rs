@@ -1,4 +1,4 @@
-//! Processes that share a store's locks, each of which runs this test program.
+//! Processes share the locks of a store. Each process runs this test program.
 
 mod deadlock;
 
@@ -28,7 +28,7 @@ macro_rules! on {
     };
 }
 
-// The names of session locks contain those of their stores, as the suites' filters do.
+// The filters of `./check` match a store's name anywhere, so the names for session locks contain it.
 on!([
     redis: running::redis;
     postgres: running::postgres;
@@ -37,7 +37,7 @@ on!([
     sessions_mysql: running::mysql;
     sqlite: running::sqlite;
     etcd: running::etcd;
-    // The servers check sessions once a tick.
+    // ZooKeeper checks once a tick whether sessions have ended, so the ticks are short.
     zookeeper: || running::zookeeper_with(Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 });
 ] (four_processes_count_exactly, a_killed_holder_frees_the_lock_within_its_lease));
 
@@ -66,7 +66,7 @@ fn four_processes_count_exactly(place: &str, start: Start) {
 fn a_killed_holder_frees_the_lock_within_its_lease(place: &str, start: Start) {
     let (connect, most): (Connect, _) = match place {
         "sessions_postgres" | "sessions_mysql" => (connect_session, ms(400)),
-        // See the decision about etcd's leases.
+        // The decision about etcd's leases explains the added time.
         "etcd" => (connect, LEASE + ms(1_500)),
         "zookeeper" => (connect, LEASE + ms(200 * 2)),
         _ => (connect, LEASE),
@@ -80,7 +80,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease(place: &str, start: Start) {
 
 const URL: &str = "LEASEHOLD_CONTENDED_URL";
 
-/// A job of ten seconds that can stop after each tenth of one.
+/// A job of ten seconds that can stop after each tenth of a second.
 const PARTS: u32 = 100;
 const PART: Duration = ms(100);
 
@@ -98,8 +98,7 @@ fn works_until_others_wait(url: &str) {
     guard.unlock().unwrap();
 }
 
-/// This checks the order, not the time: the waiter gets the lock because the other process gave way, long
-/// before the end of its work.
+/// This checks only the order of events: the other process gets the lock long before the job's work ends.
 fn a_long_job_gives_way_to_another_process(store: &str, start: Start) {
     if let Ok(url) = std::env::var(URL) {
         return works_until_others_wait(&url);

@@ -4,7 +4,7 @@ use leasehold::fencing;
 
 use crate::support::prelude::*;
 
-/// The server may be down when a program starts: its first use fails, and later ones work.
+/// If the server is down when the program starts, the first use fails and later uses work.
 #[test]
 fn a_lazy_client_may_start_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };
@@ -34,7 +34,7 @@ fn a_lazy_client_may_start_before_its_server() {
 /// All threads that find the server down share one attempt to connect.
 #[test]
 fn threads_that_find_no_server_fail_together() {
-    // A listener that accepts connections and says nothing.
+    // This listener accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let wait = Duration::from_millis(300);
@@ -49,7 +49,7 @@ fn threads_that_find_no_server_fail_together() {
     assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
 }
 
-/// The documented script for fenced writes.
+/// Runs the documented script for fenced writes.
 #[test]
 fn redis_refuses_a_write_with_an_older_token() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -71,7 +71,7 @@ fn redis_refuses_a_write_with_an_older_token() {
     assert!(write(&newer, "c"));
     assert!(!write(&older, "d"), "it is late");
     assert!(write(&newer, "e"));
-    // Tokens are compared as numbers, not as texts.
+    // The script compares tokens as numbers and not as texts.
     assert!(!write("9", "f"));
     assert!(write(&format!("1{newer}"), "g"));
     assert!(!write(&newer, "h"));

@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL behind an address that moves, or with few connections: planned switchovers, users
-//! with one connection, links that break silently.
+//! PostgreSQL and MySQL behind an address that changes servers, or with few connections: planned switchovers,
+//! users with one connection, and links that break silently.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
 trait Operated: Database {
-    /// Makes the user `app`, who may use the table and may not write to a read-only server, and the user
-    /// `one`, who may have one connection.
+    /// Makes two users: `app`, who may use the table but not write to a read-only server, and `one`, who may
+    /// have one connection.
     fn make_users(&self);
-    /// Makes the server read-only, as before a switchover; open connections stay.
+    /// Makes the server read-only, as before a switchover. Open connections stay.
     fn set_read_only(&self);
     fn connections(&self) -> u64;
-    /// Adds a lock's row as replication would.
+    /// Adds the row of a lock as replication would.
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
 
     fn options_as(&self, user: &str) -> ClientBuilder {
@@ -83,7 +83,7 @@ impl Operated for PostgresServer {
     }
 }
 
-/// Today's master, tomorrow's, and the address that clients know.
+/// The old master, the new master, and the address that clients use.
 fn two<D: Operated>() -> Option<(D, D, Relay)> {
     let (old, new) = (D::start()?, D::start()?);
     old.make_users();
@@ -92,8 +92,8 @@ fn two<D: Operated>() -> Option<(D, D, Relay)> {
     Some((old, new, relay))
 }
 
-/// The old master becomes read-only, and the address leads to the new one. Connections to the old one stay
-/// open, as behind a proxy or a name.
+/// The old master becomes read-only, and the address leads to the new master. Connections to the old master
+/// stay open, as behind a proxy or a DNS name.
 fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
@@ -103,11 +103,11 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         client.get_lock("copied").acquire_owned().unwrap(),
         client.get_lock("gone").acquire_owned().unwrap(),
     );
-    // The row of a client that already uses the new master: on the old one it stays for long.
+    // Another client already uses the new master. The old master keeps this row for a minute.
     old.add_row("foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
-        // As many connections as the pool has, each of which must be replaced.
+        // The threads use all connections of the pool, each of which the client must replace.
         let users: Vec<_> = (0..6)
             .map(|number| {
                 let client = &client;
@@ -131,19 +131,18 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         }
         within(start, ms(2_000), "twenty more grants");
         let granted = waiter.join().unwrap().unwrap();
-        // A waiter polls at least each 1.2 s.
+        // A waiter polls at least every 1.2 s.
         let late = granted.saturating_duration_since(start);
         assert!(late < ms(3_000) + crate::support::stalled_since(start), "{late:?}");
     });
-    // The hold is renewed on the server that has its row now.
+    // The new master has the row now, and the hold is renewed there.
     throughout(RENEWED + ms(1_000), || copied.check().is_ok());
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// Holding a session lock writes nothing that the old master would refuse, and the new one does not know the
-/// lock.
+/// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
 fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
@@ -155,7 +154,7 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     relay.lead_to(new.port());
     old.set_read_only();
     let start = now();
-    // The old master grants the lock to no one any more, and the new one grants it soon.
+    // The old master grants the lock to nobody any more, and the new master grants it soon.
     comes_within(start, ms(1_000), "the rival's grant", || {
         rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });
@@ -163,14 +162,14 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     within(start, RENEWED / 3, "the loss");
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(renewed.unlock().unwrap_err().is_lost());
-    // This hold is not renewed, so only the release notices.
+    // This hold is not renewed, so only its release finds the loss.
     assert!(leased.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
-/// The client's one connection serves requests, renewals and the directory.
+/// The client's only connection serves requests, renewals and the directory.
 fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
@@ -183,7 +182,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
         let held = client.get_lock(fresh("held")).acquire_owned().unwrap();
         throughout(RENEWED + ms(1_500), || held.check().is_ok());
         if !is_session {
-            // Two uses at the same time have the connection in turn.
+            // Two threads use the only connection in turn.
             std::thread::scope(|scope| {
                 for name in ["a", "b"] {
                     let client = &client;
@@ -200,7 +199,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
     }
 }
 
-/// The server has not noticed the connection's end, and keeps the session's lock.
+/// The server has not noticed that the connection is cut, and keeps the session's lock.
 fn a_cut_session_lock_is_released_only_once_confirmed<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
@@ -223,11 +222,11 @@ fn a_cut_session_lock_is_released_only_once_confirmed<D: Operated>() {
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 }
 
-/// With 150 ms for each round trip, a client is built within half of its time-out.
+/// With 150 ms for each round trip, building a client takes less than half of its time-out.
 fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     let Some(server) = D::start() else { return };
     server.make_users();
-    // How often the client sent after the server had, or at first.
+    // The number of round trips: how often the client sent something after an answer, or at first.
     let turns = Arc::new(AtomicUsize::new(0));
     let (counts, asking) = (Arc::clone(&turns), Mutex::new(BTreeSet::new()));
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {

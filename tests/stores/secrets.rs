@@ -1,4 +1,4 @@
-//! Passwords and authorities that change while a client runs, in files and by a provider.
+//! Passwords and certificate authorities that change while a client runs, read from files or from a provider.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
 
-/// `change` sets the user's password on the server, and ends the user's sessions.
+/// `change` sets the user's password on the server and ends the user's sessions.
 #[track_caller]
 fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
     change("third");
     says("third");
-    // A request over a broken connection has an unknown outcome; nothing is refused.
+    // A request over a connection that breaks has an unknown outcome, but no request is refused.
     assert!(eventually(LONG, || {
         let outcome = locks();
         let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);
@@ -56,7 +56,7 @@ fn redis_takes_the_password_from_the_file() {
     });
 }
 
-/// A database's URL for the user `secretive`, and what changes the password and ends the user's sessions.
+/// A URL for the user `secretive`, and a function that changes the password and ends the user's sessions.
 type Changing = (String, Box<dyn Fn(&str)>);
 
 fn postgres() -> Option<Changing> {
@@ -103,7 +103,7 @@ fn mysql_takes_the_password_from_the_file() {
     follows_a_changed_password(&url, change);
 }
 
-/// `renew` gives the servers of the first authority certificates by the second, and ends their connections.
+/// `renew` replaces the servers' certificates by those of the second authority, and ends the connections.
 #[track_caller]
 fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
@@ -162,9 +162,9 @@ fn provider(password: &Password) -> impl Fn(&str) -> Result<Credentials, std::io
     move |_| Ok(Credentials::new(password.lock().as_str()))
 }
 
-/// Two clients hold a lock and contend for another, while `rotate` changes the password on the server from
-/// the first to the second and ends the user's connections: nobody waits for a lease, and nothing is lost or
-/// refused. `LEASEHOLD_ROTATIONS` sets how often.
+/// Two clients hold a lock and contend for another, while `rotate` changes the password from the first to the
+/// second and ends the user's connections. No client waits for a lease, and nothing is lost or refused.
+/// `LEASEHOLD_ROTATIONS` sets the number of rotations.
 #[track_caller]
 fn rotations_are_followed(
     options: &dyn Fn(&Password) -> ClientBuilder,
@@ -207,13 +207,14 @@ fn rotations_are_followed(
             scope.spawn(move || work(client, cycles));
         }
         for round in 1..=times {
-            // The provider answers once the server has the password.
+            // The provider answers only after the server has the new password.
             let mut current = password.lock();
             let new = format!("{SECRET}-{round}");
             rotate(&current, &new);
             *current = new;
             drop(current);
-            // No call spans two rotations; otherwise the second may overtake the login after the first.
+            // Each client completes a cycle between two rotations. Otherwise the second rotation could come
+            // before the login with the first one's password.
             let before = cycles.each_ref().map(|cycles| cycles.load(Ordering::SeqCst));
             let go_on = || cycles.iter().zip(before).all(|(now, then)| now.load(Ordering::SeqCst) > then + 1);
             assert!(eventually(LONG, go_on), "after rotation {round}: {}", said.lock());
@@ -290,7 +291,7 @@ fn rotations_are_followed_in_a_cluster() {
             cluster.on(index, &["CLIENT", "KILL", "USER", "app"]);
         }
     });
-    // The provider is asked for each member by the member's own address.
+    // The client asks the provider for each member by the member's own address.
     let heard = Arc::clone(&asked);
     let client = options(&Password::default()).credentials(move |address: &str| {
         heard.lock().insert(address.to_owned());
@@ -328,7 +329,7 @@ fn rotations_are_followed_on_etcd() {
         server.must(&format!("/v3/auth/{path}"), body);
     }
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
-    // A password change invalidates all tokens.
+    // A changed password makes all tokens invalid.
     rotations_are_followed(&options, 10, |_, new| {
         let root = server.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
         let token = root["token"].as_str().unwrap();
@@ -338,7 +339,7 @@ fn rotations_are_followed_on_etcd() {
 }
 
 #[test]
-fn a_failing_provider_costs_no_hold() {
+fn a_failing_provider_loses_no_hold() {
     const WORKS: u8 = 0;
     const HANGS: u8 = 1;
     const FAILS: u8 = 2;
@@ -397,14 +398,14 @@ fn connections_are_replaced_before_their_credentials_end() {
     };
     let first = ids();
     assert!(!first.is_empty());
-    // Each request is served, and none of the first connections is left.
+    // All requests succeed until none of the first connections is left.
     assert!(eventually(LONG, || {
         lock.lock().and_then(|()| lock.unlock()).unwrap();
         ids().iter().all(|id| !first.contains(id))
     }));
 }
 
-/// Before the name is looked up too.
+/// The provider gets the host's name even before the client resolves it.
 #[test]
 fn an_etcd_provider_gets_each_members_host() {
     let (asked, seen) = crossbeam_channel::unbounded();

@@ -1,4 +1,4 @@
-//! New connections get no answer, as from a full proxy; existing connections work.
+//! New connections get no answer, as from a full proxy, while existing connections work.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -8,8 +8,8 @@ use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 use crate::support::running::{self, Start};
 
-/// On a new server, a hold outlasts two leases without answers on new connections, and is released. It is
-/// renewed once before, if that `opens` a connection.
+/// On a new server, a hold outlasts two leases in which new connections get no answer. If a renewal `opens` a
+/// connection, the hold is renewed once before.
 fn a_hold_is_kept(start: Start, opens: bool, with: &[fn(ClientBuilder) -> ClientBuilder]) {
     let Some(server) = start() else { return };
     for with in with {
@@ -48,8 +48,7 @@ fn a_hold_on_postgres_survives_silent_new_connections() {
     alone_within(LONG * 2, || a_hold_is_kept(running::postgres, false, &[|builder| builder]));
 }
 
-/// A session's lock is renewed over its own connection, once the server has answered over another, which the
-/// first renewal opens.
+/// A session lock is renewed over its own connection, and confirmed over another, which the renewal opens.
 #[cfg(feature = "mysql")]
 #[test]
 fn a_hold_on_mysql_survives_silent_new_connections() {
@@ -67,7 +66,7 @@ fn a_silent_first_host_does_not_hide_the_second() {
         let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
         let place = (Ipv4Addr::new(127, 0, 0, 2), server.port());
         let _listener = TcpListener::bind(place).unwrap();
-        // Fills its queue, so that it answers no further connect.
+        // This fills the listener's queue, so that it answers no further connect.
         let connect = || TcpStream::connect_timeout(&place.into(), ms(100)).ok();
         let _full: Vec<TcpStream> = std::iter::from_fn(connect).collect();
         let hosts = format!("{}:{},127.0.0.1:{}", place.0, place.1, place.1);

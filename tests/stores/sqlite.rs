@@ -1,4 +1,4 @@
-//! SQLite beyond the contracts: other processes, full disks, locked files, plans.
+//! SQLite beyond the contracts: other processes, full disks, locked and replaced files, query plans.
 
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -89,7 +89,7 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     let error = LockClient::connect(&url).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("create_schema"), "{error}");
-    // Locks of another table are different locks.
+    // The locks of another table are different locks.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
@@ -106,7 +106,7 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
 }
 
-/// Some settings stay in a file that somebody else made.
+/// Some settings are stored in the file, which another program may have made.
 #[test]
 fn locks_do_not_depend_on_the_settings_of_the_file() {
     let folder = programs::in_memory();
@@ -127,7 +127,7 @@ fn locks_do_not_depend_on_the_settings_of_the_file() {
     rival.get_lock("Kästchen 箱").unlock().unwrap();
 }
 
-/// SQLITE_BUSY ends within the command time-out, and grants or loses nothing.
+/// When the file stays locked, a call fails within the command time-out, and no lock is granted or lost.
 #[test]
 fn a_locked_file_is_busy_after_a_wait() {
     let file = File::new();
@@ -162,7 +162,7 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
-    // New names need room, and so does the log of changes.
+    // New names need space, and so does the log of changes.
     let mut failed = None;
     for number in 0..2_000 {
         let name = format!("{number}-{}", "x".repeat(20_000));
@@ -183,7 +183,7 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     assert!(error.is_retryable());
     assert!(!other.get_lock("held").try_lock().unwrap_or(false), "what is held stays held");
     held.check().unwrap();
-    // With room again everything works.
+    // Everything works again once the disk has space.
     std::fs::remove_file(filler).unwrap();
     held.unlock().unwrap();
     assert!(other.get_lock("held").try_lock_for(ms(5_000)).unwrap());
@@ -207,7 +207,7 @@ impl Drop for Mount {
     }
 }
 
-/// A small tmpfs.
+/// A small disk, made by tmpfs.
 struct Disk {
     _mount: Mount,
     folder: TempDir,
@@ -224,7 +224,7 @@ impl Disk {
         self.folder.path()
     }
 
-    /// Leaves almost no room; removing the returned file frees it.
+    /// Fills the disk almost completely. Removing the returned file frees the space.
     fn fill(&self) -> std::path::PathBuf {
         use std::io::Write as _;
         let path = self.path().join("filler");
@@ -234,7 +234,7 @@ impl Disk {
     }
 }
 
-/// SQLite refuses to create the file without waiting.
+/// When several clients create the file at once, SQLite reports it busy without waiting.
 #[test]
 fn many_clients_can_create_the_file_at_once() {
     for _ in 0..20 {
@@ -263,7 +263,7 @@ impl File {
         }
     }
 
-    /// Puts another, empty database in its place.
+    /// Replaces the file by another, empty database.
     fn replace(&self) {
         let other = File::new();
         let place = self.0.path();
@@ -283,7 +283,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     let linked = programs::in_memory();
     let link = linked.path().join("link.db");
     let lead_to = |file: &File| {
-        std::fs::remove_file(&link).ok(); // at first there is none
+        std::fs::remove_file(&link).ok(); // at first the link does not exist
         std::os::unix::fs::symlink(file.0.path().join(FILES[0]), &link).unwrap();
     };
     lead_to(&file);
@@ -294,7 +294,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     assert!(!by_path.get_lock("a").try_lock().unwrap());
     held.check().unwrap();
     assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "nothing is beside the link");
-    // The link is the path, but the file behind it counts.
+    // The link now leads to another file, whose locks are different ones.
     let other = File::new();
     lead_to(&other);
     let loss = lost.recv_timeout(LONG).unwrap();
@@ -317,7 +317,7 @@ fn a_replaced_file_never_allows_two_holders() {
         change(&file);
         let rival = file.client();
         let taken = rival.get_lock("a").acquire().unwrap();
-        // The next request uses the present file, and learns who has the lock.
+        // The next request uses the file that is there now, and finds that another client has the lock.
         let error = held.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
         assert!(leased.unlock().unwrap_err().is_lost());
@@ -340,10 +340,10 @@ fn a_replaced_file_is_noticed_at_once() {
         file.delete();
         if is_replaced {
             let rival = file.client();
-            // Another thread: a loss noticed meanwhile retires this one's number.
+            // Another thread tries, because a loss retires this thread's owner number.
             assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
-        // Creating a file takes as long as the disk needs, which is not part of the promised time.
+        // Creating a file takes as long as the disk needs, which the promised time does not include.
         let start = now();
         let loss = lost.recv_timeout(ms(20_000)).unwrap();
         assert_eq!(loss.reason, LossReason::Gone, "replaced: {is_replaced}");
@@ -351,7 +351,7 @@ fn a_replaced_file_is_noticed_at_once() {
         assert!(took < ms(100 + 250) + stalled, "{took:?}, of which stalled {stalled:?}");
         assert!(held.unlock().unwrap_err().is_lost());
         if !is_replaced {
-            // The client does not recreate the file behind the back of whoever deleted it.
+            // The client does not create a file that somebody has deleted.
             let error = client.get_lock("a").try_lock().unwrap_err();
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
@@ -366,7 +366,7 @@ fn a_replaced_file_is_noticed_at_once() {
     }
 }
 
-/// The median time from a release to another client's grant. A waiter polls each 5 to 10 ms.
+/// Measures the median time from a release to another client's grant. A waiter polls every 5 to 10 ms.
 #[test]
 fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     let file = File::new();
@@ -377,7 +377,7 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
         let client = waiting.clone();
         let waiter = start(move || {
             let guard = client.get_lock("soon").acquire_owned().unwrap();
-            about_to_end(); // for the meter of the machine's own delays
+            about_to_end(); // for the stall meter
             guard
         });
         assert!(eventually(LONG, || waiting.stats().waiters == 1));
@@ -391,11 +391,11 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     assert!(took <= ms(10), "{took:?}");
 }
 
-/// Tells this test program what to do as another process.
+/// The variable that tells another process of this program what to do.
 const WORK: &str = "LEASEHOLD_SQLITE_WORK";
 
-/// Does nothing when run alone; with [`WORK`] in its environment, does that work as another process, and
-/// reports how it ended.
+/// A test that does nothing by itself. With [`WORK`] in its environment it works as another process, and
+/// reports how the work ended.
 #[test]
 fn helper_process_for_sqlite_tests() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -419,7 +419,7 @@ fn helper_process_for_sqlite_tests() {
     }
 }
 
-/// The words before a command that run it as these users and groups.
+/// The words before a command that make it run as certain users and groups.
 type As<'a> = &'a [&'a str];
 
 fn other_process(user: As<'_>, what: &str, url: &str) -> String {
@@ -429,7 +429,7 @@ fn other_process(user: As<'_>, what: &str, url: &str) -> String {
     crate::support::run(&[user, &own].concat(), |command| command.env(WORK, work)).1
 }
 
-/// From the log alone the rival sees nothing; from the index alone it sees the hold, which is in the log.
+/// From the log alone the rival sees no hold. From the index alone it sees the hold, which is in the log.
 #[test]
 fn a_deleted_log_never_allows_two_holders() {
     let (log, index, both) = (&FILES[1..2], &FILES[2..], &FILES[1..]);
@@ -438,7 +438,7 @@ fn a_deleted_log_never_allows_two_holders() {
     {
         let case = format!("{deleted:?}, another process: {is_elsewhere}");
         let file = File::new();
-        // The table must not be in the log alone.
+        // The checkpoint moves the table from the log into the file.
         file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         let first = file.options().lease(ms(60_000)).build().unwrap();
         let held = first.get_lock("a").acquire().unwrap();
@@ -449,7 +449,7 @@ fn a_deleted_log_never_allows_two_holders() {
         let wait = if deleted == index { ms(500) } else { LONG };
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
-            // Another thread: a loss noticed meanwhile retires this one's number.
+            // Another thread tries, because a loss retires this thread's owner number.
             Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(wait).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
@@ -477,7 +477,7 @@ fn a_deleted_log_never_allows_two_holders() {
     }
 }
 
-/// Two users if this is root: the file's owner, and another.
+/// If this is root: the file's owner, and another user.
 fn users() -> Option<[[&'static str; 7]; 2]> {
     let user = |name, groups| ["setpriv", "--reuid", name, "--regid", name, "--groups", groups];
     let users = [user("daemon", "games"), user("nobody", "games")].map(|mut user| {
@@ -490,8 +490,8 @@ fn users() -> Option<[[&'static str; 7]; 2]> {
     users.iter().all(|user| works(user)).then_some(users)
 }
 
-/// A folder in which everybody may make files, and a file in it with this mode, of the first user and the
-/// shared group.
+/// A folder in which every user may create files, and a file with this mode in it, which belongs to the first
+/// user and the shared group.
 fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
     let folder = programs::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();
@@ -521,7 +521,7 @@ fn a_read_only_user_is_refused() {
     assert_eq!(left, [FILES[0]], "nothing is left behind");
     let said = other_process(&owner, "take", &url);
     assert!(said.contains("took Ok(true)"), "{said}");
-    // Files of a user who is gone, which this user may not write: the error names them.
+    // Another user left these files, and this user may not write them. The error names them.
     for name in &FILES[1..] {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
@@ -563,7 +563,7 @@ fn a_file_on_a_read_only_mount_is_read_only() {
     }
 }
 
-/// SQLite keeps the log beside the path, so clients of two names would not see each other's locks.
+/// SQLite keeps the log beside the path, so clients of two paths to a file would not see each other's locks.
 #[cfg(unix)]
 #[test]
 fn a_hard_linked_file_is_refused() {
@@ -593,7 +593,7 @@ fn a_file_mounted_alone_is_refused() {
     let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
     let outer = file.client();
     let _held = outer.get_lock("a").acquire().unwrap();
-    // The system's list of mounts escapes a space.
+    // The system's list of mounts escapes the space in this name.
     let alone = inside.path().join("a lone.db");
     std::fs::write(&alone, "").unwrap();
     let database = file.0.path().join(FILES[0]);
@@ -616,7 +616,7 @@ fn a_file_mounted_alone_is_refused() {
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
 }
 
-/// Its log and index stay, but do not show the hold.
+/// The log and its index stay, but do not show the hold.
 #[test]
 fn a_restored_backup_loses_the_holders_locks() {
     let file = File::new();
@@ -636,7 +636,7 @@ fn a_restored_backup_loses_the_holders_locks() {
 
 const TEN_DAYS_MS: i64 = 864_000_000;
 
-/// A clock moved by this much looks as if the rows' times had been moved the other way.
+/// Imitates a clock that was set by this much, by moving the times in the rows the other way.
 fn set_clock(file: &File, by_ms: i64) {
     let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
     assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);
@@ -667,8 +667,8 @@ fn a_set_clock_does_not_change_a_lease() {
     assert!(elsewhere(|| other.get_lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
-/// No holder outlives its machine's start. But a correct clock still counts the lease to its end, since the
-/// process may only see another machine.
+/// No holder outlives a restart of its machine. If the clock is right, the lease still counts to its end,
+/// because the process may see the file of another machine.
 #[test]
 fn a_restart_ends_implausible_leases() {
     let file = File::new();

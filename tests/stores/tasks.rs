@@ -1,5 +1,5 @@
-//! Threads with several jobs: tasks of an async runtime, which the feature `tokio` distinguishes, and jobs of
-//! a work-stealing pool, which cannot be distinguished.
+//! Threads that run several jobs: tasks of tokio, which the feature `tokio` tells apart, and jobs of a
+//! work-stealing pool, which it cannot tell apart.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Inside {
 
 type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + 'a>;
 
-/// A thread of a pool as rayon's: while it waits for a job, it runs others on its stack.
+/// A thread of a work-stealing pool, as in rayon: while it waits for a job, it runs other jobs on its stack.
 #[derive(Default)]
 struct Pool<'a> {
     jobs: Mutex<VecDeque<Job<'a>>>,
@@ -48,8 +48,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Two jobs want one lock, and the first waits for a third while it has the lock. Returns how many were
-/// inside at once, and the second's result.
+/// Two jobs need the same lock, and the first waits for a third job while it holds the lock. Returns how many
+/// jobs were inside at once, and the second job's result.
 fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
     let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
     let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {
@@ -104,7 +104,7 @@ mod tokio_tasks {
         guard.unlock()
     }
 
-    /// As in a server with one worker (actix-web), or on a `LocalSet`.
+    /// All tasks run on one thread, as in a server with one worker (actix-web) or in a `LocalSet`.
     #[test]
     fn holds_across_an_await_exclude_tasks() {
         let client = LockClient::in_memory();
@@ -151,7 +151,7 @@ mod tokio_tasks {
         assert!(!lock.is_locked().unwrap());
     }
 
-    /// Calls that are refused to another task than the holder, on the same thread.
+    /// Asserts that the calls of another task on the holder's thread are refused.
     fn is_not_the_holder(lock: &RedisLock) {
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());
@@ -168,7 +168,7 @@ mod tokio_tasks {
         beside_a_holder(&lock, || {
             let lock = client.get_lock("a");
             async move {
-                is_not_the_holder(&lock); // no task: the future of `block_on` itself
+                is_not_the_holder(&lock); // the future of `block_on` is no task
                 spawn_local(async move { is_not_the_holder(&lock) }).await.unwrap();
             }
         });
@@ -195,7 +195,7 @@ mod tokio_tasks {
         assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
-    /// To the store, the thread is the writing owner, which may also read.
+    /// The store sees one owner for the thread, which may read while it writes; another task may not.
     #[test]
     fn a_task_cannot_read_while_another_task_writes() {
         let client = LockClient::in_memory();
@@ -226,7 +226,7 @@ mod tokio_tasks {
         let given = Rc::new(std::cell::RefCell::new(None));
         LocalSet::new().block_on(&runtime(), async {
             let (lock, to) = (client.get_lock("a"), Rc::clone(&given));
-            // The guard borrows its lock.
+            // The guard borrows its lock, so the lock must live for ever.
             let lock: &'static RedisLock = Box::leak(Box::new(lock));
             spawn_local(async move { *to.borrow_mut() = Some(lock.acquire().unwrap()) }).await.unwrap();
             assert!(lock.is_locked().unwrap());
@@ -236,7 +236,7 @@ mod tokio_tasks {
         });
     }
 
-    /// A hold that one closure left behind does not belong to the next closure.
+    /// A closure that ends without a release leaves a hold that the next closure on its thread does not own.
     #[test]
     fn spawn_blocking_does_not_reenter_an_earlier_lock() {
         let lock = LockClient::in_memory().get_lock("a");
@@ -250,7 +250,7 @@ mod tokio_tasks {
         assert_eq!(second.unwrap_err().kind(), ErrorKind::WouldDeadlock);
     }
 
-    /// Both futures are one task to tokio, as in `join!` and `select!`.
+    /// To tokio both futures are one task, as in `join!` and `select!`.
     #[test]
     fn joined_futures_are_one_owner() {
         let client = LockClient::in_memory();

@@ -1,4 +1,4 @@
-//! TLS to stores other than Redis: secured clients work, and trust only the server.
+//! TLS to stores other than Redis: clients work over TLS, and refuse a server that is not the right one.
 
 use mysql::prelude::Queryable;
 
@@ -24,7 +24,7 @@ impl Secured {
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
         let lease = Duration::from_secs(9);
         let builder = LockClient::builder().url((self.url)(host, port)).create_schema(true).lease(lease);
-        // A fresh Java server needs time for its first handshake.
+        // The first handshake of a new Java server takes long.
         builder.connect_timeout(LONG * 3)
     }
 
@@ -40,14 +40,14 @@ impl Secured {
         assert!(!lock.try_lock().unwrap());
         let waiter =
             Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
-        // The hold is renewed meanwhile.
+        // Meanwhile the hold is renewed over TLS.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
         let fence = guard.fencing_token();
         guard.unlock().unwrap();
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();
         assert!(next > fence);
-        // For databases this name is longer than one TLS record.
+        // In databases this name is longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
@@ -83,18 +83,18 @@ impl Secured {
         {
             assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
         }
-        // The server's certificate with another key.
+        // The server's certificate does not belong to this key.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
         assert_eq!(mixed.build().unwrap_err().kind(), ErrorKind::InvalidInput);
-        // An authority that only this test knows.
+        // The client does not know this authority, which was made for this test.
         let error = self.builder_at("localhost", self.port).build().unwrap_err();
         assert!([ErrorKind::Tls, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
     }
 }
 
-/// A port of another address of this machine that leads to one of 127.0.0.1.
+/// A port on another address of this machine that leads to a port of 127.0.0.1.
 fn relay_at(host: &str, to: u16) -> u16 {
     Relay::with(host, to, |_, _| Act::Pass).port()
 }
@@ -114,11 +114,11 @@ fn postgresql_works_over_tls_and_impostors_are_refused() {
     let seen = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE ssl AND backend_type = 'client backend'";
     assert!(server.admin().query_one(seen, &[]).unwrap().get::<_, i64>(0) > 0, "the server sees TLS");
-    // Session locks have their own connections.
+    // Session locks use connections of their own.
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
-    // A password over TLS.
+    // The user logs in with a password over TLS.
     server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
     let builder = || secured.builder().username("secretive");
     builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
@@ -149,7 +149,7 @@ fn each_sslmode_behaves_as_in_libpq() {
         ("127.0.0.2", elsewhere, format!("sslmode=require&sslrootcert={ca}"), true),
         ("127.0.0.2", elsewhere, format!("sslmode=verify-ca&sslrootcert={ca}"), true),
         ("localhost", server.port(), format!("sslmode=verify-full&sslrootcert={ca}"), true),
-        // A user who names authorities wants them used.
+        // A URL that names authorities makes the client check certificates by them.
         ("localhost", server.port(), format!("sslrootcert={ca}"), true),
     ] {
         let name = crate::support::fresh("mode");
@@ -165,7 +165,7 @@ fn each_sslmode_behaves_as_in_libpq() {
         ("localhost", server.port(), format!("sslmode=require&sslrootcert={unknown}"), ErrorKind::Tls),
         ("localhost", server.port(), format!("sslmode=verify-ca&sslrootcert={unknown}"), ErrorKind::Tls),
         ("127.0.0.2", elsewhere, format!("sslrootcert={ca}"), ErrorKind::Tls),
-        // Anybody can have a certificate of a public authority.
+        // With a public authority, any impostor could get a certificate.
         ("localhost", server.port(), "sslmode=verify-ca".to_owned(), ErrorKind::InvalidInput),
         (
             "localhost",
@@ -230,7 +230,7 @@ fn mysql_works_over_tls_and_impostors_are_refused() {
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
-    // Without TLS this user is not admitted, whatever the password.
+    // Without TLS this user is refused, even with the right password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
     assert_eq!(LockClient::connect(&plain).unwrap_err().kind(), ErrorKind::Authentication);
 }
@@ -265,7 +265,7 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
     }
     for (builder, kind) in [
         (at("localhost", server.port(), "").tls_ca(&unknown), ErrorKind::Tls),
-        // The driver would trust any public authority for any name.
+        // The driver would accept a certificate of any public authority for any name.
         (at("localhost", server.port(), "?ssl-mode=REQUIRED").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA").tls_ca(&ca), ErrorKind::InvalidInput),
         (at("localhost", server.port(), "?ssl-mode=VERIFY_CA"), ErrorKind::InvalidInput),
@@ -306,7 +306,7 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
         longest_name: 200,
     };
     secured.serves_and_refuses();
-    // The same locks as over the other port, without TLS; and a server that comes back.
+    // The locks are the same as over the port without TLS, also after a restart.
     let plain = LockClient::connect(format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
     let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
     let guard = client.get_lock("both").acquire().unwrap();
@@ -314,7 +314,7 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
-    // TLS and plaintext do not fall back to each other.
+    // The client falls back neither from TLS to plaintext nor the other way.
     let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [
@@ -344,8 +344,8 @@ fn redis_can_require_a_client_certificate() {
     needs_a_certificate(&server.certificates(), &format!("rediss://localhost:{}", server.port()));
 }
 
-/// TLS 1.3 reports a refused client certificate only after the handshake, and the server then hangs up. The
-/// client reads that report each time, also while it writes.
+/// In TLS 1.3 a server refuses a client certificate after the handshake and hangs up. The client must read
+/// that error each time, even while it writes.
 fn needs_a_certificate(certificates: &Certificates, url: &str) {
     let (certificate, key) = certificates.client();
     let builder = || LockClient::builder().url(url).tls_ca(certificates.ca()).connect_timeout(LONG * 3);

@@ -1,4 +1,4 @@
-//! The feature `tracing`: spans of waits and holds, and lines about risks and losses.
+//! The feature `tracing`: spans of waits and holds, and events about risks and losses.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::deadlocked;
 use crate::support::prelude::*;
 
-/// A span or a line: its name, level, and fields. A line has the name of its span.
+/// A span or an event: its name, level, and fields. An event has the name of its span.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,
@@ -29,7 +29,7 @@ impl Visit for Told {
     }
 }
 
-/// Keeps everything that this process reports: one subscriber for all threads, as in a program.
+/// Records all spans and events of this process, by one subscriber for all threads, as in a real program.
 #[derive(Default)]
 struct Kept {
     spans: Mutex<Vec<(Told, u64)>>,
@@ -48,7 +48,8 @@ fn kept() -> &'static Kept {
     let is_first = KEPT.get().is_none();
     let kept = KEPT.get_or_init(Kept::default);
     if is_first {
-        drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0)))); // another test may have been first
+        // another test may have set it first
+        drop(tracing::subscriber::set_global_default(Keeps(AtomicU64::new(0))));
     }
     kept
 }
@@ -114,7 +115,7 @@ impl Subscriber for Keeps {
 }
 
 impl Kept {
-    /// The spans about a lock, in the order in which they were opened: name, and the fields that it asks for.
+    /// The spans of a lock in the order of their beginnings, with names and the requested fields.
     fn spans(&self, lock: &str, fields: &[&str]) -> Vec<String> {
         let spans = self.spans.lock().unwrap();
         let of_it =
@@ -168,7 +169,7 @@ fn waits_and_holds_have_spans() {
     guard.unlock().unwrap();
     let ended = "lock.hold DEBUG fenced released";
     assert_eq!(kept.spans(&name, &ALL), [acquired, ended, "lock.acquire DEBUG fenced busy 1"]);
-    // The release of a dropped guard is reported later.
+    // A dropped guard's release is reported some time later.
     drop(holder.get_fenced_lock(&name).acquire().unwrap());
     assert!(eventually(LONG, || kept.spans(&name, &ALL).iter().filter(|span| *span == ended).count() == 2));
 }

@@ -1,4 +1,5 @@
-//! MySQL and MariaDB: one of the clients that wait for a name polls often, and nothing depends on it.
+//! MySQL and MariaDB: one of the clients that wait for a name is its designated poller, and polls often. No
+//! wait depends on it.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -32,8 +33,8 @@ fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, Own
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
         let guard = client.get_lock(&name).acquire_owned().unwrap();
-        about_to_end(); // for the meter of the machine's own delays
-        got.send((number, guard)).ok(); // the test may be over
+        about_to_end(); // for the stall meter
+        got.send((number, guard)).ok(); // fails if the test is over
     }));
 }
 
@@ -65,15 +66,13 @@ fn one_waiting_client_polls_often() {
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The others poll seldom: together less often than this one, which a busy machine slows down. The
-    // others' polls do not slow down, each polls at both ends of the span, and the log also has their
-    // directory entries.
+    // A busy machine slows the poller and not the others, which also poll at both ends of the span and write
+    // directory entries. Together they must still poll less often than the poller.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 40).unwrap() + 8;
     assert!(others < seen[0].1.max(seldom), "{others} beside {seen:?} in {span:?}");
-    // The poller's connection ends: another client becomes the poller, or the same one again, and all get
-    // the lock.
+    // The poller's connection ends. A client becomes the poller, and all get the lock.
     admin.query_drop(format!("KILL {first}")).unwrap();
     assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != first)));
     held.unlock().unwrap();
@@ -83,7 +82,7 @@ fn one_waiting_client_polls_often() {
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
 }
 
-/// The poller's connection stays open for another name.
+/// The poller's connection stays open, because it polls for another name too.
 #[test]
 fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let Some(server) = MysqlServer::start() else { return };
@@ -150,7 +149,7 @@ fn the_poller_finds_a_release_in_milliseconds() {
     assert!(took <= ms(20), "{took:?}");
 }
 
-/// The poller lock may belong to a frozen client or another program: the other waiters poll as usual.
+/// A frozen client or another program may have the poller lock. The other waiters then poll as usual.
 #[test]
 fn a_frozen_poller_delays_no_other_waiter() {
     let Some(server) = MysqlServer::start() else { return };
@@ -174,15 +173,14 @@ fn a_frozen_poller_delays_no_other_waiter() {
     assert_eq!(front(&mut admin, &name), stuck);
 }
 
-/// A user without a spare connection for polling, and a client without a poller lock, as in earlier
-/// versions.
+/// One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
 #[test]
 fn waiters_without_a_poller_lock_are_served_too() {
     let Some(server) = MysqlServer::start() else { return };
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
     admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
-    // Over a socket there would be a second connection, beside the one that asked for the socket's name.
+    // A socket would need a second connection, beside the one that asks the server for the socket's name.
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     let spare = Conn::new(opts).unwrap();
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
@@ -193,7 +191,7 @@ fn waiters_without_a_poller_lock_are_served_too() {
     wait(&without, &name, 1, &got);
     assert!(!without.get_lock(&name).try_lock_for(ms(500)).unwrap());
     assert_eq!(front(&mut admin, &name), None);
-    drop(spare); // leaves a connection for the poller
+    drop(spare); // frees a connection for the poller
     wait(&server.client(), &name, 2, &got);
     eventual_front(&mut admin, &name);
     held.unlock().unwrap();
@@ -219,7 +217,7 @@ fn a_poller_that_shuts_down_gives_up_its_lock() {
         assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
     });
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()));
-    // A wait ends in time, for the poller and for others.
+    // Waits of the poller and of other clients end at their time limit.
     let (front_one, other) = (server.client(), server.client());
     std::thread::scope(|scope| {
         for client in [&front_one, &other] {

@@ -1,7 +1,6 @@
-//! A client of an earlier commit beside one of today, on every store: either one refuses what the other
-//! made, in words, or both exclude each other. Session locks are left out, since the program does not offer
-//! them. `LEASEHOLD_OLD_PROGRAM` is the program `leasehold` of the earlier commit, which `./check versions`
-//! builds.
+//! A client of an earlier commit beside a client of today, on every store: either one refuses what the other
+//! made, in words, or both exclude each other. Session locks are missing, because the program does not offer
+//! them. `LEASEHOLD_OLD_PROGRAM` is the earlier commit's program, which `./check versions` builds.
 
 use std::process::Child;
 
@@ -48,7 +47,7 @@ impl Old<'_> {
         (text.contains("HELD"), text)
     }
 
-    /// Makes it hold the lock; `None`: the lock is busy.
+    /// Starts a process that holds the lock; `None` if the lock is busy.
     fn holds(&self, name: &str) -> Option<Child> {
         let folder = programs::in_memory();
         let sign = folder.path().join("held");
@@ -64,7 +63,7 @@ impl Old<'_> {
     }
 }
 
-/// The place is empty at first; the two use it in one order, then in the other.
+/// The store is empty at first. Old and new clients use it in one order, and then in the other.
 fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     let Ok(program) = std::env::var("LEASEHOLD_OLD_PROGRAM") else {
         return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));

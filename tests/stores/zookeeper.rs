@@ -1,6 +1,6 @@
 //! ZooKeeper beyond the contracts: sessions that end, servers that go and return, the order of waiters, and
-//! the nodes. Curator beside us is in `tests/interop/curator.rs`. Some scenarios are those of Curator's
-//! tests of its mutex, retold.
+//! the nodes. Some scenarios come from the tests of Curator's mutex. `tests/interop/curator.rs` tests Curator
+//! beside this crate.
 
 use std::fs;
 use std::io::Write;
@@ -15,18 +15,18 @@ use crate::support::prelude::*;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{reexecuted, test_name};
 
-/// Short enough for a test to wait for.
+/// Sessions that end soon enough for a test to wait.
 const SHORT: Sessions = Sessions { tick_ms: 200, least_ms: 2_000, most_ms: 60_000 };
 const SESSION: Duration = ms(2_000);
 const COMMAND: Duration = ms(500);
 
-/// Shared by tests that neither disturb the server nor read its figures.
+/// The server that tests share if they neither disturb it nor read its figures.
 fn shared() -> Option<&'static ZooKeeper> {
     static SERVER: OnceLock<Option<ZooKeeper>> = OnceLock::new();
     SERVER.get_or_init(|| ZooKeeper::start(CALM)).as_ref()
 }
 
-/// Without a directory entry, which is a node too: most tests count nodes.
+/// A client without a directory entry, because an entry is a node and most tests count nodes.
 fn client(url: &str) -> LockClient {
     LockClient::builder().url(url).lease(ms(20_000)).directory(false).build().unwrap()
 }
@@ -45,14 +45,14 @@ fn a_long_outage_ends_holds_in_time() {
     ends_holds_and_leaves_nothing(Duration::ZERO);
 }
 
-/// The session continues when the server returns, with every node that nobody deletes.
+/// When the server returns, the session continues with all nodes that no client has deleted.
 #[test]
 fn a_lost_hold_is_freed_when_the_server_returns() {
-    // The clean-up of a renewal in doubt begins when the hold is lost.
+    // When the hold is lost, the client begins to clean up the renewal whose outcome is unknown.
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
 
-/// The server is killed, and returns `away` after the holds ended.
+/// The server is killed, and restarts `away` after the holds ended.
 fn ends_holds_and_leaves_nothing(away: Duration) {
     let Some(mut server) = ZooKeeper::start(SHORT) else { return };
     let one = client_with_session(&server.url(), SESSION);
@@ -62,19 +62,19 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     server.kill();
     let killed = now();
     for lost in &lost {
-        // The holder learns of the loss before the servers can have granted the lock to another.
+        // The holder learns of the loss before the servers could grant the lock to another client.
         assert_eq!(receive(lost, SESSION).unwrap().reason, LossReason::Expired);
         assert!(killed.elapsed() <= SESSION + slack_since(killed), "{:?}", killed.elapsed());
     }
     assert_eq!(renewed.state(), HoldState::Lost);
     let_pass(away, "how long it is away is what matters here");
     server.launch_again();
-    // This session outlasts delays of a busy machine.
+    // This session outlasts the delays of a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);
     for (name, guard) in [("away", renewed), ("leased", leased)] {
         let held = Holding::take(&other.get_lock(name));
         assert!(guard.unlock().unwrap_err().is_lost());
-        // An answer may be too late for this client's time-out.
+        // An answer may exceed this client's time-out, so this repeats.
         comes_true_within(LONG, || one.get_lock(name).try_lock().is_ok_and(|taken| !taken));
         held.release();
         comes_true_within(LONG, || one.get_lock(name).try_lock().unwrap_or(false));
@@ -86,7 +86,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 #[test]
 fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
-    // With a directory entry, for whose answer the watchdog waits.
+    // This client writes a directory entry, and the watchdog waits for the answer.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.get_lock("hung").acquire().unwrap();
@@ -108,7 +108,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let one = client(&server.url());
     let held = one.get_lock("stalled").acquire_owned().unwrap();
-    // After five to six seconds the call polls once more, and times out on that.
+    // After five to six seconds the call polls once more, and that request times out.
     let (wait, timeout) = (ms(6_000), ms(2_000));
     let options = LockClient::builder().url(server.url()).command_timeout(timeout);
     let other = options.directory(false).build().unwrap();
@@ -120,15 +120,15 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let (result, ended) = waiter.returns_within(LONG);
     server.signal("CONT");
     let (took, promised) = (ended.duration_since(begun), wait + timeout);
-    // A stall before that moment delays no end.
+    // A stall before the promised end delays nothing, so only later stalls count.
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
-    // The waiter's queue place is removed nevertheless.
+    // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
 }
 
 #[test]
-fn an_ensemble_that_loses_its_leader_costs_no_hold() {
+fn an_ensemble_that_loses_its_leader_loses_no_hold() {
     let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
@@ -150,11 +150,11 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     assert!(next > fence, "{next:?} after {fence:?}");
 }
 
-/// A follower reports clients to the leader half a tick late, which leaves time to kill it first.
+/// With these ticks, a follower reports its clients to the leader so late that the test can kill it before.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
 const STALLED: Duration = ms(6_000);
 
-/// For another process: a server, and the file in which it records its checks.
+/// The variable that makes this program the checking process: a server, and the file for its checks.
 const CHECK: &str = "LEASEHOLD_ZOOKEEPER_CHECK";
 
 #[test]
@@ -200,7 +200,7 @@ fn an_ended_session_notifies_all_holders() {
     let leased = one.get_lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
-    // This client waits too: its place in the queue ends with the session, its wait does not.
+    // This client waits in a queue too. Its place ends with the session, and its wait goes on.
     let held = Holding::take(&other.get_lock("d"));
     let waits_on =
         Waiter::on(one.get_lock("d"), move |lock| lock.acquire_owned().and_then(|guard| guard.unlock()));
@@ -211,7 +211,7 @@ fn an_ended_session_notifies_all_holders() {
     }
     assert!(ended.elapsed() <= slack_since(ended), "{:?}", ended.elapsed());
     let next = behind.returns_within(LONG).0.unwrap();
-    // Under a new session, made on demand.
+    // The client makes a new session when it needs one.
     assert!(!one.get_lock("a").try_lock().unwrap());
     assert!(one.get_lock("b").try_lock().unwrap());
     one.get_lock("b").unlock().unwrap();
@@ -226,7 +226,7 @@ fn an_ended_session_notifies_all_holders() {
 }
 
 #[test]
-fn broken_connections_cost_no_hold_and_no_waiter() {
+fn broken_connections_lose_no_hold_and_no_waiter() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&relay.url()));
@@ -255,7 +255,7 @@ fn a_node_with_an_unanswered_creation_is_removed() {
     lock.lock().unwrap();
     lock.unlock().unwrap();
     for _ in 0..3 {
-        // The node is created; the answer is lost.
+        // The server creates the node, and its answer is lost.
         relay.swallow_answers();
         let error = lock.try_lock_for(ms(10)).unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
@@ -285,7 +285,7 @@ fn a_failed_try_leaves_no_node() {
     relay.cut_behind_a_new_node();
     let error = lock.try_lock().unwrap_err();
     assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
-    // Long before the session ends.
+    // This happens long before the session ends.
     comes_true_within(LONG / 3, || server.figure("zk_ephemerals_count") == 0);
     elsewhere(|| {
         assert!(other.get_lock("tried").try_lock().unwrap());
@@ -299,7 +299,7 @@ fn a_failed_try_leaves_no_node() {
 fn an_unanswered_release_frees_only_its_lock() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
-    // Once the link works again, requests are answered in time, also by a busy machine.
+    // After the cut, requests are answered in time even on a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
     let lock = one.get_lock("given");
     for drops in [false, true] {
@@ -312,14 +312,14 @@ fn an_unanswered_release_frees_only_its_lock() {
         } else {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    comes_true_within(LONG, || next.is_over()); // so the release has arrived
+                    comes_true_within(LONG, || next.is_over()); // shows that the release has arrived
                     relay.cut();
                 });
                 guard.unlock().unwrap();
             });
         }
         let next = next.returns_within(LONG).0.unwrap();
-        // A repeated request does not concern the next hold, of another owner or of this thread.
+        // The release is repeated, and must not touch the next hold, of another owner or of this thread.
         throughout(ms(300), || next.check().is_ok());
         next.unlock().unwrap();
         let again = lock.acquire().unwrap();
@@ -329,7 +329,7 @@ fn an_unanswered_release_frees_only_its_lock() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-/// Holds, and records each check that succeeds; after a stop, only once the leader has answered again.
+/// Holds the lock and records each successful check; after a stop, only once the leader answers again.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
     let guard = client.get_lock("stalled").acquire().unwrap();
@@ -340,12 +340,12 @@ fn check_on(url: &str, file: &Path) {
         writeln!(log, "held").unwrap();
         stood_still |= last.elapsed() > STALLED / 4;
         last = now();
-        // A connection given up meanwhile answers nothing: the next one is asked.
+        // A connection that the client gave up answers nothing, so this asks over the next one.
         if stood_still && client.get_lock("beside").try_lock().unwrap_or(false) {
             writeln!(log, "back").unwrap();
             (last, stood_still) = (now(), false);
         }
-        lost.recv_timeout(ms(5)).ok(); // a while, or the loss
+        lost.recv_timeout(ms(5)).ok(); // waits for a moment or for the loss
     }
     writeln!(log, "lost").unwrap();
 }
@@ -368,7 +368,7 @@ fn a_release_wakes_nobody_but_the_next() {
         .collect();
     held.release();
     waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
-    // One attempt found it busy, one got it; plus the safety polls of long waits.
+    // Of each waiter, one attempt found the lock busy and one acquired it. Long waits add safety polls.
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
     assert!((20..=40 + polls).contains(&asked), "{asked} attempts");
@@ -454,7 +454,7 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
     let Some(server) = shared() else { return };
-    // One of several hosts is enough.
+    // One reachable host in the list is enough.
     let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
@@ -471,7 +471,7 @@ fn a_dripping_host_does_not_hide_the_next() {
             let (mut client, seen) = (client.unwrap(), seen.clone());
             let drip = move || {
                 seen.send(()).unwrap();
-                // A greeting of 256 bytes, one each 100 ms.
+                // Sends a greeting of 256 bytes, one byte every 100 ms.
                 let mut bytes = [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0));
                 while client.write_all(&[bytes.next().unwrap()]).is_ok() {
                     leasehold::crossbeam_channel::after(ms(100)).recv().unwrap();
@@ -482,7 +482,7 @@ fn a_dripping_host_does_not_hide_the_next() {
     };
     spawn(std::thread::Builder::new(), Box::new(serve)).unwrap();
     let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
-    // Clients begin with any of the hosts: repeats until one has begun with this.
+    // A client begins with a random host, so this repeats until one begins with this host.
     while drips.is_empty() {
         assert!(!client(&url).get_lock("next").is_locked().unwrap());
     }
@@ -502,7 +502,7 @@ fn a_directory_entry_ends_with_its_session() {
     relay.end_session(&server);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
-    // Under its next session the client writes a new entry.
+    // In its next session the client writes a new entry.
     let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();
@@ -510,8 +510,8 @@ fn a_directory_entry_ends_with_its_session() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-/// The reader queues behind a writer that waits for readers, and so waits for them too. The writer holds
-/// nothing.
+/// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
+/// writer holds nothing.
 #[test]
 fn readers_may_deadlock_through_a_waiting_writer() {
     let Some(server) = shared() else { return };

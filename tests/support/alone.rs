@@ -1,4 +1,5 @@
-//! A test in its own process: it counts threads, descriptors or bytes, or is stopped and killed.
+//! Runs a test in a process of its own, because it counts threads, descriptors or bytes, or is stopped and
+//! killed.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,17 +9,17 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// A test that takes longer counts as hanging. Some need ten seconds of processor time, which takes long on a
-/// busy machine.
+/// A test that takes longer counts as hanging. Some tests need ten seconds of processor time, which a busy
+/// machine stretches.
 const HANGS: Duration = Duration::from_secs(400);
 
-/// Runs the calling test again, with `body`, in a process without other tests' threads.
+/// Runs `body` in a new process of this program, which runs only the calling test.
 #[track_caller]
 pub fn alone(body: impl FnOnce()) {
     alone_within(HANGS, body);
 }
 
-/// As [`alone`], for a test that may take longer.
+/// As [`alone`], with another time limit.
 #[track_caller]
 pub fn alone_within(limit: Duration, body: impl FnOnce()) {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
@@ -28,7 +29,7 @@ pub fn alone_within(limit: Duration, body: impl FnOnce()) {
         return body();
     }
     let (good, text) = reexecuted(&name, &[(ALONE, &name)]).ends_within(limit.max(HANGS));
-    // The harness writes the test's name without a line end.
+    // The harness writes the test's name without a line end, so a reported line may follow the name.
     for line in text.lines().map(|line| line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest)) {
         if ["SKIPPED ", "COUNTED ", "MEASURED "].iter().any(|begin| line.starts_with(begin)) {
             shout(line);
@@ -47,10 +48,10 @@ pub fn test_command(test: &str) -> Vec<String> {
     [program, test, "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec()
 }
 
-/// Starts this program again, for one of its tests and with some variables.
+/// Starts this program again, to run one of its tests with these environment variables.
 pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
     let output = tempfile::NamedTempFile::new().unwrap();
-    // Both outputs append to one file.
+    // Standard output and standard error append to one file.
     let append = || File::options().append(true).open(output.path()).unwrap();
     let child = spawn(&test_command(test), |command| {
         command.envs(variables.iter().copied()).stdout(append()).stderr(append())
@@ -76,7 +77,7 @@ impl Process {
         signal(self.pid(), name);
     }
 
-    /// Whether it succeeded, and its output; killed after `limit`.
+    /// Waits, and kills the process after `limit`. Returns whether the process succeeded, and its output.
     pub fn ends_within(mut self, limit: Duration) -> (bool, String) {
         let child = self.child.as_mut().expect("it runs");
         let mut status = None;
@@ -98,7 +99,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            drop(child.kill()); // an error means that it has just ended
+            drop(child.kill()); // fails if the process has just ended
             drop(child.wait());
         }
     }

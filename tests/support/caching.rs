@@ -1,4 +1,5 @@
-//! Locks that their client caches (`lock_builder(name).cached()`), observed by `is_free`.
+//! Support for tests of cached locks (`lock_builder(name).cached()`). `is_free` asks the store whether the
+//! lock is free.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use leasehold::{LockClient, RedisLock};
 
 use super::{LONG, SLACK, eventually, ms, now, stalled_since};
 
-/// An unused lock is released after this time, which is also the longest time between two checks.
+/// The client releases a cached lock that is unused for this time. Checks are at most this far apart.
 pub const UNUSED: Duration = ms(500);
 
 #[track_caller]
@@ -15,7 +16,7 @@ pub fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Uses the lock until its client caches it: the first use, and a disturbed one, are not cached.
+/// Uses the lock until its client caches it, which the client does not do after the first or a disturbed use.
 #[track_caller]
 pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
     let is_cached = || {
@@ -29,12 +30,12 @@ pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
 pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
     let theirs = other.get_lock(name);
-    // One request: between the two of `is_locked` on ZooKeeper an unused hold may end.
+    // A single request, because an unused hold may end between the two that `is_locked` sends.
     use_until_cached(&lock, || theirs.try_lock().unwrap() && theirs.unlock().is_ok());
     lock
 }
 
-/// On a machine that stalls for half a second, the client releases an unused lock.
+/// On a machine that stalls for half a second, the client releases the unused lock, which this accepts.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

@@ -1,4 +1,4 @@
-//! A private Redis Cluster: three primaries with a replica each, on 127.0.0.1.
+//! A private Redis Cluster on 127.0.0.1: three primaries with a replica each.
 
 use super::eventually;
 use super::server::{Port, RedisServer, default_server};
@@ -7,22 +7,22 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const AGREE: Duration = Duration::from_secs(30);
-/// A member counts as failed after this silence.
+/// The other members count a member as failed after this silence.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1000);
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// Dropping it ends the processes that it started, and no other.
+/// Dropping the cluster ends the processes that it started, and no others.
 pub struct Cluster {
-    /// First the primaries, then a replica of each, in the same order.
+    /// The primaries, followed by their replicas in the same order.
     pub members: Vec<RedisServer>,
     buses: Vec<Port>,
-    /// Ports for TLS, and the certificates.
+    /// The ports for TLS, and the server whose certificates all members use.
     tls: Option<(Vec<Port>, RedisServer)>,
 }
 
 impl Cluster {
-    /// `None` after [`super::missing`], without a capable server.
+    /// Returns `None`, after [`super::missing`], if no server with cluster support is installed.
     #[track_caller]
     pub fn start() -> Option<Cluster> {
         Cluster::start_with(&[])
@@ -55,8 +55,7 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
-                // A replica stands for election however long its primary has been gone, and gets its data at
-                // once.
+                // A replica may be elected however long its primary is gone, and receives data at once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {
@@ -95,7 +94,7 @@ impl Cluster {
         self.all_agree("know each other", all_known);
         for shard in 0..SHARDS {
             let primary = self.id(shard);
-            // The member knows the other one, but perhaps not yet its slots.
+            // The member knows its primary, but perhaps not yet the primary's slots.
             let replicates = || {
                 let mut admin = self.members[SHARDS + shard].admin();
                 redis::cmd("CLUSTER").arg("REPLICATE").arg(&primary).exec(&mut admin).is_ok()
@@ -105,7 +104,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Waits until all running members find all slots served, and the replicas are up to date.
+    /// Waits until all running members see all slots served, and the replicas are up to date.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         self.all_agree("agree that all is well", |index| {
@@ -118,7 +117,7 @@ impl Cluster {
             if text.contains("role:slave") {
                 return text.contains("master_link_status:up");
             }
-            // Half of the members are replicas, each known to its primary.
+            // Half of the members are replicas, and each primary must list its replica.
             text.contains("state=online")
         };
         self.all_agree("follow each other", linked);
@@ -126,7 +125,7 @@ impl Cluster {
 
     #[track_caller]
     fn all_agree(&self, what: &str, yes: impl Fn(usize) -> bool) {
-        let mut agree = 0; // members that agreed are asked again, together, at the end
+        let mut agree = 0; // at the end all members must agree in one round
         let all = || {
             agree += (agree..self.members.len()).take_while(|index| yes(*index)).count();
             agree == self.members.len() && (0..agree).all(&yes)
@@ -151,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// The authority of the members' certificates (PEM), if they have any.
+    /// The certificate authority of the members (PEM), if they speak TLS.
     pub fn ca(&self) -> Option<std::path::PathBuf> {
         self.tls.as_ref().map(|(_, server)| server.ca())
     }
@@ -192,7 +191,7 @@ impl Cluster {
         text.contains("role:master")
     }
 
-    /// The member with the key's slot, as a running member sees it.
+    /// The member that serves the key's slot, according to a running member.
     pub fn primary_of(&self, key: &str) -> usize {
         self.primary_seen_by(self.running(), key)
     }

@@ -10,7 +10,7 @@ use super::server::{ADMIN, RedisServer};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Prefix of the library's thread names; the kernel shows 15 bytes.
+/// The prefix of the names of the library's threads. The kernel shows 15 bytes of a name.
 pub const THREAD_PREFIX: &str = "leasehold";
 
 pub struct Baseline {
@@ -26,21 +26,20 @@ impl Baseline {
         Baseline { clients, threads: None, descriptors: None, limit: Duration::from_secs(5) }
     }
 
-    /// How long the library may take to clean up; 5 s by default.
+    /// Sets the time that the library has for cleaning up; 5 s by default.
     pub fn within(mut self, limit: Duration) -> Baseline {
         self.limit = limit;
         self
     }
 
-    /// Also counts the library's threads and this process's file descriptors; only for a test that is alone
-    /// in its process.
+    /// Also counts threads of the library and descriptors. The test must be alone in its process.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();
         self
     }
 
-    /// Panics with everything that still exists after the limit: subscriptions, client connections, hashes
+    /// Waits for the limit, and then panics with all that remains: subscriptions, client connections, hashes
     /// without a TTL and, with [`alone`](Baseline::alone), threads and descriptors.
     #[track_caller]
     pub fn assert_clean(&self, server: &RedisServer) {
@@ -54,7 +53,7 @@ impl Baseline {
 
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
-        // This is counted before the admin connection below opens, so that both counts match.
+        // This counts before it opens the admin connection below, as the first count did.
         if let (Some(before), Some(now)) = (self.threads, threads())
             && now.len() > before
         {
@@ -79,8 +78,8 @@ impl Baseline {
     }
 }
 
-/// Returns the existing ones of these keys, and removes their expiry: so a test that waits for a release does
-/// not mistake a lease's end for one.
+/// Returns those of these keys that exist, and removes their expiry, so that a test that waits for a release
+/// does not mistake an expiry for it.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {
@@ -90,15 +89,15 @@ pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &
     keys.into_iter().filter(|key| is_there(key)).collect()
 }
 
-/// Panics if a hash has no TTL, in any database: a lock that nobody will ever free. May be called at any
-/// moment of a scenario.
+/// Panics if a hash in any database has no TTL, because nobody would ever free that lock. A test may call
+/// this at any moment.
 #[track_caller]
 pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
     let found = hashes_without_ttl(&mut server.admin());
     assert!(found.is_empty(), "hashes without TTL: {found:?}");
 }
 
-/// Hash keys without an expiry, as `database:key`.
+/// The hash keys without an expiry, written `database:key`.
 fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
     let keyspace: String = redis::cmd("INFO").arg("keyspace").query(admin).unwrap();
     let databases =
@@ -111,7 +110,7 @@ fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
             let (next, keys): (u64, Vec<Vec<u8>>) =
                 redis::cmd("SCAN").arg(cursor).arg(&["COUNT", "1000", "TYPE", "hash"]).query(admin).unwrap();
             for key in keys {
-                // -2: the key has gone since.
+                // -1 means that the key has no expiry, and -2 that the key is gone by now.
                 if redis::cmd("PTTL").arg(&key).query::<i64>(admin).unwrap() == -1 {
                     found.push(format!("{database}:{}", String::from_utf8_lossy(&key)));
                 }
@@ -148,17 +147,17 @@ fn clients(admin: &mut redis::Connection) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Names of the library's threads in this process; `None` where the system does not show them.
+/// The names of the library's threads in this process; `None` on a system that does not show them.
 pub fn threads() -> Option<Vec<String>> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?;
-    // A thread may end between the two reads.
+    // A thread may end between the listing and the read.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     Some(
         names.map(|name| name.trim_end().to_owned()).filter(|name| name.starts_with(THREAD_PREFIX)).collect(),
     )
 }
 
-/// Open files except those of `/proc`, which the meter of stalls and this function open.
+/// The number of open files, except those of `/proc`, which the stall meter and this function open.
 fn descriptors() -> Option<usize> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longest time for members to start and answer.
+/// The time limit for members to start, and to answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,7 @@ pub fn say_missing() {
     missing("no etcd in PATH (Debian's package etcd-server)");
 }
 
-/// Dropping it kills the process that it started, and no other.
+/// Dropping this kills the process that it started, and no other.
 pub struct Etcd {
     process: Option<Running>,
     name: String,
@@ -42,7 +42,7 @@ impl Etcd {
         Etcd::start_members(count, false)
     }
 
-    /// One member that speaks TLS only, as `localhost` and 127.0.0.1, with its own CA.
+    /// Starts one member that speaks only TLS, as `localhost` and 127.0.0.1, by an authority of its own.
     pub fn start_tls() -> Option<Etcd> {
         Etcd::start_members(1, true)?.pop()
     }
@@ -85,7 +85,7 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// The authority of its certificate, and another one.
+    /// The authority that signed the member's certificate, and another authority.
     pub fn authorities(&self) -> [std::path::PathBuf; 2] {
         ["ca.crt", "unknown-ca.crt"].map(|file| self.folder.path().join(file))
     }
@@ -101,7 +101,7 @@ impl Etcd {
         self.wait_until_ready();
     }
 
-    /// Freezes the process: the kernel still accepts connections, but the server does not answer.
+    /// Stops the process. The kernel still accepts connections, but the server does not answer.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -110,7 +110,7 @@ impl Etcd {
         self.running().signal("CONT");
     }
 
-    /// Asks the gateway as an operator; status and body.
+    /// Sends a request to the HTTP gateway as an operator, and returns the answer's status and body.
     pub fn ask(&self, path: &str, body: &str) -> Result<(u16, String), String> {
         self.ask_as("", path, body)
     }
@@ -131,13 +131,13 @@ impl Etcd {
         Ok((status, body.to_owned()))
     }
 
-    /// As [`ask`](Self::ask), for a request that must succeed; returns JSON.
+    /// As [`ask`](Self::ask), for a request that must succeed. Returns the body as JSON.
     #[track_caller]
     pub fn must(&self, path: &str, body: &str) -> serde_json::Value {
         self.must_as("", path, body)
     }
 
-    /// As [`must`](Self::must), with this token.
+    /// As [`must`](Self::must), with this access token.
     #[track_caller]
     pub fn must_as(&self, token: &str, path: &str, body: &str) -> serde_json::Value {
         let (status, text) =
@@ -156,9 +156,9 @@ impl Etcd {
         let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        // Short heartbeats allow a lease of one second: the least is one and a half elections, rounded up.
+        // Short heartbeats allow leases of one second: one and a half election times, rounded up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // A higher cost would make each login take a tenth of a second; a token ends while a test runs.
+        // A higher bcrypt cost would make each login take 0.1 s. A token expires during a test.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
@@ -186,7 +186,7 @@ impl Etcd {
             }
             match self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#) {
                 Ok((200, _)) => true,
-                // The test checks TLS itself.
+                // For a server with TLS, an open port is enough, since only the test has the certificates.
                 Err(_) if self.tls => true,
                 other => {
                     last = format!("{other:?}");

@@ -1,4 +1,4 @@
-//! The allocator of a program that includes `mod support;` and uses this: counts allocated bytes.
+//! An allocator that counts allocated bytes. A program that includes `mod support;` and uses this has it.
 #![allow(unsafe_code, reason = "an allocator that counts is one; it passes everything on to the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -26,23 +26,23 @@ fn count(bytes: usize, sign: i64) {
     LIVE.fetch_add(sign * i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::Relaxed);
 }
 
-// SAFETY: each call goes to the system's allocator as it came.
+// SAFETY: each call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // During thread destruction the count is no longer read.
+        // During a thread's destruction its counter may be gone, and nobody reads it any more.
         MINE.try_with(|mine| {
             let (times, bytes) = mine.get();
             mine.set((times + 1, bytes + layout.size() as u64));
         })
         .ok();
-        // SAFETY: the caller keeps to what this trait asks, which is what `System` asks.
+        // SAFETY: the caller fulfils the contract of this trait, which `System` has too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: as above; `at` came from `System`.
+        // SAFETY: as above, and `at` was allocated by `System`.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! Threads of several clients that take locks all the time, while a test disturbs the servers.
+//! Threads of several clients that use locks all the time while a test disturbs the servers.
 
 use super::history::History;
 use super::observer::texts;
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest wait: as long as tests allow for a switch, during which nobody has the lock.
+/// The longest wait for a lock: the time that a failover may take, during which nobody gets the lock.
 const WAIT: Duration = super::sentinel::LIMIT;
-/// After the switch, every lock is granted again within this.
+/// After a failover, every lock must be granted again within this time.
 const SERVED: Duration = Duration::from_secs(20);
 
 struct Subject {
     name: String,
     history: History,
     grants: Mutex<Vec<Instant>>,
-    /// A resource behind the fence: the largest token so far, and the number of refused writes.
+    /// The resource that the fence protects: the largest token so far, and the number of refused writes.
     newest: AtomicU64,
     refused: AtomicU64,
 }
@@ -28,22 +28,22 @@ struct Subject {
 /// How the threads use a lock.
 #[derive(Clone, Copy)]
 pub struct Use {
-    /// Makes the lock of this number and name.
+    /// Makes the handle of a lock from its number and name.
     pub make: fn(&LockClient, usize, &str) -> RedisLock,
-    /// Half of the guards are dropped, which does not wait.
+    /// Whether every second guard is dropped, which does not wait, instead of unlocked.
     pub drops: bool,
 }
 
 struct Shared {
     subjects: Vec<Subject>,
     stop: AtomicBool,
-    /// Number of errors of each kind, and the last error.
+    /// The number of errors of each kind, and the last error.
     errors: Mutex<(BTreeMap<String, usize>, String)>,
     /// Errors that must not occur.
     wrong: Mutex<Vec<String>>,
 }
 
-/// Threads that take and release any of the locks until stopped.
+/// Threads that acquire and release random locks of a list until they are stopped.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -52,9 +52,9 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
-    /// The grants of the lock that has the fewest.
+    /// The number of grants of the lock that was granted least often.
     pub least: usize,
-    /// Overlapping holds of different owners, over all locks.
+    /// The number of overlapping holds of different owners, over all locks.
     pub overlaps: usize,
     pub tokens: usize,
     pub refused: u64,
@@ -87,7 +87,7 @@ impl Load {
         load
     }
 
-    /// Waits until every lock has been granted after `since`; returns how long the last one took.
+    /// Waits until every lock was granted after `since`, and returns how long the last one took.
     #[track_caller]
     pub fn await_grants(&self, since: Instant) -> Duration {
         let first = |subject: &Subject| {
@@ -116,7 +116,7 @@ impl Load {
         self.shared.subjects.iter().find(|subject| subject.name == name).expect("a lock of this load")
     }
 
-    /// The longest time without a grant of one of these locks.
+    /// The longest time in which none of these locks was granted.
     pub fn longest_gap(&self, names: &[String], since: Instant) -> Duration {
         let gap = |name: &String| {
             let grants = self.subject(name).grants.lock();
@@ -128,7 +128,7 @@ impl Load {
         names.iter().map(gap).max().unwrap_or_default()
     }
 
-    /// Ends the threads; panics if an error occurred that must not.
+    /// Ends the threads, and panics if a forbidden error occurred.
     #[track_caller]
     pub fn stop(self) -> Outcome {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -181,7 +181,7 @@ impl Shared {
             {
                 subject.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // The hold counts at most for the promised time.
+            // The hold counts until the promised time at most.
             subject.history.ends(open, now().min(promised));
             if way.drops && random().is_multiple_of(2) {
                 drop(guard);

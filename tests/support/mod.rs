@@ -66,7 +66,7 @@ pub use timing::{
     within,
 };
 
-/// What most tests use.
+/// The names that most tests use.
 pub mod prelude {
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -91,22 +91,22 @@ pub mod prelude {
     };
 }
 
-/// A name used by no other test: `label` and random digits.
+/// A name that no other test uses: `label` and random digits.
 pub fn fresh(label: &str) -> String {
     format!("{label}-{:012x}", random() >> 16)
 }
 
-/// A random number from the hasher's keys, which is good enough here.
+/// A random number from the hasher's random keys, which is good enough for tests.
 pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Whether a missing server, JDK or privilege fails a test, instead of skipping it.
+/// Whether this runs in CI, where a missing server, JDK or privilege fails a test instead of skipping it.
 pub fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false" && value != "0")
 }
 
-/// Writes past the harness's capture, so that passing tests show it too.
+/// Writes to standard error directly, because the harness would hide the output of passing tests.
 pub fn shout(line: &str) {
     let mut text = line.to_owned();
     text.push('\n');
@@ -114,7 +114,7 @@ pub fn shout(line: &str) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("stderr");
 }
 
-/// Skips a test: loudly on a laptop, as a failure in CI. `./check` counts the lines.
+/// Reports that the test is skipped because `what` is missing; in CI the test fails. `./check` counts these.
 #[track_caller]
 pub fn missing(what: &str) {
     let line = format!("SKIPPED {}: {what}", std::thread::current().name().unwrap_or("?"));
@@ -132,7 +132,7 @@ pub fn missing(what: &str) {
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {
-        // On Windows no signal reports a child's end.
+        // On Windows no signal reports a child's end, so the program starts at once.
         let mut command = Command::new(&program[0]);
         return configure(command.args(&program[1..]).stdin(Stdio::null()))
             .spawn()
@@ -146,7 +146,7 @@ pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command
     child
 }
 
-/// Runs a program to its end, through [`spawn`]; returns whether it succeeded, and its output.
+/// Runs a program to its end by [`spawn`]. Returns whether the program succeeded, and its output.
 pub fn run<S: AsRef<OsStr>>(
     program: &[S],
     configure: impl FnOnce(&mut Command) -> &mut Command,
@@ -157,12 +157,12 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
-/// Builds a client, repeatedly: with its own command time-out a busy machine may fail the first attempt.
+/// Builds a client, and retries, because on a busy machine the first attempt may exceed the time-out.
 pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -> leasehold::LockClient {
     let mut built = None;
     let connects = || {
         let outcome = build();
-        // Any other error is returned to the test.
+        // An error that no retry can mend is returned to the test.
         let is_late = outcome.as_ref().is_err_and(leasehold::Error::is_retryable);
         built = Some(outcome);
         !is_late
@@ -171,20 +171,20 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     built.expect("it was tried").expect("it connects")
 }
 
-/// Whether the error came from a passing fault of server or network. Unlike
-/// [`is_retryable`](leasehold::Error::is_retryable), also for the error of a release.
+/// Whether the error came from a temporary fault of the server or the network. Unlike
+/// [`is_retryable`](leasehold::Error::is_retryable), this also accepts the error of a release.
 pub fn may_pass(error: &leasehold::Error) -> bool {
     use leasehold::ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
     matches!(error.kind(), Busy | OutOfMemory | ReadOnly | StaleRing | TimedOut | Unreachable)
 }
 
-/// The channel of a lock's releases, as in Redisson.
+/// The channel on which a lock's releases are published, as in Redisson.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// Number of clients that listen for a lock, for their turn or for all releases. `count`: NUMSUB or
-/// SHARDNUMSUB; `ask` sends a command to the lock's server.
+/// The number of clients that listen for a lock, either as first in the queue or for all releases. `count` is
+/// NUMSUB or SHARDNUMSUB, and `ask` sends a command to the lock's server.
 pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
     let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
     let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);
@@ -194,7 +194,7 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
     turns.len().max(releases)
 }
 
-/// How often a server of Redis has run these commands.
+/// How often a Redis server has run these commands.
 pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query(server).expect("it answers");
     let count = |command: &&str| {
@@ -204,8 +204,8 @@ pub fn calls(server: &mut redis::Connection, commands: &[&str]) -> u64 {
     commands.iter().map(count).sum()
 }
 
-/// Sends a signal by its name. `STOP` returns once every thread is stopped: the kernel stops them one by
-/// one, and one could still answer a request.
+/// Sends the signal with this name. After `STOP` this waits until every thread is stopped: the kernel stops
+/// them one by one, and a thread that still runs could answer a request.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);
@@ -230,7 +230,7 @@ fn thread_states(pid: u32) -> Vec<char> {
     threads.filter_map(|thread| state(stat(thread.ok()?)?)).collect()
 }
 
-/// Raises the flag when dropped, also during a panic, and so ends threads that a scope waits for.
+/// Sets the flag when dropped, even in a panic, and so ends the threads for which a scope waits.
 pub struct Raise<'a>(pub &'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -239,8 +239,8 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// A command that runs if this process dies without dropping this (a kill, an abort, an undropped static).
-/// The shell waits for the end of a pipe that only this process holds.
+/// A command that runs if this process ends without dropping this value, as after a kill or an abort. A shell
+/// waits for the end of a pipe that only this process holds open.
 pub struct LastWill {
     shell: Child,
     pipe: Option<ChildStdin>,
@@ -262,7 +262,7 @@ impl LastWill {
 }
 
 impl Drop for LastWill {
-    /// Cancels the command: whoever drops this has done its work.
+    /// Cancels the command, because the process that drops this value has cleaned up itself.
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take()
             && pipe.write_all(b"done\n").is_err()

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const USERS: [&str; 2] = ["mysql", "nobody"];
-/// Writes survive the server's death, but not the machine's.
+/// Without disk syncs, writes survive a kill of the server but no crash of the machine.
 const UNSYNCED: [&str; 4] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-flush-method=nosync",
@@ -21,7 +21,7 @@ const UNSYNCED: [&str; 4] = [
     "--innodb-log-file-size=32M", // copied for each server
 ];
 
-/// Dropping it kills the process that it started, and no other.
+/// Dropping this kills the process that it started, and no other.
 pub struct MysqlServer {
     process: Option<Running>,
     program: PathBuf,
@@ -33,7 +33,8 @@ pub struct MysqlServer {
 in_a_folder!(MysqlServer);
 
 impl MysqlServer {
-    /// Default settings without disk syncs; `None` after [`missing`] without a server.
+    /// Starts a server with default settings, without disk syncs. `None`, after [`missing`], if there is
+    /// none.
     #[track_caller]
     pub fn start() -> Option<MysqlServer> {
         MysqlServer::start_with(&[])
@@ -67,7 +68,7 @@ impl MysqlServer {
         }
         own(folder.path(), &USERS);
         let data = format!("--datadir={}/data", folder.path().display());
-        // Each server has a separate folder, since a server removes files in it that look like leftovers.
+        // Each server has its own folder, because a server removes files that look like leftovers.
         let temporary = format!("--tmpdir={}", folder.path().display());
         let mut command = prefix(&USERS);
         if let Some(installer) = installer {
@@ -102,7 +103,7 @@ impl MysqlServer {
         self.url_as("admin")
     }
 
-    /// The URL of another user: `name` or `name:password`.
+    /// The URL for another user, given as `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("mysql://{user}@127.0.0.1:{}/locks", self.port())
     }
@@ -121,7 +122,7 @@ impl MysqlServer {
         self.process = None;
     }
 
-    /// Restarts it on the same port with the same data, after killing it if it runs.
+    /// Kills the server if it runs, and starts it on the same port with the same data.
     pub fn restart(&mut self) {
         self.kill();
         self.launch();

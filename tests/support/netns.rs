@@ -10,7 +10,7 @@ use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};
 use std::net::Ipv4Addr;
 
-/// Dropping it removes the namespace and its devices. Drop the servers inside first.
+/// Dropping this removes the namespace and its devices. Drop the servers inside first.
 pub struct Netns {
     name: String,
     inner: String,
@@ -18,14 +18,14 @@ pub struct Netns {
     _will: LastWill,
 }
 
-/// Lasts until it is healed or dropped.
+/// A cut of connections, which lasts until it is healed or dropped.
 pub struct Cut<'a> {
     net: &'a Netns,
     heal: Vec<Vec<String>>,
 }
 
 impl Netns {
-    /// A new namespace; `None` after [`missing`] where that is impossible.
+    /// Makes a namespace; `None`, after [`missing`], where that is impossible.
     #[track_caller]
     pub fn new() -> Option<Netns> {
         let reason = if !cfg!(target_os = "linux") {
@@ -44,7 +44,7 @@ impl Netns {
     fn make() -> Result<Netns, String> {
         let mut last = String::new();
         for _ in 0..20 {
-            // The name claims the addresses: creating a namespace with a used name fails.
+            // The name reserves the addresses, because a namespace with a used name cannot be created.
             let subnet = (200 + (random() % 50) as u8, (random() % 250) as u8);
             let name = format!("leasehold-{}-{}", subnet.0, subnet.1);
             let route = run(&["ip", "-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
@@ -94,7 +94,7 @@ impl Netns {
         builder.inside(self).start()
     }
 
-    /// Drops the requests of the server's current connections; those of others arrive.
+    /// Drops all packets to the server on its current connections. Other connections work.
     #[must_use = "dropping the cut heals it"]
     pub fn cut_connections(&self, server: &RedisServer) -> Cut<'_> {
         let ports = self.ports(server);
@@ -115,7 +115,7 @@ impl Netns {
         cut
     }
 
-    /// The local ports of the server's current connections.
+    /// The clients' ports of the server's current connections.
     pub fn ports(&self, server: &RedisServer) -> Vec<u16> {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
         let prefix = format!("addr={}:", self.test_address());
@@ -126,7 +126,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // The devices end with the namespace.
+        // The kernel removes the devices together with the namespace.
         if let Err(error) = run(&["ip", "netns", "del", &self.name]) {
             shout(&format!("{error}: the namespace {} stays", self.name));
         }
@@ -134,7 +134,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Lets packets pass again. Packets that the kernels still want to deliver arrive at their next attempt.
+    /// Lets packets pass again. The kernels still send the lost packets again.
     pub fn heal(self) {
         drop(self);
     }

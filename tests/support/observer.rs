@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
 
-/// A call of an observer, with every error as text.
+/// A recorded call of an observer. Errors are recorded as texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Acquired(String),
@@ -69,20 +69,21 @@ impl Observer for Seen {
     }
 }
 
-/// An observer that sends what `pick` returns, and the receiver.
+/// Returns an observer that sends what `pick` selects, and the receiver for it.
 pub fn told<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {
     let (sender, told) = unbounded();
     let observer = move |event: &leasehold::Event<'_>| {
         if let Some(seen) = pick(event) {
-            sender.send(seen).ok(); // the test may have ended
+            sender.send(seen).ok(); // fails if the test has ended
         }
     };
     (observer, told)
 }
 
-/// An observer of deadlocks: whether each begins, the deadlock, and the time by `clock`.
+/// Returns an observer of deadlocks and its receiver. A message says whether the deadlock begins, which
+/// deadlock it is, and when.
 pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receiver<(bool, Deadlock, T)>) {
     told(move |event| match event {
         leasehold::Event::Deadlock { deadlock, .. } => Some((true, (*deadlock).clone(), clock())),
@@ -91,7 +92,7 @@ pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receive
     })
 }
 
-/// An observer that adds the attempts of each grant to `sum`.
+/// An observer that adds the number of attempts of each grant to `sum`.
 pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
     let sum = Arc::clone(sum);
     move |event: &leasehold::Event<'_>| {
@@ -101,7 +102,7 @@ pub fn attempts(sum: &Arc<AtomicU32>) -> impl Observer + use<> {
     }
 }
 
-/// An error's text, its debug text, and those of all causes.
+/// The text and debug text of an error and of all its causes.
 pub fn texts(error: &Error) -> String {
     let mut texts = format!("{error} | {error:?}");
     let mut cause = error.source();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const START_LIMIT: Duration = Duration::from_secs(40);
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// Dropping it kills the process that it started, and no other.
+/// Dropping this kills the process that it started, and no other.
 pub struct PostgresServer {
     process: Option<Running>,
     port: Port,
@@ -25,7 +25,8 @@ pub struct PostgresServer {
 in_a_folder!(PostgresServer);
 
 impl PostgresServer {
-    /// Default settings without disk syncs; `None` after [`missing`] without a server.
+    /// Starts a server with default settings, without disk syncs. `None`, after [`missing`], if there is
+    /// none.
     #[track_caller]
     pub fn start() -> Option<PostgresServer> {
         PostgresServer::start_with(&[])
@@ -36,7 +37,7 @@ impl PostgresServer {
         PostgresServer::make(settings, false)
     }
 
-    /// Also speaks TLS; the user `client` needs TLS and a certificate.
+    /// Starts a server that also speaks TLS. Its user `client` needs TLS and a client certificate.
     #[track_caller]
     pub fn start_tls() -> Option<PostgresServer> {
         PostgresServer::make(
@@ -63,7 +64,7 @@ impl PostgresServer {
             ["-U", "admin", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"].map(str::to_owned),
         );
         install(&initdb, folder.path(), &command);
-        // One user has a password; the others need none.
+        // Only the user `secretive` needs a password.
         let rules = "host all secretive all scram-sha-256\nhost all all all trust\nlocal all all trust\n";
         let secured = "hostssl all client all cert\nhostnossl all client all reject\n";
         let rules = if tls { format!("{secured}{rules}") } else { rules.to_owned() };
@@ -78,7 +79,7 @@ impl PostgresServer {
         self.url_as("admin")
     }
 
-    /// The URL of another user: `name` or `name:password`.
+    /// The URL for another user, given as `name` or `name:password`.
     pub fn url_as(&self, user: &str) -> String {
         format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
     }
@@ -88,14 +89,14 @@ impl PostgresServer {
         Client::connect(&self.url(), NoTls).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// Kills the server (SIGKILL), including its processes for clients.
+    /// Kills the server (SIGKILL) and the processes that serve its clients.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             let pid = process.pid();
             let served =
                 std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
             drop(process);
-            // The processes for clients would run on for a while, and answer.
+            // The processes that serve clients would go on answering for a while.
             for pid in served.split_whitespace() {
                 run(&["kill", "-KILL", pid], |command| command); // it may be gone
             }
@@ -117,7 +118,7 @@ impl PostgresServer {
             "listen_addresses=127.0.0.1".to_owned(),
             "fsync=off".to_owned(), // writes survive the server's death, but not the machine's
             "shared_buffers=16MB".to_owned(),
-            // In the folder, which is removed: a killed server leaves its files in /dev/shm.
+            // Shared memory is in this folder, because a killed server would leave it in /dev/shm.
             "dynamic_shared_memory_type=mmap".to_owned(),
             "max_connections=300".to_owned(),
             "autovacuum=off".to_owned(),
@@ -128,7 +129,7 @@ impl PostgresServer {
         let ready = eventually(START_LIMIT, || {
             let process = self.process.get_or_insert_with(|| Running::start(self.folder.path(), &command));
             if process.has_ended() {
-                // Processes of the killed server may still run; then it refuses, and is started again.
+                // The server refuses to start while processes of the killed one run, and is started again.
                 ended = !self.log().contains("still in use") && !self.log().contains("still running");
                 self.process = None;
                 return ended;
@@ -145,7 +146,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A PgBouncer in front of a server. Dropping it kills it.
+/// A PgBouncer in front of a server. Dropping this kills the PgBouncer.
 pub struct Bouncer {
     process: Running,
     port: Port,
@@ -153,14 +154,14 @@ pub struct Bouncer {
 }
 
 impl Bouncer {
-    /// Pools as `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`] without a
-    /// PgBouncer.
+    /// Starts a PgBouncer that pools by `mode`: `session`, `transaction` or `statement`. `None`, after
+    /// [`missing`], if none is installed.
     #[track_caller]
     pub fn before(server: &PostgresServer, mode: &str) -> Option<Bouncer> {
         Bouncer::before_with(server, mode, "")
     }
 
-    /// With another line of settings, such as `default_pool_size = 1`.
+    /// As [`before`](Self::before), with another line of settings, such as `default_pool_size = 1`.
     #[track_caller]
     pub fn before_with(server: &PostgresServer, mode: &str, more: &str) -> Option<Bouncer> {
         let debians = PathBuf::from("/usr/sbin/pgbouncer");

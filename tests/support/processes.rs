@@ -21,7 +21,7 @@ const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 const NAME: &str = "across processes";
 
-/// How far processes count together: 500, or `LEASEHOLD_COUNT`, which all of them inherit.
+/// The number to which processes count together: 500, or `LEASEHOLD_COUNT`, which all of them inherit.
 pub fn increments() -> u64 {
     std::env::var("LEASEHOLD_COUNT")
         .map_or(500, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
@@ -29,7 +29,7 @@ pub fn increments() -> u64 {
 
 pub const LEASE: Duration = Duration::from_millis(3_000);
 
-/// This process, if it was started to work for a test.
+/// This process, if a test started it as a worker.
 pub struct Worker {
     role: String,
     folder: PathBuf,
@@ -44,10 +44,10 @@ impl Worker {
         Some(Worker { role: next(), folder: next().into(), url: next() })
     }
 
-    /// Does the test's work, with a client for the test's URL and lease.
+    /// Does the test's work with a client for the test's URL and lease.
     pub fn work(&self, connect: impl Fn(&str, Duration) -> leasehold::Result<LockClient>) {
         match self.role.as_str() {
-            // Nothing may end by itself here, however busy the machine is.
+            // The lease is long, so that no hold expires on a busy machine.
             "count" => self.count(&connect(&self.url, Duration::from_secs(60)).unwrap()),
             "hold" => self.hold(&connect(&self.url, LEASE).unwrap()),
             role => panic!("{role}?"),
@@ -97,8 +97,8 @@ fn worker(role: &str, folder: &Path, url: &str) -> Process {
     reexecuted(&test_name(), &[(WORKER, &format!("{role}|{}|{url}", folder.display()))])
 }
 
-/// Four processes with four threads each count to [`increments`] under one lock, and miss none; returns how
-/// long that took.
+/// Starts four processes of four threads each, which count to [`increments`] under one lock. Panics if an
+/// increment is lost, and returns the time that this took.
 pub fn count_across_processes(url: &str) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("counter"), "0").unwrap();
@@ -118,8 +118,7 @@ pub fn count_across_processes(url: &str) -> Duration {
     start.elapsed()
 }
 
-/// A process that holds the lock is killed; the lock must be free within `limit`. Returns how long that
-/// took.
+/// Kills a process that holds the lock, and returns how long the lock stayed held: at most `limit`.
 pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockClient) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let holder = worker("hold", folder.path(), url);
@@ -128,7 +127,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     let lock = client.get_lock(NAME);
     assert!(!lock.try_lock().unwrap());
     let killed = now();
-    drop(holder); // SIGKILL
+    drop(holder); // kills the process
     assert!(lock.try_lock_for(limit + Duration::from_secs(5)).unwrap(), "it stays locked");
     let took = killed.elapsed();
     lock.unlock().unwrap();
@@ -136,7 +135,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     took
 }
 
-/// While one name is held and awaited, others are taken and released without delay.
+/// While clients hold and await one name, others acquire and release other names without delay.
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
@@ -161,19 +160,19 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
         }
         let beside: leasehold::Result<Vec<Duration>> =
             (0..OTHER_VISITS).map(|round| visit("beside", round)).collect();
-        // Before an assertion here fails: the scope waits for the waiters.
+        // This ends the waiters, for which the scope waits, before an assertion can fail.
         interrupt.interrupt();
         none_was_delayed(alone.unwrap(), beside.unwrap());
     });
 }
 
-/// Number of other names, visited in turn, and of visits.
+/// How many other names are used in turn, and how many times in all.
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Visits to other names while one name is held and awaited took no longer than without that. A name behind
-/// another would be late at each visit, so this compares the quickest visit to each, and the median. Both
-/// hold on a slow disk too, which may delay single commits by a second in both cases.
+/// Panics if uses of other names took longer while one name was held and awaited than without that. A name
+/// that waited behind the held one would be late at each use, so this compares the quickest use of each name,
+/// and the median. A slow disk delays single commits in both cases, and does not change these.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

@@ -1,5 +1,5 @@
-//! Programs that tests start: users for those that refuse to run as root, folders for their files, ports that
-//! they listen on, and the programs of `examples/`.
+//! How tests start programs: users for servers that refuse to run as root, folders for files, ports, and the
+//! programs of `examples/`.
 
 use super::{LastWill, run, signal, spawn};
 use serde_json::Value;
@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::UNIX_EPOCH;
 use tempfile::TempDir;
 
-/// A server that runs in a folder of the test, with its output in the file `log` there. Dropping it kills that
-/// process, and no other.
+/// A server that runs in a folder of the test, and writes its output to the file `log` there. Dropping this
+/// kills that process, and no other.
 pub struct Running {
     process: Child,
     _will: LastWill,
@@ -25,7 +25,7 @@ impl Running {
         let same = log.try_clone().expect("a handle can be had twice");
         let process = spawn(program, |command| command.current_dir(folder).stdout(same).stderr(log));
         let (pid, path) = (process.id().to_string(), folder.to_string_lossy());
-        // What the server started may write there for a moment.
+        // If this process dies, a shell kills the server, lets its last writes end, and removes the folder.
         let end = "kill -KILL $1; sleep 1; rm -rf \"$2\"";
         Running { process, _will: LastWill::new(&["sh", "-c", end, "sh", &pid, &path]) }
     }
@@ -38,8 +38,7 @@ impl Running {
         self.process.try_wait().expect("a child can be asked").is_some()
     }
 
-    /// Freezes (`STOP`) or resumes (`CONT`) it: while it is frozen the kernel still accepts connections, and
-    /// nobody answers.
+    /// Sends `STOP` or `CONT`. For a stopped server the kernel still accepts connections, but nobody answers.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
@@ -47,7 +46,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Also ends a stopped process. An error means that it has ended.
+        // SIGKILL also ends a stopped process. It fails if the process has already ended.
         if let Err(error) = self.process.kill() {
             super::shout(&format!("process {}: {error}", self.pid()));
         }
@@ -55,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-/// A server with a `process`, a `port` and a `folder`.
+/// Defines methods for a server that has a `process`, a `port` and a `folder`.
 macro_rules! in_a_folder {
     ($server:ident) => {
         impl $server {
@@ -71,7 +70,7 @@ macro_rules! in_a_folder {
                 self.process.as_ref().expect("the server runs")
             }
 
-            /// Freezes (`STOP`) or resumes (`CONT`) it.
+            /// Stops (`STOP`) or resumes (`CONT`) the server.
             pub fn signal(&self, name: &str) {
                 self.running().signal(name);
             }
@@ -88,21 +87,20 @@ macro_rules! in_a_folder {
 }
 pub(super) use in_a_folder;
 
-/// The output of the server that runs, or ran, in this folder.
+/// The output of the server that runs or ran in this folder.
 pub fn log_in(folder: &Path) -> String {
     String::from_utf8_lossy(&fs::read(folder.join("log")).unwrap_or_default()).into_owned()
 }
 
-/// The words before a command that run it as the first existing one of these users; empty unless this is
-/// root.
+/// The words before a command that run it as the first of these users that exists. Empty unless this is root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();
     ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Creates `folder/data` as a server's installer does. The first test of a build runs the installer, which
-/// takes seconds; the others copy its result.
+/// Creates `folder/data` by the server's installer, which takes seconds. Only the first test of a build runs
+/// it, and the others copy its result.
 pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     let built = fs::metadata(program).and_then(|file| file.modified()).unwrap();
     let name = program.to_str().unwrap().replace('/', "-");
@@ -120,7 +118,7 @@ pub fn install(program: &Path, folder: &Path, installer: &[String]) {
     assert!(good, "{installer:?}: {text}");
     let new = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
     copy(&data, &new.path().join("data"));
-    // Another test may have been first.
+    // This fails if another test was first.
     fs::rename(new.path().join("data"), kept).ok();
 }
 
@@ -137,8 +135,8 @@ fn other<'a>(users: &[&'a str]) -> Option<&'a str> {
     if is_root { users.iter().copied().find(|user| exists(user)) } else { None }
 }
 
-/// A folder in memory where possible: a disk that other programs use takes seconds for a commit, unknown to
-/// the stall meter. Otherwise a temporary one.
+/// A folder in memory where possible, and on disk otherwise. On a busy disk a commit may take seconds, which
+/// the stall meter would not notice.
 pub fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir()
@@ -154,8 +152,8 @@ pub fn sqlite_url(file: &Path) -> String {
     format!("sqlite:///{}", path.trim_start_matches('/'))
 }
 
-/// Whether this process listens on the TCP port, in any network namespace. The kernel knows, so a silent
-/// server delays nobody; without such a kernel always true.
+/// Whether this process listens on the TCP port, in any network namespace. Linux shows this without a request
+/// to the server; on other systems this returns true.
 pub fn listens(pid: u32, port: u16) -> bool {
     if !cfg!(target_os = "linux") {
         return true;
@@ -167,20 +165,20 @@ pub fn listens(pid: u32, port: u16) -> bool {
     let number =
         |link: PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned());
     let sockets: HashSet<String> = links.filter_map(number).collect();
-    // A process without a socket does not listen. Reading the kernel's table takes milliseconds, and a
-    // server that starts within a second is checked fifty times.
+    // Without a socket the process does not listen. This comes first, because reading the kernel's table
+    // takes milliseconds, and a test asks fifty times while a server starts.
     !sockets.is_empty()
         && ["net/tcp", "net/tcp6"].iter().any(|table| {
             let Ok(table) = File::open(process.join(table)) else { return false };
             let lines = BufReader::new(table).lines().map_while(Result::ok).skip(1);
-            // Listening sockets come first; the rest of the table is not read.
+            // Listening sockets come first in the table, so the rest is not read.
             lines
                 .map_while(|line| listening_socket(&line))
                 .any(|(at, socket)| at == port && sockets.contains(&socket))
         })
 }
 
-/// Port and socket number of a line in the kernel's table, for a listening socket.
+/// The port and the socket number, if this line of the kernel's table is a listening socket.
 fn listening_socket(line: &str) -> Option<(u16, String)> {
     const LISTEN: &str = "0A";
     let fields: Vec<_> = line.split_whitespace().collect();
@@ -191,8 +189,8 @@ fn listening_socket(line: &str) -> Option<(u16, String)> {
     Some((u16::from_str_radix(port, 16).ok()?, (*fields.get(9)?).to_owned()))
 }
 
-/// The path of an example, built with this test's features, or taken from `LEASEHOLD_EXAMPLES`, where
-/// `./check` has built all.
+/// The path of an example. `LEASEHOLD_EXAMPLES` names the folder in which `./check` has built all examples;
+/// without it, this builds the example with this test's features.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);
@@ -205,7 +203,7 @@ pub fn example(name: &str) -> PathBuf {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // With the test's features, or the library would be built again.
+    // Other features than this test's would build the whole library again.
     let features = [
         ("tls", cfg!(feature = "tls")),
         ("tracing", cfg!(feature = "tracing")),

@@ -32,7 +32,7 @@ const OWN_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Number of the connection, from 0, in order of acceptance.
+    /// The number of the connection, counted from 0 in the order of acceptance.
     pub connection: u64,
     pub args: Vec<Vec<u8>>,
 }
@@ -65,7 +65,7 @@ impl Command {
     }
 }
 
-/// Picks scripts with these bytes in an argument: a key, a channel, an owner, or the SHA-1.
+/// Selects scripts with these bytes in an argument: a key, a channel, an owner, or the SHA-1.
 pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Send + 'static {
     let bytes = bytes.into();
     move |command| command.is_script() && command.contains(&bytes)
@@ -75,35 +75,35 @@ pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
     move |command| command.verb() == verb
 }
 
-/// The connection's state after a fault.
+/// What happens to the connection after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Open, and nothing passes any more in either direction: a black hole.
+    /// The connection stays open, and no more bytes pass in either direction.
     Silent,
-    /// Closed in order (FIN).
+    /// The connection is closed in order (FIN).
     Close,
-    /// Aborted (RST).
+    /// The connection is aborted (RST).
     Reset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// The server executes it; its reply, and all later bytes, are lost.
+    /// The server runs the command; its reply and all later bytes are lost.
     SwallowReply(Then),
-    /// The first bytes of the reply pass, the rest is lost.
+    /// The first bytes of the reply pass, and the rest is lost.
     CutReply(usize, Then),
     /// These bytes replace the reply.
     GarbleReply(Vec<u8>),
-    /// Delays the reply, and all behind it on this connection.
+    /// Delays the reply, and all later ones on this connection.
     DelayReply(Duration),
-    /// Holds the reply, and all behind it on this connection, until [`Fault::release`].
+    /// Holds back the reply, and all later ones on this connection, until [`Fault::release`].
     HoldReply,
-    /// Holds the command, and all behind it on this connection, until [`Fault::release`]; then it reaches
-    /// the server even if the client is gone. Other connections pass.
+    /// Holds back the command, and all later ones on this connection, until [`Fault::release`]. Then the
+    /// server receives them, even if the client is gone.
     HoldRequest,
-    /// The server never receives it.
+    /// The server never receives the command.
     DropRequest(Then),
-    /// Only counts and records it.
+    /// Only counts and records the command.
     Watch,
 }
 
@@ -116,27 +116,28 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     All,
-    /// Connections that have sent SUBSCRIBE or a variant.
+    /// Connections that have sent SUBSCRIBE or a variant of it.
     Subscribers,
     Others,
     /// The connection with this [`Command::connection`].
     One(u64),
 }
 
-/// Dropping it ends all its connections and threads.
+/// Dropping the proxy ends all its connections and threads.
 pub struct Proxy {
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// A requested fault. Dropping it changes nothing.
+/// A fault that a test requested. Dropping this value does not cancel the fault.
 pub struct Fault {
     shared: Arc<Shared>,
     id: usize,
 }
 
 impl Fault {
-    /// Counts at a reply's arrival for replies, at a request's arrival for requests.
+    /// How many commands the fault has met. A fault of a reply counts when the reply arrives, and a fault of
+    /// a request when the request arrives.
     pub fn hits(&self) -> usize {
         self.shared.state.lock().faults[self.id].hits
     }
@@ -147,12 +148,12 @@ impl Fault {
         assert!(bitten, "the fault bit {} times in {limit:?}, not {hits}", self.hits());
     }
 
-    /// Releases what it holds, now and later.
+    /// Releases everything that the fault holds back, now and later.
     pub fn release(&self) {
         self.shared.change(|state| state.faults[self.id].released = true);
     }
 
-    /// Ends it for later commands.
+    /// Ends the fault for later commands.
     pub fn cancel(&self) {
         self.shared.change(|state| state.rules.retain(|rule| rule.fault != self.id));
     }
@@ -161,8 +162,8 @@ impl Fault {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
 
-    /// Sends the `nth` picked command to the server again, on its own connection; returns the reply's bytes.
-    /// No network does that, but clients and proxies that repeat blindly do.
+    /// Sends the `nth` command that the fault met to the server again, and returns the reply's bytes. No
+    /// network repeats a request, but some clients and proxies do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
         let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
@@ -179,7 +180,7 @@ impl Fault {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at `upstream`, on a free port of 127.0.0.1.
+    /// Starts a proxy for the server at `upstream`, on a free port of 127.0.0.1.
     pub fn to(upstream: impl Into<SocketAddr>) -> Proxy {
         let (port, listener) = loop {
             let port = Port::claim();
@@ -208,7 +209,7 @@ impl Proxy {
         Proxy::to((server.address(), server.port()))
     }
 
-    /// New connections lead to another server; open ones stay, as behind a virtual address.
+    /// New connections lead to another server, and open ones stay, as behind a virtual address.
     pub fn leads_to(&self, server: &RedisServer) {
         *self.shared.upstream.lock() = (server.address(), server.port()).into();
     }
@@ -225,13 +226,12 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Applies to the next command that `pick` picks. Of several faults the first that picks a command gets
-    /// it.
+    /// Applies `act` to the next command that `pick` selects. The first fault that selects a command applies.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }
 
-    /// Applies to each command that `pick` picks, until cancelled.
+    /// Applies `act` to each command that `pick` selects, until the fault is cancelled.
     pub fn each(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, None)
     }
@@ -246,19 +246,19 @@ impl Proxy {
         Fault { shared: Arc::clone(&self.shared), id }
     }
 
-    /// Holds everything in this direction. One direction makes a half-open link, both a partition. Ends of
-    /// connections are held too.
+    /// Holds back all bytes in this direction, and also the ends of connections. One direction makes a
+    /// half-open link; both make a partition.
     pub fn hold(&self, direction: Direction, which: Which) {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
-    /// Stops reading from such clients, after one more piece: the system's buffers fill up, as before a
-    /// server that hangs.
+    /// Stops reading from these clients, after at most one more piece. The system's buffers fill up, as in
+    /// front of a server that hangs.
     pub fn stop_reading(&self, which: Which) {
         self.shared.change(|state| state.deaf = Some(which));
     }
 
-    /// Passes on the bytes held by [`Proxy::hold`], and reads everything again.
+    /// Passes on all bytes that [`Proxy::hold`] held back, and reads from all clients again.
     pub fn resume(&self) {
         self.shared.change(|state| {
             state.holds.clear();
@@ -266,22 +266,22 @@ impl Proxy {
         });
     }
 
-    /// Delays each reply and message, in order; zero ends it.
+    /// Delays each reply and message; zero ends the delay.
     pub fn delay_replies(&self, delay: Duration) {
         self.shared.change(|state| state.reply_delay = delay);
     }
 
-    /// Delays each command, in order; zero ends it.
+    /// Delays each command; zero ends the delay.
     pub fn delay_requests(&self, delay: Duration) {
         self.shared.change(|state| state.request_delay = delay);
     }
 
-    /// Sends replies in pieces of `bytes` with pauses; `None` ends it.
+    /// Sends replies in pieces of this many bytes, with pauses between them; `None` ends this.
     pub fn drip(&self, pieces: Option<(usize, Duration)>) {
         self.shared.change(|state| state.drip = pieces);
     }
 
-    /// Loses published messages while their connections live. No network does that, but a broker may.
+    /// Loses published messages while connections stay open, which no network does, but a broker may.
     pub fn drop_messages(&self, on: bool) {
         self.shared.change(|state| state.drop_messages = on);
     }
@@ -290,25 +290,25 @@ impl Proxy {
         self.shared.state.lock().messages_dropped
     }
 
-    /// Refuses new connections; existing ones live on. Returns once it applies.
+    /// Refuses new connections, and keeps existing ones. Returns once this is in effect.
     pub fn refuse(&self) {
         self.shared.change(|state| state.refuse = true);
         self.shared.wake_acceptor();
         assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
     }
 
-    /// Accepts new connections without answers, as a full proxy does; existing ones live on.
+    /// Accepts new connections without answering them, as a full proxy does, and keeps existing ones.
     pub fn ignore(&self) {
         self.shared.change(|state| state.ignored = Some(Vec::new()));
     }
 
-    /// Accepts new connections again. Returns once it applies.
+    /// Accepts new connections again. Returns once this is in effect.
     pub fn accept(&self) {
         self.shared.change(|state| state.refuse = false);
         assert!(self.shared.wait(OWN_LIMIT, |state| state.listening), "the proxy does not listen");
     }
 
-    /// Ends connections, for the server in order and for the client by `then`; returns their number.
+    /// Closes connections, to the server by FIN and to the client as `then` says. Returns their number.
     pub fn kill(&self, which: Which, then: Then) -> usize {
         self.shared.change(|state| {
             let ids: Vec<u64> =
@@ -350,7 +350,7 @@ impl Drop for Proxy {
         self.shared.wake_acceptor();
         let threads: Vec<_> = self.acceptor.take().into_iter().collect();
         join(threads);
-        // The acceptor has ended, so no more threads come.
+        // The thread that accepts has ended, so no more threads are added.
         let threads = std::mem::take(&mut self.shared.state.lock().threads);
         join(threads);
     }

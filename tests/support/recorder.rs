@@ -1,5 +1,5 @@
-//! A recorder for the crate `metrics`: the values of counters and gauges, and the numbers of samples of
-//! histograms, by series.
+//! A recorder for the crate `metrics`. By series it keeps the values of counters and gauges, and the numbers
+//! of samples of histograms.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

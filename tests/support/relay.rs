@@ -1,5 +1,5 @@
-//! A relay between clients and a server on 127.0.0.1 that applies a test's rule to each piece of bytes. For
-//! RESP there is [`proxy`](super::proxy).
+//! A relay between clients and a server on 127.0.0.1, which applies a test's rule to each piece of bytes.
+//! Tests of Redis use [`proxy`](super::proxy) instead.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,25 +10,25 @@ use parking_lot::Mutex;
 
 pub use super::proxy::Direction;
 
-/// The fate of a piece.
+/// What the relay does with a piece.
 pub enum Act {
     Pass,
     /// Passes these bytes on instead.
     Replace(Vec<u8>),
     Lose,
     HangUp,
-    /// Sends these bytes back, and hangs up on the sender.
+    /// Sends these bytes back to the sender, and closes the connection.
     Answer(Vec<u8>),
 }
 
 pub struct Piece<'a> {
-    /// Number of the connection, from 0.
+    /// The number of the connection, counted from 0.
     pub connection: usize,
     pub direction: Direction,
     pub bytes: &'a [u8],
 }
 
-/// Lives until the process ends; a connection ends with its client.
+/// A relay runs until the process ends. A connection ends with its client.
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
 
@@ -37,7 +37,7 @@ struct State {
     upstream: AtomicU16,
     refuses: AtomicBool,
     accepted: AtomicUsize,
-    /// Nothing passes on connections with lower numbers, not even their ends.
+    /// Connections with lower numbers are frozen: nothing passes, and their ends are not passed on either.
     frozen: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
     act: Judge,
@@ -50,7 +50,7 @@ impl Relay {
         Relay::with("127.0.0.1", upstream, |_, _| Act::Pass)
     }
 
-    /// Listens on a port of `host`; `act` decides about each piece.
+    /// Listens on a port of `host`, and asks `act` about each piece.
     pub fn with(
         host: &str,
         upstream: u16,
@@ -100,7 +100,7 @@ impl Relay {
                 Act::Lose => false,
                 Act::HangUp => true,
                 Act::Answer(answer) => {
-                    from.write_all(&answer).ok(); // it may have hung up
+                    from.write_all(&answer).ok(); // fails if the client has hung up
                     true
                 }
             };
@@ -109,7 +109,7 @@ impl Relay {
             }
         }
         if !is_frozen() {
-            // Either may have ended.
+            // Either side may have closed the connection already.
             [from, to].iter().for_each(|end| drop(end.shutdown(Shutdown::Both)));
         }
     }
@@ -126,22 +126,22 @@ impl Relay {
         self.0.accepted.load(Ordering::SeqCst)
     }
 
-    /// New connections lead to another server.
+    /// Leads new connections to another server.
     pub fn lead_to(&self, port: u16) {
         self.0.upstream.store(port, Ordering::SeqCst);
     }
 
-    /// Hangs up on new clients, or no longer.
+    /// Closes new connections at once, or accepts them again.
     pub fn refuse(&self, refuses: bool) {
         self.0.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// Ends all connections; new ones are served.
+    /// Closes all connections. New ones are served.
     pub fn cut(&self) {
         self.0.open.lock().drain(..).for_each(|end| drop(end.shutdown(Shutdown::Both)));
     }
 
-    /// Freezes the open connections, without telling either side.
+    /// Freezes the open connections, so that neither side notices anything.
     pub fn freeze(&self) {
         self.0.frozen.store(self.accepted(), Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! A new server of each store, for tests that need only its address. `None` after
-//! [`missing`](super::missing) without a server.
+//! A new server of each store, for tests that need only its address. `None`, after
+//! [`missing`](super::missing), without a server.
 
 use std::any::Any;
 
@@ -7,7 +7,7 @@ use super::server::RedisServer;
 
 pub struct Running {
     pub url: String,
-    /// Zero for a store without a server.
+    /// Zero if the store has no server.
     pub port: u16,
     _server: Box<dyn Any>,
 }

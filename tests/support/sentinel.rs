@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const MASTER: &str = "locks";
-/// Silence in milliseconds after which each Sentinel takes the master for dead. The last waits longer:
-/// otherwise all three may stand for election at once, each with its own vote, and delay the switch.
+/// After this silence, in milliseconds, each Sentinel takes the master for dead. The last Sentinel waits
+/// longer, because all three might otherwise stand for election at once and delay the failover.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
-/// The time by which a planned failover has promoted a replica, or was abandoned.
+/// Within this time a planned failover has promoted a replica, or the Sentinels have abandoned it.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// Longest failover. A Sentinel that was descheduled for 2 s does nothing for 30 s (its tilt mode), which on
-/// a busy machine is nobody's fault.
+/// The longest failover. A Sentinel that did not run for 2 s does nothing for 30 s (its tilt mode).
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Dropping it ends all six processes.
+/// Dropping this ends all six processes.
 pub struct SentinelSet {
     pub servers: Vec<RedisServer>,
     pub sentinels: Vec<RedisServer>,
@@ -29,7 +28,7 @@ impl SentinelSet {
         SentinelSet::start_with(binary, |server| server, |sentinel| sentinel)
     }
 
-    /// With more settings for data servers and for Sentinels.
+    /// As [`start`](Self::start), with more settings for the data servers and for the Sentinels.
     pub fn start_with(
         binary: &ServerBinary,
         server: impl Fn(Builder) -> Builder,
@@ -66,8 +65,8 @@ impl SentinelSet {
                 .config(&format!("sentinel failover-timeout {MASTER} 3000"))
                 .config(&format!("sentinel parallel-syncs {MASTER} 2"));
             let watching = sentinel(watching).start();
-            // Speeds up their periodic checks. While the master is down, replicas are checked each second,
-            // and are eligible only if checked within five pings.
+            // Makes the Sentinels check more often. While the master is down, they check replicas each
+            // second, and elect only replicas that were checked within five pings.
             let quick = ["DEBUG", "info-period", "200", "ping-period", "500", "ask-period", "100"];
             redis::cmd("SENTINEL").arg(&quick).exec(&mut watching.admin()).unwrap();
             watching
@@ -92,7 +91,7 @@ impl SentinelSet {
         format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
     }
 
-    /// The master according to the first running Sentinel.
+    /// The number of the master, according to the first running Sentinel.
     pub fn master(&self) -> usize {
         self.named_by(0)
     }
@@ -103,7 +102,7 @@ impl SentinelSet {
         self.servers.iter().position(|server| server.port() == port).expect("one of ours")
     }
 
-    /// Waits until all Sentinels name a master other than `old`, which agrees.
+    /// Waits until all Sentinels name the same master, other than `old`, and that server agrees.
     #[track_caller]
     pub fn await_switch(&self, old: usize) -> usize {
         let mut new = old;
@@ -117,7 +116,7 @@ impl SentinelSet {
         new
     }
 
-    /// Makes the healthy Sentinels promote another server; returns when they were asked.
+    /// Makes the Sentinels promote another server, and returns the time of the request.
     #[track_caller]
     pub fn fail_over(&self) -> Instant {
         let old = self.master();
@@ -126,15 +125,15 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // Refused right after another failover; abandoned if, on a busy machine, no replica was heard of
-            // lately.
+            // The Sentinels refuse this right after another failover. On a busy machine they may abandon it,
+            // because they have heard of no replica lately.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());
         asked
     }
 
-    /// Makes every other server a replica of the master, starting killed ones, and waits until all is well.
+    /// Starts killed servers, makes all servers replicas of the master, and waits until the set is healthy.
     #[track_caller]
     pub fn heal(&mut self) {
         let master = self.master();
@@ -161,7 +160,7 @@ impl SentinelSet {
         assert!(healthy, "{why}\n{}", self.sentinels[0].log());
     }
 
-    /// Cuts the master's replicas off while they are stopped: they miss what the master gets from now on.
+    /// Stops the replicas and cuts their links, so that they miss everything that the master now receives.
     pub fn cut_off_the_master(&self) {
         let master = self.master();
         self.await_replicas();
@@ -176,13 +175,13 @@ impl SentinelSet {
         self.servers.iter().enumerate().filter(move |(at, _)| *at != master).map(|(_, server)| server)
     }
 
-    /// Waits until the replicas have the master's present data.
+    /// Waits until the replicas have all data that the master has now.
     #[track_caller]
     pub fn await_replicas(&self) {
         let mut admin = self.servers[self.master()].admin();
         let all = self.servers.len() - 1;
         redis::cmd("SET").arg(&["test:replicated", "1", "PX", "1"]).exec(&mut admin).unwrap();
-        // WAIT counts only its own connection's writes.
+        // WAIT counts only the writes of its own connection.
         let count: usize = redis::cmd("WAIT").arg(all).arg(5000).query(&mut admin).unwrap();
         assert_eq!(count, all, "the replicas lag");
     }
@@ -217,7 +216,7 @@ pub fn is_master(server: &RedisServer) -> bool {
     role.first() == Some(&Value::BulkString(b"master".to_vec()))
 }
 
-/// A Sentinel that says what a test wants.
+/// A Sentinel that answers what a test sets.
 pub struct FakeSentinel {
     server: Server,
     answer: Arc<Mutex<Said>>,
@@ -230,7 +229,7 @@ struct Said {
 }
 
 impl FakeSentinel {
-    /// Names the master's port, since the switch of this number.
+    /// Starts a Sentinel that names the master at this port since the failover `epoch`.
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let answer = Arc::new(Mutex::new(Said { epoch, master, is_silent: false }));
         let says = Arc::clone(&answer);
@@ -241,7 +240,7 @@ impl FakeSentinel {
         *self.answer.lock() = Said { epoch, master, is_silent: false };
     }
 
-    /// Stops answering all clients.
+    /// Answers no client any more.
     pub fn falls_silent(&self) {
         self.answer.lock().is_silent = true;
     }

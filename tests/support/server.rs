@@ -20,10 +20,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longest time for a server to start, and to answer the admin.
+/// The time limit for a server to start, and to answer the admin connection.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Name and user of admin connections, which the epilogue does not count.
+/// The name and user of admin connections, which the epilogue does not count.
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
@@ -41,7 +41,7 @@ impl ServerBinary {
         Some(ServerBinary { name: format!("{kind}-{major}.{minor}"), path: path.to_owned() })
     }
 
-    /// The program's version. Valkey has its own: 7.2, 8.0, 8.1, 9.0.
+    /// The program's version. Valkey's versions differ from those of Redis: 7.2, 8.0, 8.1, 9.0.
     pub fn version(&self) -> (u32, u32, u32) {
         let text = version_text(&self.path).unwrap_or_else(|| panic!("{self:?} does not run"));
         parse_version(&text).unwrap_or_else(|| panic!("{self:?} names no version: {text}"))
@@ -51,7 +51,7 @@ impl ServerBinary {
         self.name.starts_with("valkey")
     }
 
-    /// Whether the program has TLS, according to its complaint about a missing certificate.
+    /// Whether the program has TLS, which its complaint about a missing certificate shows.
     pub fn has_tls(&self) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = self.path.to_str().unwrap();
@@ -61,7 +61,7 @@ impl ServerBinary {
     }
 }
 
-/// A program's version output; asked once.
+/// The program's output for `--version`, which runs once.
 fn version_text(path: &Path) -> Option<String> {
     static ASKED: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock();
@@ -109,14 +109,14 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// External servers, for a test program that cannot start any (Windows): `LEASEHOLD_TEST_REDIS` has the URLs
-/// of one that all tests share, one whose connections a test ends, and one that it restarts.
+/// The URLs in `LEASEHOLD_TEST_REDIS`, for a system on which tests cannot start servers (Windows): a server
+/// that all tests share, one whose connections a test ends, and one that a test restarts.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)
 }
 
-/// An unrestricted connection to such a server.
+/// An unrestricted connection to a server at such a URL.
 pub fn admin_of(url: &str) -> redis::Connection {
     let mut connection =
         redis::Client::open(url).unwrap().get_connection_with_timeout(ADMIN_TIMEOUT).unwrap();
@@ -129,7 +129,7 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// How a server listens, besides the Unix socket.
+/// How a server listens, besides its Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Tcp,
@@ -157,32 +157,32 @@ impl Builder {
         self
     }
 
-    /// The default user's password; `url()` contains it.
+    /// Sets the default user's password, which `url()` then contains.
     pub fn requirepass(mut self, password: &str) -> Builder {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Another user, in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user
-    /// stays unless named.
+    /// Adds a user by a rule of `ACL SETUSER`, such as `app on >secret ~* &* +@all`. The default user stays
+    /// as it is unless a rule names it.
     pub fn user(mut self, rules: &str) -> Builder {
         self.users.push(rules.to_owned());
         self
     }
 
-    /// TLS only, with a certificate for `localhost` and 127.0.0.1 by its own CA.
+    /// Speaks only TLS, with a certificate for `localhost` and 127.0.0.1 of its own authority.
     pub fn tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: false };
         self
     }
 
-    /// TLS that also requires a client certificate.
+    /// Speaks only TLS, and demands a client certificate.
     pub fn mutual_tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: true };
         self
     }
 
-    /// TLS with another server's certificates, so that the two trust each other.
+    /// Speaks TLS with another server's certificates, so that the two trust each other.
     pub fn tls_of(mut self, other: &RedisServer) -> Builder {
         self.certificates_of = Some(other.path.clone());
         self.tls()
@@ -193,25 +193,25 @@ impl Builder {
         self
     }
 
-    /// An append-only file, synced `always` or `everysec`: acknowledged writes survive `kill`.
+    /// Writes an append-only file, synced `always` or `everysec`, so that acknowledged writes survive `kill`.
     pub fn append_only(mut self, sync: &'static str) -> Builder {
         self.append_only = Some(sync);
         self
     }
 
-    /// Inside a network namespace, at its address.
+    /// Runs inside a network namespace, at its address.
     pub fn inside(mut self, net: &Netns) -> Builder {
         self.netns = Some((net.name().to_owned(), net.server_address()));
         self
     }
 
-    /// A wall clock that [`RedisServer::move_clock`] moves, for this process, by a preloaded library.
+    /// Gives this process a wall clock that [`RedisServer::move_clock`] moves, by a preloaded library.
     pub fn movable_clock(mut self) -> Builder {
         self.movable_clock = true;
         self
     }
 
-    /// Counts as started once it accepts connections, even while loading.
+    /// Counts the server as started once it accepts connections, even while it loads its data.
     pub fn while_loading(mut self) -> Builder {
         self.wait_until_loaded = false;
         self
@@ -230,7 +230,7 @@ impl Builder {
             (None, _) => {}
         }
         let mut log = String::new();
-        // Another process may take the port in between; then the next one is tried.
+        // If another process takes the port first, the next port is tried.
         for _ in 0..20 {
             let port = Port::claim();
             let mut server = RedisServer {
@@ -255,7 +255,7 @@ impl Builder {
     }
 }
 
-/// Dropping it kills the process that it started, and no other.
+/// Dropping this kills the process that it started, and no other.
 pub struct RedisServer {
     process: Option<Running>,
     port: Port,
@@ -266,7 +266,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// The default server with default settings; `None` after [`missing`] without any.
+    /// Starts the default server with default settings; `None`, after [`missing`], if none is installed.
     #[track_caller]
     pub fn start_default() -> Option<RedisServer> {
         Some(RedisServer::builder(&default_server()?).start())
@@ -296,7 +296,7 @@ impl RedisServer {
         self.port.number()
     }
 
-    /// The clients' address: 127.0.0.1, or the one inside the namespace.
+    /// The address for clients: 127.0.0.1, or the server's address inside the namespace.
     pub fn address(&self) -> Ipv4Addr {
         self.builder.netns.as_ref().map_or(Ipv4Addr::LOCALHOST, |(_, address)| *address)
     }
@@ -309,12 +309,12 @@ impl RedisServer {
         self.running().pid()
     }
 
-    /// Whether it was not killed since its last start.
+    /// Whether the server has not been killed since its last start.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// The clients' URL, with the default user's password.
+    /// The URL for clients, with the default user's password.
     pub fn url(&self) -> String {
         match &self.builder.password {
             Some(password) => self.url_with(&format!(":{password}@")),
@@ -333,7 +333,7 @@ impl RedisServer {
         }
     }
 
-    /// The Unix socket's URL; a password is a parameter there.
+    /// The URL of the Unix socket, in which a password is a parameter.
     pub fn unix_url(&self) -> String {
         let password = self.builder.password.as_ref().map(|password| format!("?pass={password}"));
         format!("redis+unix://{}{}", self.socket().display(), password.unwrap_or_default())
@@ -381,12 +381,12 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Kills the process (SIGKILL) and waits for its end. Its folder stays.
+    /// Kills the process (SIGKILL) and waits for its end. The folder stays.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Restarts it on the same port and folder, after killing it if it runs.
+    /// Kills the server if it runs, and starts it on the same port and folder.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -395,7 +395,7 @@ impl RedisServer {
         }
     }
 
-    /// Freezes the process (SIGSTOP): the kernel still accepts connections, but the server does not answer.
+    /// Stops the process. The kernel still accepts connections, but the server does not answer.
     pub fn stop(&self) {
         self.running().signal("STOP");
     }
@@ -407,7 +407,7 @@ impl RedisServer {
     /// Moves the wall clock by `offset_s` seconds; needs [`Builder::movable_clock`].
     pub fn move_clock(&self, offset_s: i64) {
         assert!(self.builder.movable_clock);
-        // The file is written in place, because the server has it mapped.
+        // The file is overwritten in place, because the server has mapped it.
         let mut file = std::fs::File::options().write(true).open(self.path.join("clock")).unwrap();
         std::io::Write::write_all(&mut file, &offset_s.to_ne_bytes()).unwrap();
     }
@@ -442,7 +442,7 @@ impl RedisServer {
             Some(sync) => line(&format!("appendonly yes\nappendfsync {sync}")),
             None => line("appendonly no"),
         }
-        // DEBUG makes a server slow or its clock odd; from 7.0 on it must be enabled.
+        // DEBUG can slow a server or change its clock. From version 7.0 on the settings must enable it.
         if settings.binary.version() >= (7, 0, 0) {
             line("enable-debug-command local");
         }
@@ -459,11 +459,11 @@ impl RedisServer {
         std::fs::write(self.path.join("redis.conf"), config).unwrap();
     }
 
-    /// Starts the process and waits for its first answer; returns the log if it ends before.
+    /// Starts the process and waits for its first answer. If the process ends before, returns its log.
     fn launch(&mut self) -> Result<(), String> {
         let mut program: Vec<&OsStr> = Vec::new();
         if let Some((name, _)) = &self.builder.netns {
-            // `ip` replaces itself, so the child's pid is the server's.
+            // `ip` replaces itself by the server, so the child's pid is the server's.
             program.extend(["ip", "netns", "exec", name].map(OsStr::new));
         }
         let preload = self.builder.movable_clock.then(|| {
@@ -513,9 +513,9 @@ impl RedisServer {
     }
 }
 
-/// A TCP port without listener, claimed until dropped. It is below the kernel's range for outgoing
-/// connections, and a UDP socket of the same number keeps other tests and processes from claiming it, so a
-/// restarted server finds it free.
+/// A TCP port without a listener, reserved until it is dropped, so that a restarted server finds it free. The
+/// port is below the kernel's range for outgoing connections. A UDP socket of the same number keeps other
+/// tests from reserving it.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,
@@ -527,7 +527,7 @@ impl Port {
         let free = eventually(START_LIMIT, || {
             let number = 15_000 + (random() % 17_000) as u16;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok();
-            // The port is checked only once claimed, since the check itself listens for a moment.
+            // The port is checked after it is reserved, because the check itself listens for a moment.
             let claim = claim.filter(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok());
             found = claim.map(|claim| Port { number, _claim: claim });
             found.is_some()
@@ -541,7 +541,7 @@ impl Port {
     }
 }
 
-/// `tests/support/clock.c`, compiled once in this process by Rust's linker driver.
+/// The compiled `tests/support/clock.c`. Rust's linker driver compiles it, once in this process.
 fn clock_library() -> &'static Path {
     static LIBRARY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, library) = LIBRARY.get_or_init(|| {
@@ -557,7 +557,7 @@ fn clock_library() -> &'static Path {
     library
 }
 
-/// The folder of [`make_certificates`] (PEM).
+/// The folder with the files (PEM) of [`make_certificates`].
 #[derive(Debug, Clone)]
 pub struct Certificates(pub(super) PathBuf);
 
@@ -570,13 +570,13 @@ impl Certificates {
         self.0.join("unknown-ca.crt")
     }
 
-    /// Certificate and key of the client `client`, by the server's CA.
+    /// The certificate and key of the client `client`, signed by the server's authority.
     pub fn client(&self) -> (PathBuf, PathBuf) {
         (self.0.join("client.crt"), self.0.join("client.key"))
     }
 }
 
-/// Two CAs, and a server's and a client's certificate by the first; uses `openssl`.
+/// Makes two authorities, and a server's and a client's certificate by the first one, with `openssl`.
 pub(super) fn make_certificates(folder: &Path) {
     let openssl = |command: &str| {
         let words: Vec<&str> = ["openssl"].into_iter().chain(command.split(' ')).collect();

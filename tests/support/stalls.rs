@@ -22,17 +22,17 @@ use parking_lot::Mutex;
 
 use super::now;
 
-/// A thread that only wakes up and reads the others' waits.
+/// The thread that measures how late it wakes up, and reads how long other threads waited for a processor.
 struct Meter {
     woke: Instant,
     queues: Queues,
-    /// Time of each loss, and the total by then.
+    /// The time of each loss, and the total up to then.
     lost: Vec<(Instant, Duration)>,
 }
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// Shortest interval of reading the run queues, which takes at most a twentieth of the time.
+/// The shortest interval between readings of the run queues, which take a twentieth of the time at most.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
 /// A reading of this age counts as current.
@@ -42,20 +42,20 @@ pub fn watch() {
     meter();
 }
 
-/// How long this process and those that it started were kept from running since `start`; at most the elapsed
-/// time. Times before the first call, or the first [`watch`], are unknown.
+/// How long this process and those that it started were kept from running since `start`, at most the elapsed
+/// time. Stalls before the first call, or the first [`watch`], are unknown.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
         let waited = meter.queues.look();
         meter.lose(waited);
     }
-    // Includes a stall that this thread outlasted before the meter.
+    // This thread may run before the meter's thread does, so the meter's own delay up to now counts too.
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// As [`stalled_since`], for an ended span; at most the span. A wait is seen by the first reading after its
-/// end, so that reading counts too.
+/// As [`stalled_since`], for a span that has ended, at most the span. A wait is seen only by the first
+/// reading after its end, so that reading counts too.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     stalled_since(end); // makes sure that a reading follows
     let meter = meter().lock();
@@ -63,13 +63,13 @@ pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     lost.min(end.saturating_duration_since(start))
 }
 
-/// The time since `start` less the machine's stalls.
+/// The time since `start` without the machine's stalls.
 pub fn own_time_since(start: Instant) -> Duration {
     let took = start.elapsed();
     took.saturating_sub(stalled_since(start))
 }
 
-/// Counts the calling thread's waits so far: an ended thread shows none.
+/// Counts the calling thread's waits so far, because the kernel no longer shows them after the thread's end.
 pub fn about_to_end() {
     let Ok(task) = fs::read_link("/proc/thread-self") else { return };
     let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
@@ -128,8 +128,8 @@ impl Meter {
     }
 }
 
-/// The time lost in a span; `lost` has the time of each reading, and the total by then. The next reading,
-/// `due`, shows waits in the span's last moments.
+/// The stalls in a span. `lost` has the time of each reading and the total up to then. The next reading, at
+/// `due`, shows waits of the span's last moments.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);
@@ -138,11 +138,11 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
     by(end + 2 * due) - by(start)
 }
 
-/// Threads' waits in the run queues, as the kernel counts them (Linux only).
+/// How long threads waited in the run queues, as the kernel counts it (Linux only).
 struct Queues {
     looked: Instant,
     took: Duration,
-    /// The meter's thread, which nothing waits for.
+    /// The thread of the meter, for which no test waits.
     meter: Option<u32>,
     waited: HashMap<(u32, u32), Duration>,
 }
@@ -150,7 +150,7 @@ struct Queues {
 impl Queues {
     fn new() -> Queues {
         let mut queues = Queues { looked: now(), took: Duration::ZERO, meter: None, waited: HashMap::new() };
-        queues.look(); // ignores earlier waits
+        queues.look(); // earlier waits do not count
         queues
     }
 
@@ -162,7 +162,7 @@ impl Queues {
         LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// All waits since the last reading. Later waits of an ended thread are not seen.
+    /// All waits since the last reading. A thread that has ended since is no longer seen.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());
@@ -182,7 +182,7 @@ impl Queues {
         if let Some(meter) = self.meter {
             seen.remove(&(own_id(), meter));
         }
-        // A new thread has waited since its begin.
+        // A thread that is new since the last reading has waited since its beginning.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
             waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
         };
@@ -194,7 +194,7 @@ impl Queues {
     }
 }
 
-/// This process's id for the kernel that counts: under wine Linux has its own ids.
+/// The id of this process in Linux, which counts the waits. Under wine the process has another id.
 fn own_id() -> u32 {
     let of_linux = || fs::read_to_string("/proc/self/stat").ok()?.split(' ').next()?.parse().ok();
     cfg!(windows).then(of_linux).flatten().unwrap_or_else(std::process::id)
@@ -208,7 +208,7 @@ fn number_in(name: Option<&OsStr>) -> Option<u32> {
     name?.to_str()?.parse().ok()
 }
 
-/// The second number is nanoseconds in a run queue.
+/// The second number in the file is the time in a run queue, in nanoseconds.
 fn waited(task: &Path) -> Option<Duration> {
     let numbers = fs::read_to_string(task.join("schedstat")).ok()?;
     numbers.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

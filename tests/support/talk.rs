@@ -1,4 +1,4 @@
-//! Servers on 127.0.0.1 that say what a test wants.
+//! Servers on 127.0.0.1 whose answers a test chooses.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{Parser, Value};
 
-/// Dropping it closes the port; talks go on until their clients hang up.
 pub struct Server {
     pub address: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -16,12 +15,12 @@ pub struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // This connection wakes the thread; an error means that the thread has ended.
+        // This connection wakes the thread that accepts. It fails if that thread has ended.
         drop(TcpStream::connect(self.address));
     }
 }
 
-/// Has this talk with each client, in a thread of its own.
+/// Starts a server that runs `talk` with each client, in a thread of its own.
 pub fn talking(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (address, ended) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -35,18 +34,18 @@ pub fn talking(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     Server { address, ended }
 }
 
-/// Says `words` to each client once it has said something, and listens until it hangs up.
+/// Starts a server that sends `words` after a client's first bytes, and reads until the client hangs up.
 pub fn saying(words: Vec<u8>) -> Server {
     talking(move |mut client| {
         let mut chunk = [0; 4096];
         if client.read(&mut chunk).is_ok_and(|count| count > 0) {
-            client.write_all(&words).ok(); // it may have hung up
+            client.write_all(&words).ok(); // fails if the client has hung up
             while client.read(&mut chunk).is_ok_and(|count| count > 0) {}
         }
     })
 }
 
-/// Answers each command of Redis, in words; an empty answer is none.
+/// Starts a server that answers each Redis command by `answer`. An empty answer is not sent.
 pub fn answering(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Server {
     talking(move |client| {
         let (mut parser, mut client) = (Parser::new(), &client);

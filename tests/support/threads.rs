@@ -1,5 +1,5 @@
-//! Threads of a test: they hold a lock, wait for one, or make a long call. Order comes from channels and
-//! conditions, never from sleeping.
+//! A test's threads, which hold a lock, wait for one, or make a long call. Channels and conditions order
+//! them, never a sleep.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use leasehold::{AcquireOptions, Interrupt, LockClient, Owner, RedisLock};
 use super::stalls::{about_to_end, stalled_since};
 use super::{LONG, SLACK, eventually, let_pass, ms, now, slack_since};
 
-/// Runs `work` on another thread, to its end.
+/// Runs `work` on another thread, and waits for its end.
 pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,
@@ -21,7 +21,7 @@ pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Does this with each value, in a thread of its own.
+/// Runs `work` with each value, in a thread of its own, and waits for all.
 pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(V) + Sync) {
     let work = &work;
     thread::scope(|scope| {
@@ -31,7 +31,7 @@ pub fn side_by_side<V: Send>(values: impl IntoIterator<Item = V>, work: impl Fn(
     });
 }
 
-/// Panics without the hook's message, where the panic is part of the test.
+/// Panics without printing a message, where the panic is part of the test.
 pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
 }
@@ -40,8 +40,8 @@ pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
 
-/// Two threads, each holding one of these locks and waiting for the other, until `is_seen` or a limit;
-/// returns whether it was seen.
+/// Two threads each hold one of these locks and wait for the other, until `is_seen` or a time limit. Returns
+/// whether `is_seen` became true.
 pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -> bool) -> bool {
     let (meet, interrupt) = (Barrier::new(2), Interrupt::new());
     thread::scope(|scope| {
@@ -69,7 +69,7 @@ pub fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Cal
         let value = work();
         let at = now();
         about_to_end();
-        sender.send((value, at)).ok(); // the test may have failed
+        sender.send((value, at)).ok(); // fails if the test has failed
     }));
     Call { outcome }
 }
@@ -95,7 +95,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// The result; panics if it came later than `promised` after `start`, plus [`SLACK`].
+    /// The call's result. Panics if the call returned more than `promised` and [`SLACK`] after `start`.
     #[track_caller]
     pub fn returns_within(self, start: Instant, promised: Duration, what: &str) -> T {
         let (value, at) = self.outcome();
@@ -124,7 +124,6 @@ pub fn call_on<V: Send + 'static, T: Send + 'static>(
     call(move || work(value))
 }
 
-/// Takes a lock and releases it; returns when it was granted.
 pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     move || {
         let guard = lock.acquire().unwrap();
@@ -134,13 +133,13 @@ pub fn turn(lock: RedisLock) -> impl FnOnce() -> Instant + Send + 'static {
     }
 }
 
-/// Ends the hold `by` "unlock", or else by dropping the guard.
+/// Ends the hold: by `unlock` if `by` is "unlock", and otherwise by dropping the guard.
 #[track_caller]
 pub fn end(by: &str, guard: leasehold::Guard) {
     if by == "unlock" { guard.unlock().unwrap() } else { drop(guard) }
 }
 
-/// A thread that holds a lock until released or dropped.
+/// A thread that holds a lock until the test releases or drops this value.
 pub struct Holding {
     owner: Owner,
     release: Sender<()>,
@@ -148,7 +147,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Returns once the lock is held.
+    /// Returns once the thread holds the lock.
     #[track_caller]
     pub fn take(lock: &RedisLock) -> Holding {
         Holding::take_with(lock, |lock| lock.acquire().expect("the lock can be taken"))
@@ -165,7 +164,7 @@ impl Holding {
         let thread = start(move || {
             let guard = take(&lock);
             held.send(guard.owner()).expect("the test waits for this");
-            told.recv().ok(); // a message or a drop ends it
+            told.recv().ok(); // a message or the dropped sender ends the hold
             let at = now();
             guard.unlock().expect("the hold stood until its release");
             at
@@ -178,7 +177,7 @@ impl Holding {
         self.owner
     }
 
-    /// Releases and waits for that; returns the moment just before.
+    /// Releases the lock and waits for the answer. Returns the moment just before the release.
     #[track_caller]
     pub fn release(mut self) -> Instant {
         self.release.send(()).expect("the holding thread waits for this");
@@ -186,13 +185,13 @@ impl Holding {
     }
 }
 
-/// A [`Call`] that is known to wait.
+/// A [`Call`] whose thread is known to wait.
 pub struct Waiter<T> {
     call: Call<T>,
     task: PathBuf,
 }
 
-/// Each returns within `limit` from when it is asked.
+/// Asserts that each waiter returns, within `limit` of the check before.
 #[track_caller]
 pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>>, limit: Duration) {
     for waiter in waiters {
@@ -200,8 +199,8 @@ pub fn all_return<T: Send + 'static>(waiters: impl IntoIterator<Item = Waiter<T>
     }
 }
 
-/// How long a waiting thread must sleep. Windows does not show whether another thread sleeps, so there the
-/// thread gets this time to begin.
+/// How long a thread must sleep to count as waiting. Windows does not show whether a thread sleeps, so there
+/// the thread gets this time to begin.
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
@@ -213,7 +212,6 @@ impl<T: Send + 'static> Waiter<T> {
         waiter
     }
 
-    /// As [`start`](Self::start), with `value` for the thread.
     #[track_caller]
     pub fn on<V: Send + 'static>(value: V, work: impl FnOnce(V) -> T + Send + 'static) -> Waiter<T> {
         Waiter::start(move || work(value))
@@ -243,7 +241,8 @@ impl<T: Send + 'static> Waiter<T> {
             }
             let sleeps = self.sleeps();
             first = first.or(sleeps);
-            // A thread that polls each few milliseconds, as on SQLite, never rests for longer.
+            // A thread that polls every few milliseconds, as on SQLite, never sleeps for that long, so
+            // fifteen sleeps count as well.
             if let (Some(first), Some(sleeps)) = (first, sleeps)
                 && sleeps >= first + 15
             {
@@ -258,8 +257,8 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it sleeps and does not wait for a server. Always asleep
-    /// where the system does not show it.
+    /// How often the thread has gone to sleep, if it sleeps now and does not wait for a server. A system that
+    /// does not show this counts the thread as asleep.
     fn sleeps(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]
         if let Ok(call) = fs::read_to_string(self.task.join("syscall"))
@@ -278,7 +277,7 @@ impl<T: Send + 'static> Waiter<T> {
         self.call.is_over()
     }
 
-    /// The result; panics unless a message at `since` woke the thread, and no poll.
+    /// The call's result. Panics unless a message at `since` woke the thread: a poll would have come later.
     #[track_caller]
     pub fn woken_since(self, since: Instant) -> T {
         let (value, returned) = self.returns_within(LONG);
@@ -287,7 +286,7 @@ impl<T: Send + 'static> Waiter<T> {
         value
     }
 
-    /// The result and its time; panics if that is later than `limit` from now.
+    /// The call's result and its time. Panics if the call returns later than `limit` from now.
     #[track_caller]
     pub fn returns_within(self, limit: Duration) -> (T, Instant) {
         let start = now();

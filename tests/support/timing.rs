@@ -18,10 +18,10 @@ use super::stalls::{stalled_since, watch};
 /// How late an event may be seen on a busy machine with two cores: ε in `docs/guarantees.md`.
 pub const SLACK: Duration = ms(250);
 
-/// A test gives up after this.
+/// The time after which a test gives up.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A lease for renewed holds: even a renewal delayed by a busy machine comes in time.
+/// A lease for holds that are renewed, long enough even if a busy machine delays a renewal.
 pub const RENEWED: Duration = ms(4_000);
 
 pub fn leased(lease: Duration) -> leasehold::AcquireOptions {
@@ -32,13 +32,13 @@ pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The time. Tests may measure; the library reads time in one place only.
+/// The present time. The tests measure time here; the library reads it in one place only.
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Time by a clock that all processes of this machine share.
+/// The time of a clock that all processes of this machine share.
 #[cfg(unix)]
 pub fn mono() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -46,7 +46,7 @@ pub fn mono() -> Duration {
     Duration::new(seconds.expect("it begins with the machine"), nanos.expect("below a second"))
 }
 
-/// The wall clock: no other shared clock can be read here.
+/// The wall clock, because this system has no other clock that processes share.
 #[cfg(windows)]
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn mono() -> Duration {
@@ -58,18 +58,18 @@ pub fn instant_of(time: Duration) -> Instant {
     now.checked_sub(mono().saturating_sub(time)).unwrap_or(now)
 }
 
-/// Starts the meter of [`stalled_since`], which does not know earlier times.
+/// Starts the stall meter. [`stalled_since`] does not know stalls before this.
 pub fn watch_for_stalls() {
     watch();
     stalled_since(now());
 }
 
-/// How late an event may be that began at `start`.
+/// How late an event may be if it began at `start`.
 pub fn slack_since(start: Instant) -> Duration {
     SLACK + stalled_since(start)
 }
 
-/// Lets real time pass; `reason` says why there is no condition to wait for.
+/// Lets real time pass. `reason` says why no condition can be awaited instead.
 pub fn let_pass(span: Duration, reason: &str) {
     assert!(!reason.is_empty());
     pass(span);
@@ -80,13 +80,13 @@ fn pass(span: Duration) {
     after(span).recv().expect("a timer fires");
 }
 
-/// Evaluates `cond` until it is true or `limit` is over; returns the last value.
+/// Evaluates `cond` until it is true or `limit` is over, and returns the last result.
 #[must_use = "whether it came true"]
 pub fn eventually(limit: Duration, cond: impl FnMut() -> bool) -> bool {
     ask_until(limit, ms(20), cond)
 }
 
-/// Pauses grow from a millisecond to `longest_pause`.
+/// The pauses between evaluations grow from a millisecond to `longest_pause`.
 fn ask_until(limit: Duration, longest_pause: Duration, mut cond: impl FnMut() -> bool) -> bool {
     let end = now() + limit;
     let mut pause = ms(1);
@@ -108,8 +108,7 @@ pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");
 }
 
-/// Waits until `cond` is true; returns how long that took, and panics beyond `limit` and the machine's
-/// stalls.
+/// Waits until `cond` is true, and returns how long that took. Panics after `limit` and all stalls.
 #[track_caller]
 pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
     let start = now();
@@ -123,7 +122,7 @@ pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duratio
     took
 }
 
-/// Panics unless what began at `start` took at most `promised`, plus [`SLACK`] and the machine's stalls.
+/// Panics unless the time since `start` is at most `promised`, [`SLACK`] and the machine's stalls.
 #[track_caller]
 pub fn within(start: Instant, promised: Duration, what: &str) {
     let (took, stalled) = (start.elapsed(), stalled_since(start));
@@ -133,7 +132,7 @@ pub fn within(start: Instant, promised: Duration, what: &str) {
     );
 }
 
-/// What `work` returns; panics unless it does so [`within`] `promised` of its beginning.
+/// Runs `work` and returns its result. Panics unless `work` returns [`within`] `promised`.
 #[track_caller]
 pub fn in_time<T>(promised: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let start = now();
@@ -142,7 +141,7 @@ pub fn in_time<T>(promised: Duration, what: &str, work: impl FnOnce() -> T) -> T
     value
 }
 
-/// Waits until `cond` is true; panics unless that was [`within`] `promised` of `start`.
+/// Waits until `cond` is true. Panics unless that happened [`within`] `promised` of `start`.
 #[track_caller]
 pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl FnMut() -> bool) {
     let came = eventually(promised + SLACK + LONG, cond);
@@ -150,13 +149,13 @@ pub fn comes_within(start: Instant, promised: Duration, what: &str, cond: impl F
     assert!(came, "{what} did not come");
 }
 
-/// Checks for `span`, and panics once `condition` is false.
+/// Checks `condition` for `span`, and panics when it is false.
 #[track_caller]
 pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     let start = now();
     loop {
         let holds = condition();
-        // A check that ends later says nothing about the span.
+        // A check that ends after the span proves nothing about the span.
         let is_over = start.elapsed() >= span;
         assert!(
             holds || is_over,
@@ -167,13 +166,13 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
         if is_over {
             return;
         }
-        // The checks pause, since each is a request, and twelve tests may check at a time.
+        // The checks pause, because each is a request, and twelve tests may check at the same time.
         pass(ms(20));
     }
 }
 
-/// The message that arrives within `limit`, without the machine's stalls. The wait itself is longer: only
-/// after the message is known how long its senders were delayed.
+/// The message that arrives within `limit` and the machine's stalls. The wait itself is longer, because only
+/// the message shows how long its senders were delayed.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
     let received = from.recv_timeout(limit + LONG);
@@ -181,7 +180,7 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
 }
 
-/// Waits until a hold's remaining time grows: until a renewal was confirmed.
+/// Waits until a hold's remaining time grows, which shows a confirmed renewal.
 #[track_caller]
 pub fn await_renewal(remaining: impl Fn() -> Duration) {
     let mut last = remaining();

@@ -1,4 +1,4 @@
-//! Private ZooKeeper servers, from the distribution's jars: one, or an ensemble.
+//! Private ZooKeeper servers, single or as an ensemble, from the distribution's jar files.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use super::{eventually, missing};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Debian's jar, whose manifest names the others, except for TLS.
+/// Debian's jar file. Its manifest names the other ones, except those for TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
                        /usr/share/java/netty-transport-native-unix-common.jar";
@@ -29,7 +29,7 @@ pub struct Sessions {
     pub most_ms: u32,
 }
 
-/// Outlasts delays of a busy machine.
+/// Session times that outlast the delays of a busy machine.
 pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
 
 pub struct ZooKeeper {
@@ -37,20 +37,20 @@ pub struct ZooKeeper {
     folder: TempDir,
     port: Port,
     secure: Option<Port>,
-    /// The claimed ports for elections and followers.
+    /// The reserved ports for elections and followers.
     _inner: [Port; 2],
 }
 
 in_a_folder!(ZooKeeper);
 
 impl ZooKeeper {
-    /// A single server; `None` after [`missing`] if ZooKeeper is not installed.
+    /// Starts a single server; `None`, after [`missing`], if ZooKeeper is not installed.
     #[track_caller]
     pub fn start(sessions: Sessions) -> Option<ZooKeeper> {
         Some(ZooKeeper::ensemble(1, sessions)?.remove(0))
     }
 
-    /// Also speaks TLS, on another port; `demands` a client certificate there.
+    /// Starts a server that also speaks TLS on another port, and there `demands` a client certificate or not.
     #[track_caller]
     pub fn start_tls(sessions: Sessions, demands: bool) -> Option<ZooKeeper> {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
@@ -131,8 +131,8 @@ impl ZooKeeper {
     }
 
     fn launch(&mut self) {
-        // The settings make the server small, quick to start, and without syncs: tests kill the server, not
-        // the machine.
+        // These settings make the server small, quick to start, and free of disk syncs, because tests crash
+        // the server but not the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",
@@ -149,7 +149,7 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) {
-        // The TLS port opens after the other.
+        // The server opens the TLS port after the other one.
         let is_open = |port: &Port| listens(self.pid(), port.number());
         let serves = eventually(START_LIMIT, || {
             let is_ours = is_open(&self.port) && self.secure.as_ref().is_none_or(is_open);
@@ -168,14 +168,12 @@ impl ZooKeeper {
         asked.map(|_| answer).unwrap_or_default()
     }
 
-    /// One of the server's own figures.
     pub fn figure(&self, name: &str) -> u64 {
         let figures = self.ask("mntr");
         let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {figures:?}"))
     }
 
-    /// Writes a node's data, as another client would.
     pub fn set_data(&self, path: &str, data: &[u8]) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
@@ -195,7 +193,7 @@ impl ZooKeeper {
         assert_eq!(header[16..], [0; 4], "the node was written");
     }
 
-    /// Number of watched nodes below a path. Curator watches others as well.
+    /// The number of watched nodes below a path.
     pub fn watched_below(&self, path: &str) -> usize {
         self.ask("wchp").lines().filter(|line| line.starts_with(path)).count()
     }
@@ -204,7 +202,7 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: leader")
     }
 
-    /// Whether the server says that it follows; a server too busy to answer counts as no follower.
+    /// Whether the server says that it is a follower. A server that is too busy to answer counts as none.
     pub fn is_follower(&self) -> bool {
         self.ask("srvr").contains("Mode: follower")
     }
@@ -220,11 +218,11 @@ impl ZooKeeper {
     }
 }
 
-/// Set by [`Relay::cut_behind_a_new_node`].
+/// The states of [`Relay::cut_behind_a_new_node`].
 const ARMED: u8 = 1;
 const MADE: u8 = 2;
 
-/// A relay between clients and a server, which passes everything on until told otherwise.
+/// A relay between clients and a server, which passes everything on until a test says otherwise.
 #[derive(Clone)]
 pub struct Relay(relay::Relay, Arc<Interference>);
 
@@ -232,7 +230,7 @@ pub struct Relay(relay::Relay, Arc<Interference>);
 struct Interference {
     swallows: AtomicBool,
     cuts: AtomicU8,
-    /// The server's answer to the first greeting: session id and password.
+    /// The session id and password from the server's answer to the first client.
     session: Mutex<Option<Vec<u8>>>,
 }
 
@@ -242,7 +240,7 @@ impl Interference {
             self.session.lock().get_or_insert_with(|| piece.bytes.to_vec());
             return if self.swallows.load(Ordering::SeqCst) { Act::Lose } else { Act::Pass };
         }
-        // Length, number, and type of the request: creating a node, with or without its state in the answer.
+        // A request has a length, a number and a type. The types 1 and 15 create a node.
         let makes_a_node = matches!(piece.bytes.get(8..12), Some([0, 0, 0, 1 | 15]));
         match self.cuts.load(Ordering::SeqCst) {
             ARMED if makes_a_node => self.cuts.store(MADE, Ordering::SeqCst),
@@ -269,13 +267,13 @@ impl Relay {
         format!("zk://127.0.0.1:{}", self.0.port())
     }
 
-    /// Ends all connections; new ones are served.
+    /// Closes all connections. New ones are served.
     pub fn cut(&self) {
         self.1.swallows.store(false, Ordering::SeqCst);
         self.0.cut();
     }
 
-    /// Cuts all connections at the request after the next node's creation, before it arrives.
+    /// After the next request that creates a node, closes all connections before a further request arrives.
     pub fn cut_behind_a_new_node(&self) {
         self.1.cuts.store(ARMED, Ordering::SeqCst);
     }
@@ -284,12 +282,12 @@ impl Relay {
         self.1.cuts.load(Ordering::SeqCst) == 0
     }
 
-    /// Requests arrive and answers do not, until the connections are cut.
+    /// Lets requests arrive, but no answers, until the connections are cut.
     pub fn swallow_answers(&self) {
         self.1.swallows.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the first client's session, as another client with its id and password can.
+    /// Ends the first client's session, as any client can that knows the session's id and password.
     pub fn end_session(&self, server: &ZooKeeper) {
         let welcome = self.1.session.lock().clone().expect("a client is there");
         let (id, password) = (&welcome[12..20], &welcome[20..40]);
@@ -299,7 +297,7 @@ impl Relay {
         greeting.extend(id);
         greeting.extend(password);
         greeting.push(0);
-        // The server hangs up on the client, which would resume its session.
+        // The server closes the client's connection, and the client must not resume its session meanwhile.
         self.0.refuse(true);
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -12,12 +12,12 @@ use crate::support::cluster::Cluster;
 use crate::support::prelude::*;
 use crate::support::sentinel::{LIMIT, SentinelSet};
 
-/// The last grants of each thread are looked at; older ones are on the replicas.
+/// The number of last grants of each thread that the test checks. Older grants have reached the replicas.
 const LOOKED_AT: usize = 400;
-/// The number of grants without replica acknowledgement that the replicas miss.
+/// The number of grants without acknowledgement by a replica that the replicas miss.
 const MISSED: usize = 600;
 
-/// Frozen replicas, which will drop their link before they read what they missed.
+/// Stopped replicas, which will drop their link before they read what they missed.
 struct Lag<'a>(Vec<(&'a RedisServer, redis::Connection)>);
 
 impl<'a> Lag<'a> {
@@ -36,14 +36,14 @@ impl<'a> Lag<'a> {
     }
 }
 
-/// The threads of one kind of client.
+/// What the threads of one kind of client share.
 #[derive(Default)]
 struct Mode {
     grants: AtomicUsize,
     forgotten: AtomicUsize,
 }
 
-/// Threads that acquire new names as fast as they can, and remember the last ones.
+/// Threads that acquire new names as fast as they can, and remember their last grants.
 struct Load {
     careful: Mode,
     careless: Mode,
@@ -99,7 +99,7 @@ impl Load {
                 held.pop_front();
             }
             if self.rests.load(Ordering::SeqCst) {
-                // These locks were not released, so another grant of one means two owners.
+                // Nobody has released these locks, so if the rival acquires one, the lock has two owners.
                 let is_had = |guard: &&Guard| {
                     let (lock, mut is_had) = (rival.get_lock(guard.name()), false);
                     let answers = || lock.try_lock().map(|granted| is_had = granted).is_ok();
@@ -116,8 +116,7 @@ impl Load {
         }
     }
 
-    /// Makes the replicas miss grants, kills the master, and checks which grants the next master knows once
-    /// it `serves`.
+    /// Makes the replicas miss grants, kills the master, and counts the grants that the next master knows.
     fn round<'a>(
         &self,
         replicas: impl Iterator<Item = &'a RedisServer>,
@@ -229,7 +228,7 @@ fn cluster_failovers_lose_no_lock_by_default() {
                     );
                     cluster.members[primary].kill();
                     cluster.members[primary].restart();
-                    // While the server loads, it does not answer queries about the cluster.
+                    // While the server loads its data, it answers no query about the cluster.
                     let follows = || {
                         let text: String = cluster.ask(primary, &["INFO", "replication"]);
                         text.contains("role:slave") && text.contains("master_link_status:up")

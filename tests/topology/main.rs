@@ -3,7 +3,7 @@
 //!
 //! Members fail, change places and pass on slots while locks are used. Each failover happens
 //! `LEASEHOLD_ROUNDS` (2) times.
-#![cfg(unix)] // They start servers, and stop and kill them by signals.
+#![cfg(unix)] // the tests start servers, and stop and kill them by signals
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

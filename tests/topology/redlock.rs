@@ -16,11 +16,12 @@ use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{calls, random};
 
-/// This lease and its tenth are long, so that a busy machine does not look like a silent server.
+/// The lease, and the tenth of it that a server has to answer, are long, because a busy machine must not look
+/// like a silent server.
 const LEASE: Duration = ms(4000);
 const NODE_TIMEOUT: Duration = ms(400);
 
-/// Runs one test at a time, since each uses five servers and some measure times.
+/// Lets one test run at a time, because each uses five servers and some measure times.
 fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
@@ -65,7 +66,7 @@ impl Nodes {
         running.iter().map(|at| of(&self.servers[*at])).collect()
     }
 
-    /// Waits until each of five has a part in a hold.
+    /// Waits until all five servers take part in a hold of this lock.
     fn all_take_part(&self, lock: &RedisLock) {
         comes_true_within(LONG, || {
             let guard = lock.acquire().unwrap();
@@ -75,13 +76,13 @@ impl Nodes {
         });
     }
 
-    /// Whether all these servers have the lock's key, of one and the same owner.
+    /// Whether the lock's key has the same owner on all these servers.
     fn all_agree(&self, key: &str, running: &[usize]) -> bool {
         let holders = self.holders(key, running);
         holders.iter().all(|holder| holder.is_some() && *holder == holders[0])
     }
 
-    /// Waits until none of these servers has the lock's key, by a release and not by the end of its lease.
+    /// Waits until a release has removed the lock's key from all these servers. An expiry does not count.
     #[track_caller]
     fn is_given_back(&self, key: &str, running: &[usize]) {
         comes_true_within(LONG, || {
@@ -95,7 +96,7 @@ impl Nodes {
         self.is_given_back(key, &all);
     }
 
-    /// Kills a server and starts it empty: these servers write nothing to disk.
+    /// Kills a server and starts it again without data, because these servers write nothing to disk.
     fn restart_empty(&mut self, at: usize) {
         self.servers[at].restart();
     }
@@ -130,7 +131,7 @@ fn takes_and_gives_back(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// A try's outcome. A stalled machine makes servers look silent, so the try is then repeated.
+/// The outcome of a try. On a stalled machine servers look silent, and then the try is repeated.
 #[track_caller]
 fn tries(lock: &RedisLock) -> bool {
     let mut got = None;
@@ -209,10 +210,10 @@ fn even_server_counts_and_replicas_cause_warnings() {
 fn each_server_gets_one_request_each_way() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    // The time-outs are long, so that no slow server is asked twice.
+    // The time-outs are long, so that the client asks no slow server twice.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
-    // Until each server has the scripts, and each connection is open.
+    // The first uses load the scripts and open all connections, so that they are not counted below.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
         let verbs = ["eval", "evalsha", "info", "hello", "ping"];
@@ -221,7 +222,7 @@ fn each_server_gets_one_request_each_way() {
     let before = asked();
     (0..50).for_each(|_| takes_and_gives_back(&lock));
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
-    // The INFO that reads the count is counted too.
+    // The server also counts the INFO command that reads the count.
     assert_eq!(each, [101; 5]);
 }
 
@@ -238,7 +239,7 @@ fn a_list_shows_each_lock_once() {
             names
         })
     };
-    // The server that is asked first, and the one that is asked last.
+    // One of these servers is asked first, and the other last.
     for at in [0, 2] {
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
@@ -246,7 +247,7 @@ fn a_list_shows_each_lock_once() {
         let guards: Vec<_> =
             names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
-        // The server first lacks the others' data, and then is down.
+        // The server first lacks the other servers' data, and is then killed.
         nodes.restart_empty(at);
         comes_true_within(LONG, || listed(&pattern).is_ok_and(|listed| listed == names));
         nodes.servers[at].kill();
@@ -276,7 +277,7 @@ fn a_lock_survives_two_dead_servers_of_five() {
         let name = fresh("outlives");
         let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
-        // Longer than the lease: the remaining servers renewed it.
+        // This is longer than the lease, so the remaining servers must have renewed it.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
         assert!(!tries(&other.get_lock(&name)));
@@ -286,7 +287,7 @@ fn a_lock_survives_two_dead_servers_of_five() {
         let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
         nodes.is_given_back(&name, &running);
     }
-    // The servers come back, and are used as before.
+    // After their restart the servers are used as before.
     nodes.servers[1].restart();
     nodes.servers[2].restart();
     let name = fresh("again");
@@ -299,7 +300,7 @@ fn a_lock_survives_two_dead_servers_of_five() {
 fn hanging_servers_cost_one_timeout() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    // A lease of which the node time-out is less than a tenth.
+    // The node time-out is less than a tenth of this lease, so it alone limits a request.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);
@@ -310,7 +311,7 @@ fn hanging_servers_cost_one_timeout() {
         let first = begun.elapsed();
         lock.unlock().unwrap();
         assert!(first <= NODE_TIMEOUT + slack_since(begun), "{first:?} with {} hanging", hanging.len());
-        // From now on the client no longer asks these servers.
+        // From now on the client does not wait for these servers any more.
         let begun = now();
         let later: Vec<Duration> = (0..20)
             .map(|_| {
@@ -335,7 +336,7 @@ fn hanging_servers_cost_one_timeout() {
 fn a_missing_majority_fails_in_time() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
-    // The lease is so long that no leftover expires during the test.
+    // The lease is long, so that no leftover grant expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
     let lock = client.get_lock(&name);
@@ -355,10 +356,10 @@ fn a_missing_majority_fails_in_time() {
     let begun = now();
     let error = lock.lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    // The client's retry time-out.
+    // The client's retry time-out is two seconds.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
-    // The grants of the two were undone.
+    // The client has undone the grants of these two servers.
     nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
@@ -381,7 +382,7 @@ fn an_absent_minority_joins_later() {
     nodes.all_take_part(&client.get_lock(&name));
 }
 
-/// A server refuses the client without its own password, and as a replica refuses all changes.
+/// One server refuses the client's password, and another is a replica that refuses all changes.
 #[test]
 fn an_unusable_minority_joins_later() {
     let _alone = alone();
@@ -396,7 +397,7 @@ fn an_unusable_minority_joins_later() {
     };
     ask("another");
     let (teller, told) = teller();
-    // No hold ends while a busy machine checks five servers.
+    // The lease is long, so that no hold expires while a busy machine checks five servers.
     let client = nodes.builder().lease(LONG).observer(teller).build().unwrap();
     is_told(&told, "cannot be used yet");
     let name = fresh("odd");
@@ -470,7 +471,7 @@ fn flushed_scripts_do_not_fail_a_dropped_guards_release() {
     let client = nodes.builder().node_timeout(LONG).observer(seen.clone()).build().unwrap();
     let lock = client.get_lock(fresh("scripts"));
     for forgetful in [1, 3] {
-        drop(lock.acquire().unwrap()); // so that the client knows the script known
+        drop(lock.acquire().unwrap()); // so that the client knows that the server has the script
         let guard = lock.acquire().unwrap();
         for server in &nodes.servers[..forgetful] {
             redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.admin()).unwrap();
@@ -498,17 +499,17 @@ fn a_hold_survives_two_servers_that_lost_their_data() {
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
-    // The servers that still remember the hold must forget it.
+    // The servers that still have the old hold must remove it.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-/// The lease of tests in which servers are away for longer.
+/// The lease of tests in which servers are stopped or killed for longer than that.
 const BRIEF: Duration = ms(3000);
 
-/// A lock given back to a node counts there from the next round of renewals on. Two rounds are awaited, because
-/// one may be under way.
+/// A lock that was restored on a server counts there from the next renewal on. This waits for two renewals,
+/// because one may already be running.
 fn until_it_counts(guard: &leasehold::OwnedGuard) {
     for _ in 0..2 {
         crate::support::await_renewal(|| guard.remaining());
@@ -535,13 +536,13 @@ fn a_returning_server_gets_the_hold_restored() {
 }
 
 #[test]
-fn restarting_five_empty_servers_in_turn_costs_no_hold() {
+fn restarting_five_empty_servers_in_turn_loses_no_hold() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-    // Some have been re-entered.
+    // Some holds have several levels.
     let reentered = fresh("levels");
     let lock = client.get_lock(&reentered);
     lock.lock().unwrap();
@@ -600,7 +601,7 @@ fn a_hold_forced_off_during_a_restore_stays_lost() {
 }
 
 #[test]
-fn two_jumping_clocks_cost_no_hold() {
+fn two_jumping_clocks_lose_no_hold() {
     let _alone = alone();
     let Some(nodes) = Nodes::with_movable_clocks() else { return };
     let (client, other) = (nodes.client(), nodes.client());
@@ -610,7 +611,7 @@ fn two_jumping_clocks_cost_no_hold() {
             let guard = client.get_lock(&name).acquire_owned().unwrap();
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
             if offset_s > 0 {
-                // There the lease ends at once.
+                // On the servers whose clocks jump, the lease expires at once.
                 comes_true_within(LONG, || nodes.holders(&name, jumping).iter().all(Option::is_none));
             }
             // At least one renewal comes within this time.
@@ -624,15 +625,15 @@ fn two_jumping_clocks_cost_no_hold() {
     }
 }
 
-/// The counter-example: a, b, c grant, c loses its data, and c, d, e grant again. Neither servers nor clients
-/// can prevent that; the resource refuses the older holder by its fence.
+/// The counter-example: a, b and c grant, c loses its data, and c, d and e grant again. Neither servers nor
+/// clients can prevent that, so the resource refuses the older holder by its fence.
 #[test]
 fn fences_refuse_the_older_of_two_holders() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
-    // One client reaches a, b, c; the other reaches c, d, e.
+    // One client reaches a, b and c. The other reaches c, d and e.
     let reaching = |away: [usize; 2], nodes: &Nodes| {
         let proxies: BTreeMap<usize, Proxy> =
             away.iter().map(|at| (*at, Proxy::before(&nodes.servers[*at]))).collect();
@@ -651,10 +652,10 @@ fn fences_refuse_the_older_of_two_holders() {
     assert!(!tries(&other.get_fenced_lock(&name)), "while c remembers there is one holder");
     nodes.restart_empty(2);
     let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
-    // Now there are two holders, and neither can know it.
+    // Now two clients hold the lock, and neither can know it.
     first.check().unwrap();
     second.check().unwrap();
-    // The resource can tell: it refuses tokens older than the newest.
+    // The resource refuses tokens that are older than the newest.
     let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
@@ -689,7 +690,7 @@ fn a_late_grant_of_all_servers_is_undone() {
     let error = client.get_lock(&name).try_lock().unwrap_err();
     assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(!error.outcome_unknown(), "it is seen to: {error}");
-    // Now the requests reach the servers, which grant the free lock.
+    // Now the delayed requests reach the servers, which grant the free lock.
     faults.iter().for_each(crate::support::proxy::Fault::release);
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
     let granted_twice = |server: &RedisServer| calls(&mut server.admin(), &["hset"]) == 2;
@@ -719,7 +720,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     let lock = client.get_lock(&name);
     lock.try_lock().unwrap_err();
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
-    // The thread continues once a majority answers, and holds the lock under another number.
+    // The thread continues once a majority answers, and then holds the lock under another owner number.
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     faults.iter().for_each(crate::support::proxy::Fault::release);
     throughout(ms(500), || lock.is_held_by_current_thread().unwrap());
@@ -742,7 +743,7 @@ fn a_late_release_spares_the_next_hold() {
     lock.unlock().unwrap();
     assert_ne!(client.current_owner(), before, "the number was given up, or will be");
     fault.release();
-    // The earlier hold's key may still be where its release is late.
+    // Where the release was late, the key of the earlier hold may still exist.
     let all_agree = || nodes.all_agree(&name, &[0, 1, 2]);
     comes_true_within(LONG, || {
         lock.lock().unwrap();
@@ -827,7 +828,7 @@ fn grants_never_overlap_while_servers_die_hang_and_forget() {
             0 => victims.iter().for_each(|at| nodes.servers[*at].kill()),
             _ => victims.iter().for_each(|at| nodes.servers[*at].stop()),
         }
-        // A server that lost its data stays out for the longest lease, as the promise requires.
+        // A server that lost its data must stay away for the longest lease, as the promise requires.
         let_pass(LEASE, "a server that forgot is away");
         for at in victims {
             if nodes.servers[at].is_running() {

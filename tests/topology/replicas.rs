@@ -1,4 +1,4 @@
-//! Grants that need acknowledgements of replicas (`require_replicas`), and are undone without them.
+//! Grants that replicas must acknowledge (`require_replicas`), and that are undone without acknowledgement.
 
 use leasehold::{Event, Observer};
 
@@ -7,7 +7,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 use crate::support::server::{RedisServer, ServerBinary, default_server, matrix};
 
 const GIVEN: Duration = ms(150);
-/// A busy server may be this late, well below the command time-out.
+/// How late a busy server may answer, which is well below the command time-out.
 const LATE: Duration = ms(1_000);
 
 struct Servers {
@@ -21,7 +21,7 @@ impl Servers {
     }
 
     fn start_of(binary: &ServerBinary, replicas: usize, config: &[&str]) -> Servers {
-        stalled_since(now()); // measured from here on
+        stalled_since(now()); // the stall meter measures from here on
         let plain = RedisServer::builder(binary)
             .config("repl-diskless-sync-delay 0")
             .config("repl-ping-replica-period 1");
@@ -34,7 +34,7 @@ impl Servers {
     fn add_replica(&mut self) {
         let of = format!("replicaof 127.0.0.1 {}", self.master.port());
         self.replicas.push(RedisServer::builder(self.master.binary()).config(&of).start());
-        // Not when the master says "online": a loading replica acknowledges nothing for a while.
+        // An acknowledgement is awaited, since a replica that counts as "online" may still be loading.
         let there = || have_all(&self.master, self.replicas.len());
         assert!(eventually(LONG, there), "the replica acknowledges nothing");
     }
@@ -159,7 +159,7 @@ fn handed_off_locks_are_on_the_replicas() {
     });
 }
 
-/// The locks of one client that are on the disks: the server's own, and a replica's.
+/// Grants that are written to disks: the server's own, and a replica's.
 #[test]
 fn durable_grants_wait_for_the_append_only_file() {
     for binary in matrix() {
@@ -177,7 +177,7 @@ fn durable_grants_wait_for_the_append_only_file() {
             assert!(lock.try_lock().unwrap(), "{}", lock.name());
             lock.unlock().unwrap();
         }
-        // The replica has no file.
+        // The replica writes no file.
         let error = build(1, 1).unwrap().get_lock("durable").try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 of its replicas"), "{error}");
         assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::Busy, false));

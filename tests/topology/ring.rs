@@ -18,7 +18,8 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
     Some((0..count).map(|_| RedisServer::builder(&binary).append_only("everysec").start()).collect())
 }
 
-/// The servers of these places, labelled by place: names have the same nodes in every run.
+/// Ring nodes for the servers at these places. Their labels are the places, so that each name has the same
+/// node in every run.
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
@@ -30,7 +31,7 @@ fn client(ring: Ring) -> LockClient {
     builder(ring).build().unwrap()
 }
 
-/// A client that waits for slow answers.
+/// A client with a long time-out, which waits for slow answers.
 fn unhurried(ring: Ring) -> LockClient {
     builder(ring).command_timeout(ms(10_000)).build().unwrap()
 }
@@ -48,7 +49,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|name| format!("name-{name}")).collect()
 }
 
-/// A server's keys without its mark and the clients' directory entries.
+/// A server's keys, except its mark and the clients' directory entries.
 fn keys(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     keys.retain(|key| key != MARK && !key.starts_with("leasehold_client:"));
@@ -99,7 +100,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
         }
     };
     none_is_free();
-    // A client with the old list keeps and re-enters its holds for longer than a lease, but gets nothing new.
+    // A client with the old list keeps and re-enters its holds for over a lease, but gets no new lock.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
@@ -109,7 +110,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
-    // After the change, the client still finds its holds where they were granted.
+    // After the change of the ring, the client still finds its holds on the nodes that granted them.
     slow.change_ring(moving()).unwrap();
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     for name in &names {
@@ -126,11 +127,11 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     assert!(moved > 5, "only {moved} names moved: this shows nothing");
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
-    // A process that starts with the old list is refused; one with the new list goes on.
+    // A client that starts with the old list is refused, and a client with the new list works.
     let error = LockClient::builder().ring(Ring::new(two.clone())).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
-    // The move ends, and the name has one place.
+    // The move has ended, and each name belongs to one node again.
     for client in [&slow, &quick, &fresh] {
         client.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     }
@@ -139,7 +140,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     assert_eq!(asleep.get_lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
-    // An epoch is used once.
+    // Each epoch may be used for one list only.
     let error = asleep.change_ring(moving()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
@@ -168,10 +169,10 @@ fn every_kind_stays_locked_after_a_move() {
     for name in &names {
         for (kind, make) in kinds {
             let taken = make(&other, &of(kind, name)).try_lock().unwrap();
-            // Readers may join, but only where the others are.
+            // A second reader may hold the lock, but only on the node where the first one does.
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
-        // A writer may read, except at the node that the name left: it would wait for itself.
+        // A writer may also read. On the new node of the name, its read would wait for its own write.
         match holder.get_read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
@@ -196,7 +197,7 @@ fn a_waiting_call_survives_a_ring_change() {
     let Some(servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
-    // The waiter learns of the change late, within its retry time-out.
+    // The waiter may learn of the change late, but within its retry time-out.
     let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
@@ -212,7 +213,7 @@ fn a_waiting_call_survives_a_ring_change() {
                 guard.unlock().unwrap();
             });
         }
-        // Without Redisson's channel, to which the first in the queue listens.
+        // Redisson's channel is left out, because the first client in the queue listens to it.
         let listening = |server: &RedisServer| -> usize {
             let channels: Vec<String> =
                 redis::cmd("PUBSUB").arg("CHANNELS").query(&mut server.admin()).unwrap();
@@ -220,8 +221,8 @@ fn a_waiting_call_survives_a_ring_change() {
         };
         comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
         holder.change_ring(moving()).unwrap();
-        // Released where they were granted; a waiter that misses the message gets the lock at the name's new
-        // node.
+        // The holds are released on the nodes that granted them. A waiter that misses the message acquires
+        // the lock on the name's new node.
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()
@@ -252,7 +253,7 @@ fn fencing_tokens_keep_rising_when_a_name_moves() {
     let names = names(30);
     let mut last = BTreeMap::new();
     for name in &names {
-        // The old node's clock is an hour ahead, and so are its fences.
+        // The old node's clock is an hour ahead, and so are its fencing tokens.
         client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {
@@ -290,7 +291,8 @@ fn losing_a_node_affects_only_its_names() {
     let guards: Vec<(usize, Guard)> =
         held.iter().map(|name| (homes[name], client.get_lock(name).acquire().unwrap())).collect();
 
-    // A hang is worse than an end: nothing reports it.
+    // The node is stopped and not killed, because a killed server's connections end at once, and a stopped
+    // server shows nothing.
     servers[1].stop();
     let mut slowest = Duration::ZERO;
     let start = now();
@@ -310,13 +312,13 @@ fn losing_a_node_affects_only_its_names() {
             }
         }
     }
-    // A call that waited for the hanging node would take the command time-out.
+    // A call that waited for the stopped node would take as long as the command time-out.
     assert!(slowest < ms(1_000) + stalled_since(start), "a name of a live node took {slowest:?}");
     shout(&format!("ring: one of three nodes hangs: slowest acquire and release elsewhere {slowest:?}"));
     for (home, guard) in guards {
         match home {
             1 => assert!(guard.check().is_err(), "a hold outlived its node"),
-            // A machine that stands still for most of a lease ends holds on any node.
+            // If the machine stalls for most of a lease, holds on any node are lost.
             _ => assert!(guard.unlock().is_ok() || stalled_since(start) > ms(1_500), "lost at node {home}"),
         }
     }
@@ -350,7 +352,7 @@ fn a_node_down_during_a_change_blocks_its_names() {
             }
         }
     }
-    // The node knows only the old ring: a client with that ring may get a grant there, which others see.
+    // This node knows only the old ring. A client with that ring may be granted a lock there.
     servers[1].restart();
     for name in &held_up {
         comes_true_within(LONG, || slow.get_lock(name).try_lock().unwrap_or(false));
@@ -386,17 +388,17 @@ fn a_removed_node_is_no_longer_asked() {
     assert!(others.iter().all(|name| client.with_lock(name, |_guard| ()).is_ok()));
     for name in &theirs {
         let answer = client.get_lock(name).try_lock();
-        // A lock that this client holds is busy, whichever node is asked.
+        // A lock that this client holds is busy, whichever node the name belongs to.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
-    // The operator who says "lost" knows that the node's locks have ended.
+    // An operator who calls the node lost knows that its locks have ended.
     from[2] = from[2].clone().lost();
     let ring = Ring::new(left).epoch(2).moving_from(from);
     let other = self::client(ring.clone());
     client.change_ring(ring).unwrap();
-    // No renewal keeps the hold, and its holder learns that.
+    // The hold is not renewed any more, and its holder is notified of the loss.
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
-    // A hold on the lost node does not keep others from the name's new node.
+    // A hold on the lost node does not block the lock on the name's new node.
     comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
     assert!(others.iter().all(|name| client.get_lock(name).try_lock().unwrap()));
     let waits = |name: &&String| *name != named && !client.get_lock(name).try_lock().unwrap();
@@ -417,12 +419,12 @@ fn an_emptied_node_accepts_only_the_current_ring() {
     }
     assert!(names(20).iter().all(|name| quick.get_lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
-    // A client that has heard of a newer list does not use its own again, whatever a node has forgotten.
+    // A client that has heard of a newer list does not use its own again, even if the nodes forget.
     servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
     for name in names(20) {
         assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
-    // The client does not go back to an older list.
+    // The client refuses an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
     assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -436,7 +438,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes one name after the other until told to stop; two holders at once are the failure.
+    /// Acquires the names in turn until it is stopped, and counts two holders at once as a failure.
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();
@@ -481,7 +483,7 @@ fn changing_nodes_under_load_grants_nothing_twice() {
             let tally =
                 Tally { inside: names.iter().map(|_| AtomicU32::new(0)).collect(), ..Tally::default() };
             thread::scope(|scope| {
-                // Even if an assertion here fails: the scope waits for the workers.
+                // If an assertion fails here, this still ends the workers, for which the scope waits.
                 let ends = Raise(&tally.stop);
                 for client in &clients {
                     for _ in 0..3 {
@@ -493,7 +495,7 @@ fn changing_nodes_under_load_grants_nothing_twice() {
                     comes_true_within(LONG, || tally.grants.load(Ordering::SeqCst) >= reached);
                 };
                 progress(300);
-                // Held by a client with the old list, until all have the new one.
+                // A client with the old list holds these locks until all clients have the new list.
                 let mine: Vec<(usize, Guard)> = (0..NAMES)
                     .step_by(10)
                     .filter_map(|at| {

@@ -1,4 +1,4 @@
-//! The actions that run no command, on every system; the store is a SQLite file or the Redis of
+//! The actions that run no command, on every operating system. The store is a SQLite file or the Redis of
 //! `LEASEHOLD_TEST_REDIS`.
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn worlds() -> Vec<World> {
 impl World {
     fn at(url: String, folder: TempDir) -> World {
         let options = LockClient::builder().url(&url).create_schema(true);
-        // No request may time out on a busy machine.
+        // The time-out is long, so that no request fails on a busy machine.
         let client = options.command_timeout(Duration::from_secs(20)).build().unwrap();
         World { url, client, _folder: folder }
     }
@@ -72,7 +72,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        drop(self.0.kill()); // an error means that the process has just ended
+        drop(self.0.kill()); // fails if the process has just ended
         drop(self.0.wait());
     }
 }

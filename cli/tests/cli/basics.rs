@@ -1,4 +1,4 @@
-//! Exit codes, what the command inherits, and messages.
+//! Exit codes, what a command inherits from `leasehold run`, and messages.
 
 use std::fs;
 use std::process::Command;
@@ -92,7 +92,7 @@ fn a_command_waits_for_a_restarting_store() {
         let said = || std::fs::read_to_string(&errors).unwrap();
         let waits = || {
             let mut run = server.leasehold(words);
-            // `-w` for the lock's wait also limits the wait for the store.
+            // `-w` limits the wait for the lock and also the wait for the store.
             run.env("LEASEHOLD_RETRY_TIMEOUT", if words.contains(&"-w") { "1ms" } else { "50s" });
             let run = Run(run.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap());
             eventually("it waits", || said().contains("the store is waited for"));
@@ -148,7 +148,7 @@ fn a_strict_unknown_release_exits_with_80() {
         let mut run = server.leasehold(&["run", "--lease", "20s", "unknown"]);
         run.args(strict.then_some("--strict")).args(["--", "sh", "-c"]);
         run.arg("echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done").arg(&file);
-        // The release gives up before the lease ends, since after that the lock would count as lost.
+        // The release must give up before the lease ends. Otherwise the lock would count as lost.
         run.env("LEASEHOLD_RETRY_TIMEOUT", "500ms").env("LEASEHOLD_COMMAND_TIMEOUT", "500ms");
         let mut run = Run::start(&mut run);
         eventually("the command runs", || file.exists());
@@ -228,8 +228,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_inherits_stdin_but_no_other_files() {
     let server = Server::start();
-    // No pipe: while a shell starts the reader of a pipe, it holds both ends, and `ls` would list them. The
-    // `echo` keeps the shell from replacing itself by `ls`, which has the folder open.
+    // The output goes to no pipe: a shell that starts the reader of a pipe holds both ends, and `ls` would
+    // list them. The `echo` keeps the shell from replacing itself by `ls`, which has the folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -242,7 +242,7 @@ fn the_command_inherits_stdin_but_no_other_files() {
     let known: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((known[0], known.len()), ("known", 4), "{said}");
     assert!(known[2].parse::<u64>().is_ok());
-    // Without `leasehold` a command also inherits this test's open files.
+    // Without `leasehold` a command inherits this test's open files too.
     let (_, alone) = outcome(std::process::Command::new("sh").args(["-c", list]));
     let mut expected: Vec<&str> = alone.split_whitespace().chain([known[3]]).collect();
     let mut open: Vec<&str> = said.lines().skip(2).flat_map(str::split_whitespace).collect();
@@ -333,7 +333,7 @@ fn completions_are_written() {
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
         assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
-    // Bash completes words after `--`, and values of options.
+    // Bash completes the words after `--`, and the values of options.
     let script = r#"source <("$0" completions bash)
         offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
         offers leasehold run job -- mkfi
@@ -454,7 +454,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
-/// The page promises this for 100,000 locks: set `LEASEHOLD_CLI_LOCKS`.
+/// The page promises this for 100,000 locks, which `LEASEHOLD_CLI_LOCKS` sets.
 #[test]
 fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
@@ -468,7 +468,7 @@ fn listing_many_locks_never_keeps_the_server_busy() {
     let (code, said) = server.outcome(&["ls", "lock:*"]);
     assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
-    // Bounds the average, not the maximum: the system may interrupt a few commands.
+    // The test bounds the average and not the maximum, because the system may interrupt a few commands.
     let stats = server.ask(&["INFO", "commandstats"]);
     for (command, least, most_micros) in [("evalsha", locks, 3_000.0), ("scan", locks / 500, 10_000.0)] {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -552,7 +552,7 @@ fn a_late_grant_with_max_hold_still_runs_the_command() {
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
     let mut run = Run::start(run.arg(server.path("ran")).env("LEASEHOLD_COMMAND_TIMEOUT", "20s"));
-    // The server is stopped with the request under way, and grants it late.
+    // The server is stopped before it answers the request, and so it grants the lock late.
     let ended = std::cell::Cell::new(false);
     eventually("the server has held up a grant", || {
         signal(server.pid(), Signal::STOP);

@@ -1,4 +1,4 @@
-//! Headless Chromium, driven through a pipe with its own protocol.
+//! Headless Chromium, controlled over a pipe by its own protocol.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ pub(crate) fn find() -> Option<PathBuf> {
         );
         let is_ci = std::env::var("CI").is_ok_and(|ci| !matches!(&*ci, "" | "0" | "false"));
         assert!(!is_ci, "{line} (in CI that is a failure)");
-        // Written directly, because the harness captures the print macros and shows their text only on
-        // failure.
+        // This writes to standard error itself, because the harness shows the text of print macros only after
+        // a failure.
         std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     found
@@ -42,19 +42,19 @@ pub(crate) struct Browser {
     replies: BufReader<ChildStdout>,
     session: Option<String>,
     number: u64,
-    /// Lines that the page wrote to its console, and what the browser refused to do for it.
+    /// The lines that the page wrote to its console, and the requests that the browser refused.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Browser {
-    /// One browser at a time: each is several processes, and tests that measure times run beside it.
+    /// One browser runs at a time, because each is several processes, and tests beside it measure times.
     pub(crate) fn start(program: PathBuf, more: &[&str]) -> Browser {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = tempfile::tempdir().unwrap();
-        // The browser reads requests from descriptor 3 and writes replies to 4.
+        // The browser reads requests from descriptor 3 and writes replies to descriptor 4.
         let mut process = Command::new("sh")
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .arg(program)
@@ -165,7 +165,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser and its processes end when its input ends.
+        // The browser and its processes end when their input ends.
         drop(self.requests.take());
         let end = crate::world::now() + u64::try_from(LIMIT.as_nanos()).unwrap() / 6;
         while !matches!(self.process.try_wait(), Ok(Some(_))) && crate::world::now() < end {

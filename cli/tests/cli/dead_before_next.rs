@@ -1,5 +1,5 @@
-//! The command and all its processes are dead before another client is granted the lock, whatever happens to
-//! the holder, and whichever group, session or parent the processes have.
+//! A command and all its processes are dead before another client is granted the lock, whatever happens to
+//! the holder, and whatever group, session or parent the processes have.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
-/// How many rounds each case has; `LEASEHOLD_CLI_ROUNDS` sets more.
+/// The number of rounds of each case. `LEASEHOLD_CLI_ROUNDS` sets more.
 fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
@@ -18,13 +18,14 @@ fn rounds() -> usize {
 pub(crate) enum Child {
     Itself,
     IgnoresTerm,
-    /// The command runs in its own session, while its parent waits.
+    /// The command runs in its own session, and its parent waits.
     Setsid,
     Su,
     Script,
     Nohup,
     DoubleFork,
-    /// Daemonizes: a session of its own, another fork, another folder, no files of its parent, HUP ignored.
+    /// The command becomes a daemon: it has its own session and another folder, forks once more, closes its
+    /// parent's files, and ignores HUP.
     Daemon,
 }
 
@@ -72,15 +73,15 @@ enum Fault {
     KeyDeleted,
 }
 
-/// A lease so long that the test passes even if a busy machine stands still for half of it.
+/// The lease is so long that the test passes even if a busy machine stalls for half of it.
 const LEASE_NANOS: u64 = 6_000_000_000;
 /// How long the command may run after its key was deleted. The next renewal, within 5 s (a third of the 15 s
-/// lease), finds the loss; without that renewal the command would run for almost 10 s.
+/// lease), finds the loss. Without that renewal the command would run for almost 10 s.
 const UNNOTICED: u64 = 8_500_000_000;
 const TOGETHER: usize = 14;
 
-/// In each pair the first command writes time stamps until it is ended; the second waits for the lock and
-/// writes one.
+/// In each pair, the first command writes time stamps until it is ended. The second command waits for the
+/// lock and writes one.
 fn compare(fault: Fault, kinds: &[Child]) {
     let server = Server::start();
     let all: Vec<(usize, Child)> =
@@ -108,8 +109,8 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
             !stamps(&first_file).is_empty()
         });
-        // The second run connects before the fault: if the server stops while a run connects, the run exits
-        // with 69.
+        // The second run connects before the fault, because a run that meets a stopped server exits with code
+        // 69.
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second =
             Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
@@ -123,7 +124,7 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
             Fault::SupervisorKilled => signal(first.pid(), Signal::KILL),
             Fault::BothStopped | Fault::HelperStoppedAndSupervisorKilled => {
                 let helper = children(first.pid())[0];
-                // The supervisor is stopped first: while running, it would continue the helper.
+                // The supervisor is stopped first, because a running supervisor would resume the helper.
                 signal(first.pid(), Signal::STOP);
                 signal(helper, Signal::STOP);
                 if fault == Fault::HelperStoppedAndSupervisorKilled {
@@ -196,7 +197,7 @@ fn command_is_dead_soon_after_its_key_is_deleted() {
     compare_all(Fault::KeyDeleted);
 }
 
-/// The list must not show `exe`, the file by which the helper is started.
+/// The list must not show `exe`, the file from which the helper is started.
 #[test]
 fn process_lists_show_the_helper_as_leasehold() {
     let server = Server::start();
@@ -209,7 +210,7 @@ fn process_lists_show_the_helper_as_leasehold() {
 
 #[test]
 fn a_command_gets_term_and_grace_before_kill() {
-    // Half of the grace is a margin for a busy machine.
+    // Half of the grace period is a margin for busy machines.
     const HALF_OF_GRACE: u64 = 1_000_000_000;
     const MOST: u64 = 6_000_000_000;
     thread::scope(|scope| {

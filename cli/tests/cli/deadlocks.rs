@@ -34,8 +34,8 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let takes = move || {
                 let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
-                // In a larger cycle a thread may still acquire its second lock, after that lock's holder was
-                // interrupted.
+                // In a larger cycle a thread may still acquire its second lock, after the holder of that lock
+                // was interrupted.
                 match client.get_lock(second).lock_interruptibly(interrupt) {
                     Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),
@@ -88,8 +88,8 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
-/// Runs two scripts that acquire their first locks and wait for each other's, until both have reported and
-/// `work` is done.
+/// Runs two scripts, which acquire their first locks and then wait for each other's. They run until both have
+/// reported and `work` is done.
 fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_leasehold");
@@ -208,7 +208,7 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
     eventually("it is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
 }
 
-/// Deadlocks of 2, 3 and 8 threads, on a phone and on larger screens.
+/// Deadlocks of 2, 3 and 8 threads are shown on a phone and on larger screens.
 #[test]
 fn the_deadlock_picture_fits_every_screen_size() {
     let Some(program) = browser::find() else { return };
@@ -237,7 +237,8 @@ fn the_deadlock_picture_fits_every_screen_size() {
     }
 }
 
-/// The picture's texts that are too small, off the picture or the screen, or over another text.
+/// The texts in the picture that are too small, that leave the picture or the screen, or that cover another
+/// text.
 const UNREADABLE: &str = "{
     const all = [...document.querySelectorAll('#deadlocks svg text')].map(one => [one.textContent, one.getBoundingClientRect()]);
     const drawn = document.querySelector('#deadlocks svg').getBoundingClientRect();

@@ -1,4 +1,5 @@
-//! The files of `docs/deploying`: each command line runs in its file's environment, with another command.
+//! The files of `docs/deploying`: each command line runs in the environment of its file, but with another
+//! command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -83,7 +84,7 @@ fn each_line_of_the_files_runs_its_command() {
                 word => word.to_owned(),
             };
             if line.words[1] == "serve" {
-                // Leaves out `$OPTIONS`: the unit's optional file, which would set it, does not exist.
+                // `$OPTIONS` is left out, because the optional file that sets it does not exist.
                 let words =
                     line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
                 let words: Vec<String> = words.collect();
@@ -118,7 +119,7 @@ fn each_line_of_the_files_runs_its_command() {
     assert_eq!(seen, 11, "lines of the files");
 }
 
-/// As under cron: a file that only root can read, and a command that runs as another user.
+/// As under cron, only root can read the file with the URL, and the command runs as another user.
 #[test]
 fn the_crontabs_command_cannot_read_its_url() {
     let server = Server::start();

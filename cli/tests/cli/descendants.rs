@@ -1,5 +1,5 @@
-//! A command's descendants when the run is told to end, its helper dies, or the system hides processes or
-//! refuses calls.
+//! The descendants of a command when the run is told to end, when its helper dies, or when the system hides
+//! processes or refuses calls.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,8 @@ use crate::world::{
     Run, Server, Stamper, children, container, ends, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
 
-/// Filters calls as an older container runtime does. 434 is the number of pidfd_open on every processor.
+/// Refuses one system call as an older container runtime does. 434 is the number of pidfd_open on every
+/// processor.
 const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]; \
     text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps)); \
@@ -51,7 +52,7 @@ fn descendants_are_ended_without_pidfd_support() {
 fn a_hidden_process_is_not_reported_as_ended() {
     let server = Server::start();
     let raise = server.path("raise");
-    // A program that becomes root, like `sudo`.
+    // The script makes a program that becomes root, like `sudo`.
     let script = "set -e; cp \"$(command -v setpriv)\" \"$0\"; chmod 4755 \"$0\"; chmod 755 \"$(dirname \"$0\")\"; \
                   mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
     let mut hidden = Command::new("unshare");
@@ -69,7 +70,7 @@ fn a_hidden_process_is_not_reported_as_ended() {
     let deleted = thread::scope(|scope| {
         let run = scope.spawn(|| outcome(&mut hidden));
         eventually("the command runs", || {
-            // The sleep is started last, after the grant.
+            // The `sleep` starts last, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
             !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))
@@ -82,8 +83,8 @@ fn a_hidden_process_is_not_reported_as_ended() {
     assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
 }
 
-/// A service manager may delegate a control group to a user. Below it the user may end other users' processes
-/// too.
+/// A service manager may delegate a control group to a user. Below that group the user may also end the
+/// processes of other users.
 #[test]
 fn a_delegated_cgroup_ends_another_users_process() {
     let server = Server::start();
@@ -173,7 +174,7 @@ fn a_normal_command_end_spares_its_background_processes() {
     signal(pid, Signal::KILL);
 }
 
-/// Some programs start others with SIGCHLD ignored, so that the system reports no child's end.
+/// Some programs start others with SIGCHLD ignored, and then the system reports no child's end.
 #[test]
 fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let server = Server::start();
@@ -191,7 +192,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
         let ended = scope.spawn(|| outcome(&mut run(&["sh", "-c", "exit 5"])).0);
         assert_eq!(ended.join().unwrap(), 5);
     });
-    // The command inherits ignored and blocked signals; a shell would reset them.
+    // The command inherits ignored and blocked signals. A shell would reset them.
     let said = ends(&mut run(&["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]), 0, "");
     let mask = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
@@ -200,7 +201,7 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     let bit = |number: u32| 1_u64 << (number - 1);
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
-    // A signal that the parent of `leasehold` had blocked still ends the wait for the lock.
+    // A signal that the parent of `leasehold` has blocked still ends the wait for the lock.
     let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
@@ -214,7 +215,7 @@ fn orphans_are_reaped_when_run_is_a_containers_init() {
     let server = Server::start();
     let Some(mut container) = container(&["--mount-proc"]) else { return };
     container.env("LEASEHOLD_URL", server.url());
-    // Starts twenty orphans that die at once, then waits until none of them is a zombie.
+    // The script starts twenty orphans that end at once, and waits until none of them is a zombie.
     let script = "for i in $(seq 20); do (setsid true &); done; \
                   for i in $(seq 200); do grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null || exit 7; sleep 0.05; done; \
                   grep -hs '^State' /proc/[0-9]*/status; exit 1";
@@ -268,7 +269,7 @@ fn a_signal_ends_an_unanswered_release() {
         let command = children(helper)[0];
         signal(server.pid(), Signal::STOP);
         if !is_known {
-            signal(helper, Signal::STOP); // the helper continues by itself
+            signal(helper, Signal::STOP); // the helper resumes by itself
         }
         std::fs::remove_file(&file).unwrap();
         eventually("the command has ended", || {

@@ -179,14 +179,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // Since this user may not delete keys, `doctor` creates none without an expiry.
+    // This user may not delete keys, so `doctor` creates only keys that expire.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // The keys that were created expire.
+    // The keys that `doctor` created expire.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

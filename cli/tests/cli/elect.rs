@@ -1,4 +1,4 @@
-//! `elect`: a command that runs on the leader.
+//! `elect` runs a command while its process is the leader.
 
 use rustix::process::Signal;
 
@@ -144,7 +144,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
     assert!(!said().contains("newer"), "{}", said());
 }
 
-/// The other candidates have one connection each, and poll every third of a lease.
+/// The other candidates have one connection each, and poll once in a third of a lease.
 #[test]
 fn only_three_candidates_of_a_fleet_queue_and_subscribe() {
     let server = Server::start();

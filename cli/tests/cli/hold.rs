@@ -160,8 +160,8 @@ fn a_lost_lock_signals_the_shell_and_its_children_once() {
     assert_eq!(shell.wait().code(), Some(79));
     let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    // The next renewal, after a third of the lease, finds the loss. Without it the signal would come later,
-    // by the end of the last window.
+    // The next renewal comes after a third of the lease and finds the loss. Without that renewal, the signal
+    // would come only at the end of the last window.
     let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
     assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
@@ -181,7 +181,7 @@ fn the_shell_is_dead_before_the_next_begins() {
     });
 }
 
-/// The signal comes 1.1 s before the lease ends: a margin for a busy machine.
+/// The signal comes 1.1 s before the lease ends, which is a margin for busy machines.
 fn is_dead_before_the_next(case: &str) {
     let server = Server::start();
     let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
@@ -238,7 +238,8 @@ fn a_killed_lookout_is_replaced() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // Waits until the new lookout runs the program: if the test stopped it earlier, its parent would block.
+    // The test waits until the new lookout runs the program: a lookout that is stopped earlier would block
+    // its parent.
     eventually(
         "another lookout runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
@@ -375,7 +376,7 @@ fn each_kind_of_lock_can_be_held() {
 #[test]
 fn a_hold_that_cannot_create_its_socket_signals_nobody() {
     let server = Server::start();
-    // A folder whose path is longer than a socket's path may be.
+    // The path of this folder is longer than the path of a socket may be.
     let deep = server.path(&"d".repeat(120));
     std::fs::create_dir(&deep).unwrap();
     for shell in SHELLS {

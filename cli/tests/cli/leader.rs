@@ -1,4 +1,4 @@
-//! `elect --listen`: answers over HTTP whether this process leads.
+//! `elect --listen` answers over HTTP whether this process is the leader.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ impl Drop for Tolerant {
     fn drop(&mut self) {
         for command in children(self.0.pid()).into_iter().flat_map(children) {
             if let Some(pid) = i32::try_from(command).ok().and_then(Pid::from_raw) {
-                kill_process(pid, Signal::KILL).ok(); // the process may have ended
+                kill_process(pid, Signal::KILL).ok(); // fails if the process has ended
             }
         }
     }
@@ -67,7 +67,7 @@ fn only_the_leader_says_that_it_leads() {
     assert!(number(&second.get("/leader"), "term ") > term);
 }
 
-/// The command goes on, so only the clock tells the process that its leadership has ended.
+/// The command runs on after the stop, so only the clock tells the process that its leadership has ended.
 #[test]
 fn a_leader_that_was_stopped_does_not_claim_to_lead() {
     let server = Server::start();
@@ -77,7 +77,7 @@ fn a_leader_that_was_stopped_does_not_claim_to_lead() {
     let second = candidate(&server, "second", &["--lease", "2s"]);
     eventually("the second stands", || second.get("/ready").status == 200);
     signal(first.pid(), Signal::STOP);
-    // The requests are sent while the process is stopped; the system accepts their connections.
+    // The requests are sent while the process is stopped, and the system accepts their connections.
     let mut asked: Vec<_> = (0..8).map(|_| first.connect()).collect();
     for stream in &mut asked {
         stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").unwrap();
@@ -147,7 +147,7 @@ fn a_candidate_answers_before_its_store_is_there() {
 fn a_taken_address_fails_before_the_election() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    // An absent store is waited for, so the address must be checked first.
+    // `elect` waits for an absent store, so it must check the address before.
     let mut run = leasehold(&["elect", "--listen", &port, "led", "--", "true"]);
     let said = ends(run.env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 70, "");
     assert!(said.starts_with(&format!("leasehold: cannot listen on 127.0.0.1:{port}: ")), "{said}");

@@ -1,4 +1,4 @@
-//! The program as a process, on its own server.
+//! The program as a process, with a server for each test.
 
 #![cfg(unix)] // the tests start servers, run commands and send signals
 #![allow(

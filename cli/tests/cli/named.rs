@@ -1,4 +1,4 @@
-//! The sources of the store's URL, and the errors when the server is not what the URL says.
+//! Where the store's URL comes from, and the errors when the server does not match the URL.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -86,7 +86,7 @@ fn a_setup_warning_is_printed_once() {
         command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
-    // Waits for the warning, which a thread prints at some moment of the run.
+    // A thread prints the warning at some moment of the run, so the test waits for the text.
     let mut said = String::new();
     eventually("it is said", || {
         said += &outcome(&mut with(&["run", "--lease", "2s", "job", "--", "sleep", "0.2"])).1;
@@ -130,7 +130,7 @@ fn messages_contain_no_method_name_or_error_number() {
     let bad = [("LEASEHOLD_URL", &*silent_url), ("LEASEHOLD_LEASE", "soon")];
     let (code, said) = outcome(leasehold(&["ls"]).envs(bad));
     assert!(code == 64 && said.starts_with("leasehold: LEASEHOLD_LEASE cannot be used"), "{said}");
-    drop(silent); // the port was open until here
+    drop(silent); // keeps the port open until here
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Other programs' data under a lock's name (a cart, a session) is neither shown nor ended.
+//! Data of other programs under a lock's name, such as a shopping cart or a session, is neither shown nor
+//! deleted.
 
 use crate::world::{Server, eventually};
 

@@ -1,4 +1,4 @@
-//! `once`: timers on many machines fire a job, and one machine runs it.
+//! `once`: timers on many machines start a job, and one machine runs it.
 
 use std::fs;
 
@@ -61,13 +61,13 @@ fn a_job_is_killed_at_its_maximum_time() {
     let server = Server::start();
     let script = "trap '' TERM; while :; do sleep 0.05; done";
     ends(&mut once(&server, ["1s", "2s"], script), 124, "");
-    // The command was dead before the lock ended, so no other run could have begun.
+    // The command ended before the lock did, so no other run could begin meanwhile.
     assert!(runs(&server) == 1 && stamps(&server.path("ran")).len() == 1);
 }
 
 #[test]
 fn impossible_times_are_refused_before_any_request() {
-    // No server listens there: the arguments are checked before the store is asked.
+    // No server listens at this address, so the arguments must be checked before the store is used.
     for (times, words) in [
         (["10s", "5s"], "--at-least (10s) is longer than --at-most (5s)"),
         (["0", "500ms"], "too short"),
@@ -105,7 +105,7 @@ fn a_grace_longer_than_a_third_is_refused() {
     assert_eq!((code, runs(&server)), (0, 1), "{said}");
 }
 
-/// The limit of open files lets this process hold the lock but start no other process.
+/// With this limit of open files, the process can hold the lock but start no other process.
 #[test]
 fn a_job_that_cannot_start_can_run_elsewhere() {
     let server = Server::start();
@@ -210,7 +210,7 @@ fn the_documented_crontab_hides_the_url() {
     }
 }
 
-/// Runs the line as cron does: an assignment sets the environment, any other line's command goes to a shell.
+/// Runs a line as cron does: an assignment sets the environment, and any other line is a command for a shell.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
     // This script replaces the user's command. It prints what every user of the machine sees, and creates a

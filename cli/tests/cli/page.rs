@@ -43,12 +43,12 @@ fn rows_appear_change_and_vanish_in_the_page() {
     eventually("the second holds it", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
-    // A row in which the user has selected text, or is reading, stays in place.
+    // A row in which the user has selected text, or which the user is reading, stays in its place.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
     second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
-    // The page loaded only resources of this server.
+    // The page has loaded resources only from this server.
     let took = page.value("performance.getEntriesByType('resource').map(entry => entry.name)");
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
@@ -145,8 +145,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // Measures, over two lists and at least three seconds, the longest time without a reaction, and how many
-    // rows were made or moved.
+    // Measures the longest time without a reaction, and how many rows were made or moved, during at least two
+    // lists and three seconds.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -158,8 +158,8 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
          done({longest, rows}); })() })",
         )
     };
-    // The shortest of several measurements: each has the page's own time, but not all have a busy machine's
-    // delay.
+    // This takes the shortest of several measurements. Each contains the page's own time, but not each is
+    // delayed by a busy machine.
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();
@@ -171,7 +171,7 @@ fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     }
     assert!(shortest < 1000.0, "it reacted to nothing for so many ms: {shortest}");
 
-    // The page draws a thousand rows, and says how many more there are.
+    // The page draws a thousand rows, and says how many more exist.
     make_locks(&server, "more:", 1, 500);
     page.eventually("there are more", "document.getElementById('more').textContent.startsWith('500 more')");
     assert_eq!(names(&mut page, 2000).len(), 1000);
@@ -218,7 +218,7 @@ fn a_page_under_another_host_name_gets_no_data() {
     assert_eq!(page.value(&elsewhere), "refused");
 }
 
-/// The names of elements that lie off the screen or do not show all of their text.
+/// The names of elements that leave the screen or do not show all of their text.
 const OFF_SCREEN: &str = "(() => { const off = []; \
     for (const one of document.querySelectorAll('body, body *')) { \
         const at = one.getBoundingClientRect(); \
@@ -278,7 +278,7 @@ fn the_page_fits_a_small_screen() {
         }
         assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
     }
-    // On a tablet the holder, which has the longest text, gets the widest column; ids are not shown in full.
+    // On a tablet the holder, which has the longest text, gets the widest column, and ids are shortened.
     page.on_screen(800, 1000, "light");
     let widths = "[...document.querySelectorAll('th')].map(head => head.getBoundingClientRect().width)";
     let widths: Vec<f64> = serde_json::from_value(page.value(widths)).unwrap();
@@ -289,7 +289,7 @@ fn the_page_fits_a_small_screen() {
     assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
     let named = "getComputedStyle(document.getElementById('sort')).display";
     assert_eq!(page.value(named), "none");
-    // A phone has no room for a table: each lock is a block with named parts, and a selection list replaces
+    // A phone has no space for a table: each lock is a block with named parts, and a selection list replaces
     // the column heads.
     page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";

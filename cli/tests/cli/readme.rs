@@ -56,7 +56,7 @@ fn the_pages_examples_work_on_each_store() {
 fn examples(store: &Listed, section: &str) {
     let folder = tempfile::tempdir().unwrap();
     let ran = folder.path().join("ran");
-    // Stand-ins for the user's own programs that the examples call.
+    // These scripts replace the user's own programs, which the examples call.
     for name in ["migrate", "shop", "deploy.sh", "scheduler", "report.sh"] {
         let script = folder.path().join(name);
         fs::write(&script, format!("#!/bin/sh\necho {name} >> {}\n", ran.display())).unwrap();
@@ -67,7 +67,7 @@ fn examples(store: &Listed, section: &str) {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).current_dir(folder.path()).env_clear();
         shell.env("PATH", format!("{program}:/usr/bin:/bin")).envs(store.variables.iter().cloned());
-        // Long time-outs, since other tests keep the machine busy.
+        // The time-outs are long, because other tests keep the machine busy.
         shell.env("LEASEHOLD_CONNECT_TIMEOUT", "50s").env("LEASEHOLD_COMMAND_TIMEOUT", "20s");
         let (code, said) = outcome(&mut shell);
         assert_eq!(code, 0, "{}: {line}: {said}", store.name);

@@ -1,4 +1,5 @@
-//! No password appears in any output, nor in the arguments of a process other than the one that was given it.
+//! No password appears in any output, nor in the arguments of a process other than the one to which it was
+//! passed.
 
 use std::process::Command;
 
@@ -35,7 +36,8 @@ fn no_subcommand_prints_a_password() {
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
     let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
     let unreadable = format!("redis://user:{RIGHT}@[no such host");
-    // `hold` watches this process instead of the test, which it would signal when the server goes away.
+    // `hold` watches this process. Otherwise it would watch the test, and send it a signal when the server
+    // goes away.
     let mut sleeps = Command::new("sleep").arg("600").spawn().unwrap();
     let own = sleeps.id().to_string();
     for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {
@@ -83,7 +85,7 @@ fn no_process_has_a_password_among_its_arguments() {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
             run.terminate();
-            // Deletes the job's lock, since otherwise the next `once` would not run the job.
+            // This deletes the job's lock. Otherwise the next `once` would not run the job.
             server.ask(&["DEL", "job:once"]);
         }
     }

@@ -1,4 +1,4 @@
-//! Servers that accept only TLS with a client certificate; and the certificates.
+//! Servers that accept only TLS with a client certificate, and the certificates.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -96,7 +96,8 @@ impl Drop for Secured {
 }
 
 impl Secured {
-    /// Starts `program` and waits until it is ready. If another process has taken its port, tries another.
+    /// Starts `program` and waits until it is ready. If another process has taken its port, another port is
+    /// tried.
     fn start(is_ready: impl Fn(&Secured, &str) -> bool, program: impl Fn(&Path, u16) -> Command) -> Secured {
         for _ in 0..20 {
             let dir = tempfile::Builder::new().prefix("leasehold-secured-").tempdir().unwrap();
@@ -162,7 +163,7 @@ impl Secured {
         ))
     }
 
-    /// Asks over the Unix socket.
+    /// Sends a command over the Unix socket.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.ask_all(&[words])
     }
@@ -249,7 +250,8 @@ fn found(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     found
 }
 
-/// The first existing user of `users` if this is root, for a server that refuses to run as root; else `None`.
+/// The first of `users` that exists, if this is root, for a server that refuses to run as root. Otherwise
+/// `None`.
 fn own_user(users: &[&str]) -> Option<String> {
     let asked = |words: &[&str]| Command::new("id").args(words).output().unwrap();
     let exists = |user: &&&str| asked(&[user]).status.success();

@@ -64,7 +64,8 @@ fn twenty_viewers_cost_one_listing_per_second() {
     });
     let seconds = (now() - begin).div_ceil(1_000_000_000);
     let lists = lists() - before;
-    // At most one list for each second, one that had begun before, and one for the last part of a second.
+    // At most one list for each second, one list that had begun before, and one for the last part of a
+    // second.
     assert!(lists <= seconds as f64 + 2.0, "{lists} lists in {seconds} s for 200 requests");
 }
 
@@ -213,7 +214,7 @@ fn unknown_paths_and_changing_methods_are_refused() {
             assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
         }
     }
-    // A request with a body is answered too; the body is not read.
+    // A request with a body is answered too, and the body is not read.
     let body = "x".repeat(20_000);
     let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     assert_eq!(site.send(&request).status, 405);
@@ -260,7 +261,7 @@ fn a_foreign_host_is_refused() {
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
         ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n".to_owned(), 400),
         ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
-        // A health checker without `Host`; no browser sends such a request.
+        // A health checker may leave out `Host`, which no browser does.
         ("GET /healthz HTTP/1.0\r\n\r\n".to_owned(), 200),
         ("GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n".to_owned(), 421),
     ] {
@@ -274,7 +275,8 @@ fn slow_http_clients_do_not_block_others() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("it lists", || site.locks().len() == 1000);
-    // More clients than are served at a time: some send a letter at a time, others do not read their answer.
+    // More clients connect than are served at a time. Some send one letter at a time, and others do not read
+    // their answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {
@@ -284,12 +286,12 @@ fn slow_http_clients_do_not_block_others() {
             } else {
                 "GET / HT"
             };
-            // The server may have disconnected this client already, to make room for the next.
+            // The server may have closed this connection already, to serve the next client.
             drop(stream.write_all(part.as_bytes()));
             stream
         }));
         assert_eq!(site.get("/locks.json").json()["found"], 1000);
-        // The last slow client has time left, so the answer above came before its time was over.
+        // The last slow client has time left, so the answer above came before that time was over.
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());

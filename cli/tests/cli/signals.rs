@@ -15,8 +15,8 @@ const SIGNALS: [(Signal, i32); 6] = [
 
 #[test]
 fn a_signal_ends_the_wait_without_leftovers() {
-    // The key of each queue, and the command that counts its clients. Readers and permits are counted as
-    // subscribers of a channel.
+    // The key of each queue, and the command that counts its clients. Readers and waiters for permits are
+    // counted as subscribers of a channel.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
         (&[], "ZCARD", "leasehold_lock_queue:{busy}"),
@@ -60,7 +60,7 @@ fn a_signal_reaches_the_commands_whole_group() {
     for (sent, number) in SIGNALS {
         let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
-        // Waits for the exec, since an interrupt between a shell's fork and exec is lost.
+        // The test waits for the exec, because an interrupt between a shell's fork and exec is lost.
         let is_sleep = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
         };
@@ -75,7 +75,7 @@ fn a_signal_reaches_the_commands_whole_group() {
     }
 }
 
-/// The signal comes once, and before the command's work is done.
+/// The signal comes once, and before the command has finished its work.
 #[test]
 fn a_command_gets_its_signal_when_others_wait() {
     let server = Server::start();
@@ -90,7 +90,7 @@ fn a_command_gets_its_signal_when_others_wait() {
     assert_eq!(run.wait().code(), Some(7));
     assert_eq!(waiter.wait().code(), Some(0));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "USR1\nasked\n");
-    // Without the option the command does not get the variable, even if `leasehold` itself inherited it.
+    // Without the option, the command does not get the variable, even if `leasehold` itself inherited it.
     let inner = ["run", "inner", "--", "sh", "-c", "exit ${LEASEHOLD_CONTENDED_BY:-5}"];
     let mut inner = server.leasehold(&inner);
     ends(inner.env("LEASEHOLD_CONTENDED_BY", "6"), 5, "");
@@ -106,11 +106,11 @@ fn a_signal_that_cannot_be_sent_exits_with_64() {
 }
 
 #[test]
-fn a_signal_at_any_moment_stops_run() {
+fn a_signal_ends_a_run_at_any_moment() {
     let server = Server::start();
     for at in 0..60 {
         let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
-        // The handlers are set once the program has threads; until then a signal simply ends it.
+        // The program handles signals once it has several threads. Until then a signal ends it.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
         eventually("it has started", || threads() > 1);
         crate::world::pause(at / 2);
@@ -176,15 +176,15 @@ fn a_command_ends_when_its_helper_is_killed() {
 fn no_command_outlives_a_killed_helper() {
     let server = Server::start();
     for at in 0..40_u32 {
-        // A unique argument, by which the command is found.
+        // The command has a unique argument, by which the test finds it.
         let mark = format!("{}", 7_700_000 + at);
         let mut run = server.begin(&["run", "-q", "any", "--", "sleep", &mark]);
         eventually("there is a helper", || !children(run.pid()).is_empty());
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // Only a sleeping process counts: one that is being killed, or that was to become the command, may
-        // still show its arguments.
+        // Only a sleeping process counts. A process that is being killed, or that was about to become the
+        // command, may still show the arguments.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

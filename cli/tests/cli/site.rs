@@ -1,4 +1,4 @@
-//! A running `serve`, and a client's requests to it.
+//! A running `serve`, and the requests of a client to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

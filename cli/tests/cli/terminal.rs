@@ -1,4 +1,4 @@
-//! A shell on its own terminal: Ctrl-C, Ctrl-Z, and which process reads what is typed.
+//! A shell on its own terminal: Ctrl-C, Ctrl-Z, and which process reads the typed text.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -14,8 +14,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::world::{Run, Server, eventually};
 
-/// Starts a program on its own terminal of this size; returns the end for typing. A thread passes the output
-/// to `shows`.
+/// Starts a program on its own terminal of this size, and returns the end for typing. A thread passes the
+/// output to `shows`.
 pub(crate) fn on_terminal(
     command: &mut Command,
     (rows, columns): (u16, u16),
@@ -53,7 +53,7 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
-        // A runtime folder of its own, because a warning about the set-up is printed once per folder.
+        // The runtime folder is new, because a warning about the set-up is printed once for each folder.
         let run = server.path("run");
         std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         // Tests in the background ignore interrupts, and all processes that they start would inherit this.
@@ -88,7 +88,7 @@ impl Shell {
         self.seen += at.unwrap() + text.len();
     }
 
-    /// Types each text, and waits until the terminal shows everything that belongs to it.
+    /// Types each text, and waits until the terminal shows all that belongs to it.
     #[track_caller]
     fn goes(&mut self, steps: &[(&str, &[&str])]) {
         for (typed, shown) in steps {
@@ -119,7 +119,7 @@ fn beside_a_holder(server: &Server) -> Shell {
     shell
 }
 
-/// A shell in which `leasehold run` holds the lock `one` in the foreground; `cat` reads what is typed.
+/// A shell in which `leasehold run` holds the lock `one` in the foreground, and `cat` reads the typed text.
 fn with_cat(server: &Server, options: &str, shown: &[&str]) -> Shell {
     let mut shell = Shell::start(server);
     shell.goes(&[(&format!("$run {options} one -- cat\n"), shown)]);
@@ -170,11 +170,11 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
     shell.has_code(0);
 }
 
-/// No process renews the lock of a suspended run, but its helper is not suspended, and ends the command.
+/// A suspended run does not renew its lock. Its helper is not suspended, and ends the command.
 #[test]
 fn a_run_suspended_past_its_lease_loses_the_lock() {
     let server = Server::start();
-    // At some moment the program warns that the lease is shorter than a request may take.
+    // At some moment the program warns that a request may take longer than the lease.
     let mut shell = with_cat(&server, "--lease 2s", &["make it less than a third of the lease"]);
     shell.goes(&[("\x1a", &["suspended", "Stopped"])]);
     eventually("the lease is over", || server.keys().is_empty());
@@ -189,7 +189,7 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     let mut shell = Shell::start(&server);
     // `cat` reads from the terminal, so the system stops it until `fg`.
     shell.goes(&[("$run one -- cat &\n", &["suspended"])]);
-    // Bash reports the stop later than it happens, so the test waits for the report before `fg`.
+    // Bash reports a stop some time after it happens, so the test waits for the report before `fg`.
     let told = "until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n";
     shell.goes(&[(told, &["isstopped", "ready> "]), ("fg\n", &["run one -- cat\r\n"])]);
     shell.goes(&[("typed\n", &["typed\r\ntyped"]), ("\x04", &[])]);

@@ -1,4 +1,5 @@
-//! Each option and variable reaches stores that demand client certificates; each failure of TLS is reported.
+//! All options and variables also reach stores that demand client certificates, and each failure of TLS is
+//! reported.
 
 use std::fs;
 use std::net::TcpListener;
@@ -49,7 +50,8 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // The server sends the reason and hangs up at once. The client must never miss the reason.
+    // The server sends the reason and closes the connection at once. The client must report the reason each
+    // time.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);
@@ -146,7 +148,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
     run.terminate();
-    // Refused settings: replicas that do not exist, two sources of the password.
+    // Two settings are refused: replicas that do not exist, and two sources of the password.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command.env("LEASEHOLD_REPLICAS", "1 50ms").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     ends(&mut command, 69, "replica");
@@ -225,7 +227,7 @@ fn variables_can_name_redlock_rings_and_clusters() {
     works(program("LEASEHOLD_REDLOCK_FILE", &file, &["ls"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"));
     ends(redlock(&TRUE).env("LEASEHOLD_TLS_CA", certificates.file("unknown-ca.crt")), 69, "TLS failed");
     ends(redlock(&TRUE).env("LEASEHOLD_URL", &urls[0]), 64, "LEASEHOLD_URL is set too");
-    // A ring, with labels and weights, and a move to a third node.
+    // A ring with labels and weights, and a move to a third node.
     let (one, two, three) = (&urls[0], &urls[1], &urls[2]);
     let ring = |words: &[&str]| program("LEASEHOLD_RING", &format!("one={one} two*3={two}"), words);
     works(&mut ring(&["run", "ringed", "--", "true"]));
@@ -359,7 +361,7 @@ fn unusable_files_are_refused_before_any_request() {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
         }
-        // A URL without TLS refuses --ca. Database URLs have no scheme for TLS.
+        // A URL without TLS refuses --ca. The URLs of databases have no scheme for TLS.
         if let Some((scheme, rest)) = url.split_once("s://").filter(|(scheme, _)| *scheme != "postgre") {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),

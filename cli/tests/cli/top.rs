@@ -98,7 +98,7 @@ impl Drop for Top {
     }
 }
 
-/// The token in the last column of a line; 0 if the last column is that of the waiters.
+/// The token in the last column of a line; 0 if the last column shows the waiters.
 fn token(line: &str) -> u64 {
     let last = line.rsplit_once(' ').and_then(|(_, last)| last.parse().ok()).unwrap_or(0);
     if last < 1000 { 0 } else { last }
@@ -142,7 +142,7 @@ fn the_screen_shows_who_holds_and_who_waits() {
     top.shows_no_more("import");
     top.types("q");
     assert_eq!(top.ends(), 0);
-    // Waits until the test has read the program's last output.
+    // The test waits until it has read the program's last output.
     eventually("what was on the terminal before is there again, and the cursor", || {
         let screen = top.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
@@ -193,8 +193,8 @@ fn a_force_of_a_released_hold_spares_its_successor() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // The locks end 3 s apart, longer than one listing takes: each page shows the times left when it was
-    // read.
+    // The locks expire 3 s apart, which is longer than one listing takes. Each page shows the remaining times
+    // when it was read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -203,8 +203,8 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // Characters that would control the terminal are shown as text. The lock has no end, and the screen says
-    // so.
+    // Characters that would control the terminal are shown as text. The lock has no expiry, and the screen
+    // says so.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);

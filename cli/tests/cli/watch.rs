@@ -1,4 +1,4 @@
-//! `watch`: a line for each change, until a signal comes, its time ends, or the reader goes.
+//! `watch` prints a line for each change, until a signal comes, its time ends, or its reader goes away.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -138,7 +138,7 @@ fn a_closed_pipe_stops_watch_silently() {
 #[test]
 fn watch_refuses_invalid_arguments() {
     for wrong in [&["watch"][..], &["watch", "a", "--interval", "50ms"], &["watch", "a", "--for", "soon"]] {
-        // No store listens here, so accepted arguments would lead to the exit code 69.
+        // No store listens at this address, so accepted arguments would cause the exit code 69.
         ends(leasehold(wrong).env("LEASEHOLD_URL", "redis://127.0.0.1:1"), 64, "");
     }
     let mut away: Command = leasehold(&["watch", "a"]);

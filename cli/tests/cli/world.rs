@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The time limit of each wait, longer than any step of a test that passes.
+/// The time limit of each wait, which is longer than any step of a test that passes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Nanoseconds of the clock that all processes of the machine share.
+/// The time in nanoseconds, by a clock that all processes of the machine share.
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
@@ -91,14 +91,14 @@ impl Server {
         ask(self.port, words).expect("the server answers")
     }
 
-    /// The keys, without token counters, which stay on purpose.
+    /// The keys, except the counters of tokens, which stay on purpose.
     pub(crate) fn keys(&self) -> Vec<String> {
         let answer = self.ask(&["KEYS", "*"]);
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
         let is_lock =
             |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
         let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
-        keys.sort_unstable(); // the server gives no order
+        keys.sort_unstable(); // the server returns keys in no order
         keys
     }
 
@@ -122,7 +122,7 @@ impl Server {
         ends(&mut self.leasehold(arguments), code, words)
     }
 
-    /// The one JSON object that the program prints.
+    /// The only JSON object that the program prints.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let said = self.ends(&[&["-q", "--format", "json"], arguments].concat(), 0, "");
@@ -133,7 +133,7 @@ impl Server {
         Run::start(&mut self.leasehold(arguments))
     }
 
-    /// The program with a long connect time-out, since on a busy machine connecting may take long.
+    /// The program with a long connect time-out, because connecting may take long on a busy machine.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
         command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");
@@ -156,7 +156,7 @@ pub(crate) fn server_program() -> OsString {
     std::env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// A server that answers; `None` if another process has the port, since that may be another server.
+/// A server that answers. `None` if another process has the port, because that may be another server.
 fn start_server(program: &OsStr, port: u16, dir: &Path, options: &[&str]) -> Option<Child> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
@@ -197,13 +197,14 @@ pub(crate) fn converse(mut stream: impl Read + Write, requests: &[&[&str]]) -> s
     Ok(answer.trim_end_matches("+OK\r\n").to_owned())
 }
 
-/// Reports that a test skips something, past the harness's capture, in the form that `./check` counts.
+/// Reports that a test skips something, in the form that `./check` counts. The harness does not hide this
+/// output.
 pub(crate) fn skipped(what: &str) {
     let line = format!("SKIPPED {}: {what}\n", std::thread::current().name().unwrap_or("?"));
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// The example `stock`, if it is built; `./check` builds it and names its folder.
+/// The example `stock`, if it is built. `./check` builds it and names its folder.
 pub(crate) fn stock() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let examples =
@@ -265,7 +266,7 @@ pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
 }
 
-/// Runs the command; checks its exit code, and that its output contains `words`; returns the output.
+/// Runs the command, checks its exit code and that its output contains `words`, and returns the output.
 #[track_caller]
 pub(crate) fn ends(command: &mut Command, code: i32, words: &str) -> String {
     let (ended, said) = outcome(command);
@@ -307,7 +308,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // The helper ends the command.
+        // When the program dies, its helper ends the command.
         drop(self.0.kill());
         drop(self.0.wait());
     }
@@ -332,7 +333,7 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that writes the clock to a file every few milliseconds. If it ignores TERM, it also writes
+/// A command that writes the time to a file every few milliseconds. If it ignores TERM, it also writes
 /// `*.term`.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
@@ -363,7 +364,7 @@ impl Stamper<'_> {
 
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    // A line being written has no end yet.
+    // A line that is still being written has no end.
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .map(|line| line.trim().parse().unwrap())

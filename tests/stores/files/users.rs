@@ -1,4 +1,4 @@
-//! Modes, owners and links, also in a folder to which others write.
+//! Modes, owners and links, also in folders in which other users may write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -13,7 +13,6 @@ use crate::support::programs::prefix;
 use crate::support::{LONG, missing, now, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
-/// An id that no user has, as far as these tests know.
 const STRANGER: u32 = 54_321;
 
 fn shared() -> TempDir {
@@ -48,7 +47,7 @@ fn a_replaced_file_keeps_its_mode_and_owner() {
         fs::remove_file(&path).unwrap();
         fs::remove_file(beside(&path, ".fence")).unwrap();
     }
-    // New content must not run as another user.
+    // The new content must not run as another user.
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o6755);
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
@@ -87,7 +86,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
         return missing(NEEDS_ROOT);
     }
     let folder = tempfile::tempdir().unwrap();
-    // The other user may only read and run files here.
+    // The other user may only read and run files in this folder.
     let program = folder.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);
@@ -113,7 +112,7 @@ fn a_file_whose_owner_cannot_be_kept_is_refused() {
     assert!(good && text.contains("1 passed"), "{text}");
     assert_eq!(fs::read(folder.path().join("root's")).unwrap(), b"old");
     assert_eq!(fs::read(folder.path().join("own")).unwrap(), b"new");
-    // Root is not affected by that user's attempts.
+    // The other user's attempts did not affect root's file.
     assert_eq!(names(folder.path()), ["group's", "own", "own.fence", "root's", "test"]);
     assert!(fencing::write_file(&folder.path().join("root's"), fence, b"new").unwrap());
 }
@@ -130,14 +129,14 @@ fn planted_links_are_not_followed() {
         symlink(&victim, beside(&path, ending)).unwrap();
         path
     };
-    // An unknown name beside the file.
+    // The writer's draft has a random name, so a link that was planted beside the file catches nothing.
     let path = planted("by its draft", ".draft");
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
     assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // A hard link is no link to the kernel, but names the victim too.
+    // To the kernel a hard link is no link, but it names the victim's file.
     let path = folder.path().join("by a second name");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
@@ -146,7 +145,7 @@ fn planted_links_are_not_followed() {
     for victim in [&victim, &inside] {
         assert_eq!(fs::read(victim).unwrap(), b"");
     }
-    // A path that is no file is neither waited for nor replaced.
+    // A pipe at the path is refused at once: the writer neither waits for it nor replaces it.
     let path = folder.path().join("pipe");
     let (good, text) =
         run(&["mkfifo", path.to_str().unwrap(), beside(&path, "2.fence").to_str().unwrap()], |command| {
@@ -193,7 +192,7 @@ fn an_appearing_link_cannot_redirect_a_write() {
                 fs::rename(&link, &path).unwrap();
             }
         });
-        // The loop repeats until both outcomes have occurred, however the threads are scheduled.
+        // The loop repeats until both outcomes have occurred often enough.
         let (mut wrote, mut did_not, begun) = (0, 0, now());
         while wrote < 50 || did_not < 50 {
             let has_written = fencing::write_file(&path, fence, b"new").is_ok();

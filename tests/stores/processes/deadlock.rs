@@ -12,7 +12,7 @@ use crate::support::{Process, instant_of, mono, reexecuted, test_name};
 
 const ORDERS: &str = "LEASEHOLD_DEADLOCK_ORDERS";
 
-/// A deadlock is reported, and broken where requested, within this.
+/// The time within which a deadlock is reported and, where requested, broken.
 const WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ struct Orders {
 enum End {
     /// Both processes give up after their reports.
     GivenUp,
-    /// The clients break it.
+    /// The clients break the deadlock.
     Broken,
     Killed,
 }
@@ -85,7 +85,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // If a break ends the cycle, the surviving process may not have searched by then.
+                // If a break ends the cycle, the other process may not have searched by then.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "it is told");
@@ -102,7 +102,7 @@ impl Orders {
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
             let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
-            // The time is read here, since the thread above may wait longer for missing reports.
+            // The time is read here, because the thread above may wait for missing reports.
             (got, mono())
         });
         match got {
@@ -124,8 +124,8 @@ impl Orders {
     }
 }
 
-/// A deadlock of two processes is reported within three seconds; broken as soon, if requested, with the other
-/// process woken; and reported as over when a killed process's lease has ended.
+/// A deadlock of two processes is reported within three seconds. Where requested it is broken as soon, and
+/// the other process is woken. If one process is killed, the deadlock is reported as over after its lease.
 pub(crate) fn two_processes_deadlock_is_reported_and_broken(store: &str, start: Start) {
     if let Ok(orders) = std::env::var(ORDERS) {
         return serde_json::from_str::<Orders>(&orders).unwrap().take_both();
@@ -184,7 +184,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
             };
             let ended = broken.saturating_sub(began);
             assert!(ended <= WITHIN + SLACK + stalled, "{store}: broken after {ended:?}");
-            // The victim releases at once, which wakes the other.
+            // The victim releases its lock at once, which wakes the other process.
             let woken = got.saturating_sub(*broken);
             assert!(woken <= SLACK + stalled, "{store}: the other went on {woken:?} later");
             figures = format!("{figures}, broken after {ended:?}, the other went on {woken:?} later");
@@ -194,7 +194,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
                 panic!("{store}: the other has the lock, and it is over: {took:?}")
             };
             let (freed, over) = (got.saturating_sub(killed), over.saturating_sub(got));
-            // etcd rounds leases up to whole seconds, and adds one.
+            // etcd rounds leases up to whole seconds and adds one second.
             assert!(freed <= LEASE + ms(1_500) + SLACK + stalled, "{store}: free after {freed:?}");
             assert!(over <= ms(1_000) + SLACK + stalled, "{store}: over {over:?} later");
             figures = format!("{figures}, killed, free after {freed:?}, told to be over {over:?} later");

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use super::operations::{Doing, Model, Operation, by_lock};
 
-/// A certain span, both ends excluded.
+/// A span in which a hold certainly exists, without its two ends.
 #[derive(Clone, Debug)]
 struct Stands<'a> {
     by: &'a Operation,
     from: u64,
     to: u64,
-    /// Bounds of its possible begin and end.
+    /// The earliest moment at which the hold may begin, and the latest at which it may end.
     within: (u64, u64),
 }
 
@@ -107,7 +107,7 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
         let by = hold.by;
         match by.model {
             Model::Semaphore => {
-                // An empty interval is open at no time.
+                // An empty span contains no moment.
                 let used = met.iter().map(|other| other.by.units).sum::<i64>() + by.units;
                 if hold.from < hold.to && used > by.limit {
                     found.push(format!("{used} units of {} at once, with hold {}", by.limit, by.hold));
@@ -117,7 +117,7 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
                 met.iter()
                     .filter(|other| {
                         let both_read = other.by.mode == "read" && by.mode == "read";
-                        // A writer may read as well.
+                        // A writer may also read.
                         let below =
                             other.by.mode == "write" && by.mode == "read" && other.by.owner == by.owner;
                         !both_read && !below
@@ -132,8 +132,8 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
 
 fn check_latch(operations: &[&Operation]) -> Vec<String> {
     let mut found = Vec::new();
-    // Ordered by the remaining count, which only falls: no operation may end before one begins that left
-    // more.
+    // The remaining count only falls. In the order of the counts, no operation may therefore end before an
+    // operation that saw a higher count begins.
     let mut told: Vec<&&Operation> =
         operations.iter().filter(|operation| operation.value.is_some()).collect();
     told.sort_by_key(|operation| {
@@ -155,7 +155,7 @@ fn check_latch(operations: &[&Operation]) -> Vec<String> {
         let here: Vec<_> = told.iter().filter(|operation| operation.value == Some(value)).collect();
         let downs: Vec<_> = here.iter().filter(|operation| operation.f == Doing::CountDown).collect();
         match downs.len() {
-            // An unanswered count-down made this step before anybody saw it.
+            // An unanswered count-down may have made this step before any operation saw it.
             0 => {
                 let latest = told
                     .iter()

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::time::Instant;
 
-/// Holds of one lock, recorded by threads of one process.
+/// The holds of one lock, recorded by the threads of one process.
 pub struct History {
     origin: Instant,
     operations: Mutex<Vec<Operation>>,
 }
 
-/// A running hold, for [`History::released`] or [`History::ends`].
+/// A hold that has not ended, for [`History::released`] or [`History::ends`].
 #[derive(Debug)]
 #[must_use = "a hold that is never ended lasts for ever"]
 pub struct Open(u64);
@@ -32,7 +32,7 @@ impl History {
         u64::try_from(time.saturating_duration_since(self.origin).as_nanos()).unwrap()
     }
 
-    /// Call it after the lock call has returned.
+    /// Records a grant. Call this after the lock call has returned.
     pub fn acquired(&self, owner: impl fmt::Display, token: Option<u64>) -> Open {
         let time = self.at(now());
         let mut operations = self.operations.lock();
@@ -42,12 +42,12 @@ impl History {
         Open(hold)
     }
 
-    /// Call it before unlock.
+    /// Records a release. Call this before the unlock call.
     pub fn released(&self, open: Open) {
         self.ends(open, now());
     }
 
-    /// For a hold that may have ended by itself: it was promised until `end`.
+    /// Records the end of a hold that may have ended by itself: it was promised until `end`.
     pub fn ends(&self, open: Open, end: Instant) {
         let time = (self.at(end), None);
         self.operations.lock().push(Operation::new("lock", Model::Mutex, Doing::End, open.0, time));
@@ -61,7 +61,7 @@ impl History {
         checker::check(&self.operations.lock()).into_values().flatten().collect()
     }
 
-    /// Panics with all faults, and below `at_least` holds: a test without holds proves nothing.
+    /// Panics with all faults, and also below `at_least` holds, since few holds prove nothing.
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let (grants, found) = (self.grants(), self.findings());

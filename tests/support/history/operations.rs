@@ -1,4 +1,4 @@
-//! Operations on locks, one a line, in the format of docs/proof.md, which both checkers read.
+//! Operations on locks, one per line, in the format of docs/proof.md. Both checkers read this format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,30 +17,30 @@ pub enum Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
-    /// A hold begins. With `mode` read or write, or a number of `units`.
+    /// A hold begins, with a `mode` (read or write) or a number of `units`.
     Acquire,
     Reenter,
-    /// A hold ends: by unlock, or at some time after its promised end.
+    /// A hold ends, by an unlock or at some time after its promised end.
     End,
-    /// The lock was seen free; a read-write lock, without a writer.
+    /// An operation saw the lock free; for a read-write lock, without a writer.
     Free,
-    /// The available units seen.
+    /// An operation saw this number of available units.
     Available,
-    /// One count-down; without a value its outcome is unknown.
+    /// An operation counts down by one. Without a value its outcome is unknown.
     CountDown,
-    /// The remaining count seen.
+    /// An operation saw this remaining count.
     Count,
 }
 
-/// An operation on one lock, which took effect at one moment between `call` and `ret`, in nanoseconds of a
-/// shared clock.
+/// An operation on one lock, which took effect at one moment between `call` and `ret`. Times are nanoseconds
+/// of a clock that all processes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
     pub lock: String,
     pub model: Model,
     pub f: Doing,
-    /// Zero for an operation without a hold.
+    /// Zero for an operation that belongs to no hold.
     pub hold: u64,
     #[serde(default)]
     pub owner: String,
@@ -48,12 +48,12 @@ pub struct Operation {
     pub mode: String,
     #[serde(default)]
     pub units: i64,
-    /// A semaphore's units; a latch's initial count.
+    /// The units of a semaphore, or the initial count of a latch.
     #[serde(default)]
     pub limit: i64,
     pub fence: Option<u64>,
     pub call: u64,
-    /// `None`: may take effect at any later time.
+    /// If `None`, the operation may take effect at any later time.
     pub ret: Option<u64>,
     pub value: Option<i64>,
 }

@@ -23,11 +23,11 @@ pub(super) struct Rule {
     pub(super) fault: usize,
     pub(super) pick: Pick,
     pub(super) act: Do,
-    /// Remaining actions; `None`: unlimited.
+    /// How often the rule still applies; `None` for no limit.
     pub(super) left: Option<usize>,
 }
 
-/// The index in `State::faults` identifies a fault.
+/// The index in `State::faults` identifies the fault.
 #[derive(Default)]
 pub(super) struct FaultState {
     pub(super) hits: usize,
@@ -35,11 +35,11 @@ pub(super) struct FaultState {
     pub(super) commands: Vec<Command>,
 }
 
-/// A piece of a stream on its way out.
+/// A piece of a stream that is to be written.
 struct Item {
     bytes: Vec<u8>,
     due: Instant,
-    /// Waits until this fault is released.
+    /// The piece waits until this fault is released.
     gate: Option<usize>,
     after: After,
 }
@@ -47,7 +47,7 @@ struct Item {
 #[derive(Clone, Copy)]
 enum After {
     GoOn,
-    /// Nobody writes into this lane any more.
+    /// No more bytes will be written into this lane.
     End,
     Fault(Then),
 }
@@ -55,7 +55,7 @@ enum After {
 #[derive(Default)]
 struct Lane {
     queue: VecDeque<Item>,
-    /// Later bytes are lost.
+    /// All later bytes are lost.
     silent: bool,
     /// The writing thread has ended.
     closed: bool,
@@ -106,12 +106,12 @@ pub(super) struct State {
     pub(super) stop: bool,
     pub(super) refuse: bool,
     pub(super) listening: bool,
-    /// Read nothing as RESP.
+    /// Reads nothing as RESP.
     pub(super) plain: bool,
-    /// New connections, accepted and unserved.
+    /// New connections, which are accepted and not served.
     pub(super) ignored: Option<Vec<TcpStream>>,
     pub(super) accepted: u64,
-    /// A missing link has ended; its threads end once they notice.
+    /// The open links. When a link is removed from here, its threads notice that and end.
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) holds: Vec<(Direction, Which)>,
@@ -144,7 +144,7 @@ impl State {
         self.holds.iter().any(|(held, which)| *held == direction && link.is(id, *which))
     }
 
-    /// Ends a connection. Its threads notice its absence, or the end of a read.
+    /// Ends a connection. Its threads end when they notice that the link is gone or their read ends.
     pub(super) fn end(&mut self, id: u64, then: Then) {
         if then == Then::Silent {
             let link = self.links.get_mut(&id).expect("a link that is open");
@@ -155,11 +155,11 @@ impl State {
             return;
         }
         let Some(link) = self.links.remove(&id) else { return };
-        // An error means that the other end is gone.
+        // This fails if the other end is gone.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
-            // Shutting down reads ends the reader without a FIN. With zero linger, the close by the last
-            // thread sends RST.
+            // This ends the reading thread without sending a FIN. Because linger is zero, the last thread's
+            // close then sends RST.
             drop(SockRef::from(&*link.client).set_linger(Some(Duration::ZERO)));
             drop(link.client.shutdown(Shutdown::Read));
         } else {
@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    /// The rule for this command, counted down.
+    /// The rule that applies to this command. This use counts towards the rule's limit.
     fn fault_for(&mut self, command: &Command) -> Option<(usize, Do)> {
         let rule = self.rules.iter_mut().find(|rule| rule.left != Some(0) && (rule.pick)(command))?;
         if let Some(left) = &mut rule.left {
@@ -244,7 +244,7 @@ impl State {
         link.to_client.push(item);
     }
 
-    /// Passes bytes without a known meaning.
+    /// Passes bytes on without reading them.
     fn pass(&mut self, id: u64, direction: Direction, bytes: Vec<u8>) {
         let delay = match direction {
             Direction::ToServer => self.request_delay,
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// The sender has ended; the receiver learns it in order.
+    /// The sender has closed its end, so the receiver's end closes after the bytes before.
     fn finish(&mut self, id: u64, direction: Direction) {
         if let Some(link) = self.links.get_mut(&id) {
             let end = Item { bytes: Vec::new(), due: now(), gate: None, after: After::End };
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// Closes this lane; with the second lane the connection ends.
+    /// Closes this lane. When both lanes are closed, the connection ends.
     fn close_lane(&mut self, id: u64, direction: Direction) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let lane = link.lane(direction);
@@ -293,7 +293,7 @@ impl Shared {
         true
     }
 
-    /// Ends the acceptor's `accept`, so that it checks the state again.
+    /// Makes the thread that accepts check the state again, by a connection.
     pub(super) fn wake_acceptor(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number())));
     }
@@ -345,7 +345,7 @@ impl Shared {
         *self.upstream.lock()
     }
 
-    /// Joins a new client to the server; without a server hangs up.
+    /// Connects a new client to the server. Without a server, the client's connection is closed.
     fn link(self: &Arc<Shared>, state: &mut MutexGuard<'_, State>, client: TcpStream) {
         let server = MutexGuard::unlocked(state, || TcpStream::connect_timeout(&self.upstream(), OWN_LIMIT));
         let Ok(server) = server else { return };
@@ -389,7 +389,7 @@ impl Shared {
                     self.changed.wait(&mut state);
                 }
             }
-            // An error is an end too: the other side reset the connection.
+            // A failed read is an end too: the other side has reset the connection.
             let count = from.read(&mut chunk).unwrap_or(0);
             pending.extend_from_slice(&chunk[..count]);
             let more = self.change(|state| {
@@ -458,7 +458,7 @@ impl Shared {
                 }
             };
             if !written {
-                // The receiver is gone. The other direction lives on: a held request must still arrive.
+                // The receiver is gone, but the other direction goes on: a held request must still arrive.
                 self.change(|state| state.close_lane(id, direction));
                 return;
             }
@@ -478,7 +478,7 @@ impl Shared {
         }
     }
 
-    /// Writes one piece and pauses; `false` when the receiver or the link is gone.
+    /// Writes one piece and pauses. Returns `false` when the receiver or the link is gone.
     fn drip_one(&self, id: u64, to: &TcpStream, piece: &[u8], pause: Duration) -> bool {
         let mut to = to;
         if to.write_all(piece).is_err() {

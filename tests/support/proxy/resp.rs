@@ -1,4 +1,4 @@
-//! The parts of the Redis protocol (RESP2 and RESP3) that the proxy needs: frames and their strings.
+//! The parts of the Redis protocol (RESP2 and RESP3) that the proxy needs: frames, and the strings in them.
 
 #[derive(Debug)]
 pub struct NotResp;
@@ -8,13 +8,13 @@ fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 2..]))
 }
 
-/// A length or count; `None` for RESP2's null, -1, without content.
+/// A length or a count; `None` for the null of RESP2, which is written -1 and has no content.
 fn number(digits: &[u8]) -> Result<Option<usize>, NotResp> {
     let number = std::str::from_utf8(digits).ok().and_then(|text| text.parse::<i64>().ok()).ok_or(NotResp)?;
     Ok(usize::try_from(number).ok())
 }
 
-/// Length of the first frame; `None` while it is incomplete. An inline command is a frame too.
+/// The length of the first frame; `None` while the frame is incomplete. An inline command counts as a frame.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     let (mut rest, mut values) = (bytes, 1_usize);
     while values > 0 {
@@ -35,7 +35,7 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
             }
             b'*' | b'~' | b'>' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0)),
             b'%' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0).saturating_mul(2)),
-            // Attributes precede their value.
+            // Attributes are pairs that precede their value, so twice as many values and one more follow.
             b'|' => values = values.saturating_add(number(&head[1..])?.unwrap_or(0).saturating_mul(2) + 1),
             _ => {}
         }
@@ -43,7 +43,7 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     Ok(Some(bytes.len() - rest.len()))
 }
 
-/// The strings of a frame: a command's arguments, or a message's parts.
+/// The strings in a frame: a command's arguments, or a message's parts.
 pub fn strings(frame: &[u8]) -> Vec<Vec<u8>> {
     if frame.first().is_some_and(u8::is_ascii_alphabetic) {
         return frame
@@ -73,8 +73,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the server sent this unsolicited. On a subscribed connection such an array is a message; RESP3
-/// marks messages, including confirmations of subscriptions.
+/// Whether the server sent this frame without a request. RESP3 marks such frames, and also confirmations of
+/// subscriptions. In RESP2, each array on a subscribed connection is one.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));

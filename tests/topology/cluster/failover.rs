@@ -1,4 +1,4 @@
-//! Members fail or change places while locks are used.
+//! Members of a cluster fail or change places while clients use locks.
 
 use super::load::{self, L, POLL, T, assert_nothing_is_left, builder};
 use crate::rounds;
@@ -15,13 +15,13 @@ enum Fault {
 
 #[derive(Default)]
 struct Figures {
-    /// The longest time until the replica takes writes.
+    /// The longest time until the replica accepted writes.
     failover: Vec<Duration>,
-    /// The longest time without a grant of the affected locks.
+    /// The longest time in which an affected lock was not granted.
     gap: Vec<Duration>,
     /// The longest time from a release after the failover to the grant to another client's waiter.
     woken: Vec<Duration>,
-    /// The longest time from a key's loss to its holder's notification.
+    /// The longest time from the loss of a key to the notification of its holder.
     told: Vec<Duration>,
 }
 
@@ -36,7 +36,7 @@ fn a_stopped_primary_never_allows_two_holders() {
 }
 
 #[test]
-fn a_planned_failover_costs_no_hold_and_no_error() {
+fn a_planned_failover_loses_no_hold_and_no_error() {
     failovers(Fault::Planned, "planned failover");
 }
 
@@ -45,7 +45,7 @@ fn failovers(fault: Fault, what: &str) {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
-        // A planned failover pauses the primary briefly, and loses no answer.
+        // A planned failover pauses the primary for a short time, and loses no answer.
         let (load, seen) = load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
         let mut figures = Figures::default();
         for round in 0..rounds() {
@@ -55,8 +55,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
-        // A hand-off whose answer was lost with its member can be neither read nor repeated, and its unlock
-        // says so.
+        // If a member died with the answer to a hand-off, nobody can read or repeat it, and its unlock
+        // reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(
@@ -79,7 +79,7 @@ fn spread(all: &[Duration]) -> String {
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Beside the load there are a hold that lasts throughout, a waiter for it, and a hold whose key is lost.
+    // Besides the load there are a lasting hold, a waiter for it, and a hold whose key is lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -105,7 +105,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     let takes_writes = || {
         let mut admin = cluster.members[replica].admin();
         let takes = redis::cmd("SET").arg(&probe).arg(1).exec(&mut admin).is_ok();
-        // The servers abandon a failover after 5 s without a report.
+        // The servers abandon a failover after 5 s without reporting that, so this requests another.
         if fault == Fault::Planned && !takes && asked.elapsed() > ms(6_000) {
             asked = now();
             redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut admin).ok(); // it may be promoted by now
@@ -122,7 +122,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
         assert!(gap <= failover + POLL + stalled_since(begun), "no grant for {gap:?}, failover {failover:?}");
     }
 
-    // This hold was replicated, and is renewed at the new primary.
+    // The hold was replicated before, and is renewed at the new primary.
     held.check().unwrap();
     let released = now();
     held.unlock().unwrap();
@@ -130,7 +130,7 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     figures.woken.push(woken.saturating_duration_since(released));
     within(released, woken, POLL, "woken after the failover");
 
-    // The key is deleted, as if it had not reached the replica in time.
+    // This deletes the key, as if the hold had not been replicated in time.
     let gone = now();
     assert_eq!(cluster.ask::<i64>(replica, &["DEL", &lost_name]), 1);
     losses.recv_timeout(LONG).unwrap();
@@ -169,7 +169,7 @@ fn calls_without_enough_members_end_in_time() {
         let replica = cluster.replica_of(1);
         cluster.members[1].kill();
         cluster.members[replica].kill();
-        // A third of the slots has no owner, so the other members refuse too.
+        // A third of the slots has no owner, so all members refuse requests.
         let refused = || client.get_lock(&here).try_acquire().is_err_and(|error| error.is_retryable());
         assert!(eventually(LONG, refused), "CLUSTERDOWN");
         for name in [&here, &gone] {

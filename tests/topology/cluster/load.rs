@@ -1,5 +1,5 @@
-//! Several clients of one process that use a few locks of a cluster as fast as they can; and what they must not
-//! leave behind.
+//! Several clients of one process that use a few locks of a cluster as fast as they can, and what may remain
+//! of them.
 
 use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;
@@ -7,13 +7,13 @@ use crate::support::load::{Load, Use};
 use crate::support::observer::Seen;
 use crate::support::prelude::*;
 
-/// Connect time-out: long enough for a busy machine, and the longest delay by a frozen member.
+/// The connect time-out, long enough for a busy machine, and the longest delay by a stopped member.
 const CONNECT: Duration = ms(2000);
-/// Lease, command time-out, safety poll with slack. The lease outlasts a failover on a busy machine.
+/// The lease, the command time-out, and the safety poll with slack. The lease outlasts a failover.
 pub(crate) const L: Duration = ms(12_000);
 pub(crate) const T: Duration = ms(500);
 pub(crate) const POLL: Duration = ms(1450);
-/// The name tells the library's connections from the tests'.
+/// The name by which the tests recognize the library's connections.
 const NAME: &str = "cluster-load";
 
 pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
@@ -26,8 +26,8 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .client_name(NAME)
 }
 
-/// Three clients with three threads each, which use locks of all kinds in turn. A request without an answer in
-/// `command_timeout` has an unknown outcome.
+/// Three clients with three threads each, which use locks of all kinds in turn. A request without an answer
+/// within `command_timeout` has an unknown outcome.
 pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> (Load, Seen) {
     let seen = Seen::default();
     let client = |()| {
@@ -37,8 +37,8 @@ pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Durati
     (Load::start(&[(); 3].map(client), names, 3, Use { make: kind, drops: true }), seen)
 }
 
-/// Ends the load; panics if a lock was held twice, a fence did not grow, or a call failed. Returns the number
-/// of grants, and of unlocks of unknown outcome.
+/// Ends the load. Panics if a lock had two holders, a fence did not grow, or a call failed. Returns the
+/// number of grants, and of unlocks with an unknown outcome.
 #[track_caller]
 pub(crate) fn end(load: Load) -> (usize, usize) {
     let mut outcome = load.stop();
@@ -63,7 +63,7 @@ fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     }
 }
 
-/// Runs `body` in a process with a cluster; nothing may be left.
+/// Runs `body` in a process with a cluster, and checks that nothing remains.
 pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     alone_within(LONG * 6, || {
         watch_for_stalls();
@@ -73,7 +73,7 @@ pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As above, where each hold was released and no answer lost: no key may be left to expire.
+/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {
@@ -84,8 +84,8 @@ pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     assert_nothing_is_left(cluster);
 }
 
-/// Panics if the library has left a thread, connection, subscription or key when all clients are gone. After
-/// a fault a key may stay until its lease ends.
+/// Panics if a thread, connection, subscription or key remains when all clients are gone. After a fault a key
+/// may remain until its lease ends.
 #[track_caller]
 pub(crate) fn assert_nothing_is_left(cluster: &Cluster) {
     let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! Which members a client accepts, and how many requests it sends them.
+//! Which members of a cluster a client accepts, and how many requests it sends to them.
 
 use leasehold::ClusterPubSub;
 
@@ -12,7 +12,7 @@ use crate::support::server::default_server;
 fn one_reachable_member_is_enough_to_connect() {
     on_cluster(|cluster| {
         let replica = cluster.members[cluster.replica_of(0)].port();
-        // At the first address no server listens, and the second is a replica.
+        // No server listens at the first address, and the second one is a replica's.
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(cluster).url(&url).build().unwrap();
         for primary in 0..3 {
@@ -84,7 +84,7 @@ fn every_tls_member_is_verified() {
             held.unlock().unwrap();
             waiting.outcome();
         }
-        // The system's authorities did not sign the certificates.
+        // The system's certificate authorities did not sign these certificates.
         let error = super::load::builder(&cluster).build().unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         drop((holder, waiter));
@@ -92,19 +92,19 @@ fn every_tls_member_is_verified() {
     });
 }
 
-/// The redis crate's cluster client sends a script up to 17 times.
+/// The cluster client of the crate `redis` would send a script up to 17 times.
 #[test]
 fn each_call_is_one_script_on_one_member() {
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
-        // A late request is not repeated.
+        // The long time-outs prevent repeated requests.
         let patient = || builder(&cluster).command_timeout(LONG).connect_timeout(LONG);
         let (client, careless) = (patient().build().unwrap(), patient().without_replicas().build().unwrap());
         for primary in 0..3 {
-            // By default a grant writes once more, for its replica.
+            // By default a grant sends a second script, for its replica.
             for (client, scripts) in [(&careless, 1), (&client, 2)] {
                 let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
-                // Loads all scripts.
+                // The first use loads all scripts.
                 lock.acquire().unwrap().unlock().unwrap();
                 let before = scripts_run(&cluster);
                 lock.lock().unwrap();
@@ -116,7 +116,7 @@ fn each_call_is_one_script_on_one_member() {
     });
 }
 
-/// The user of docs/permissions.md with a cluster's additional rights, on locks of each kind, with a waiter.
+/// The documented user with a cluster's additional permissions uses locks of each kind, with a waiter.
 #[test]
 fn the_documented_rights_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

@@ -1,4 +1,4 @@
-//! Slots move between members while their locks are used.
+//! Slots move between the members of a cluster while clients use locks in them.
 
 use leasehold::ClusterPubSub::{Auto, Plain};
 
@@ -8,8 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
 
-/// In a fair queue of 48 threads each holds the lock for about a millisecond; a busy machine needs some
-/// seconds.
+/// In a fair queue of 48 threads each holds the lock for 1 ms. A busy machine needs seconds for all.
 const SOON: Duration = ms(8_000);
 
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -19,7 +18,7 @@ fn is_failure(event: &Event, names: &[&String]) -> bool {
     }
 }
 
-/// A key's slot on its way between two members, as `redis-cli --cluster reshard` moves it.
+/// The slot of a key, which moves between two members as `redis-cli --cluster reshard` moves it.
 struct Move<'a> {
     cluster: &'a Cluster,
     slot: String,
@@ -28,7 +27,7 @@ struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Both members know of the move, and no key has moved.
+    /// Announces the move to both members, and moves no key.
     fn begin<'a>(cluster: &'a Cluster, key: &str, from: usize, to: usize) -> Move<'a> {
         let ids = [from, to].map(|member| cluster.id(member));
         let this = Move { cluster, slot: cluster.slot(key).to_string(), members: [from, to], ids };
@@ -44,18 +43,18 @@ impl Move<'_> {
 
     fn take(&self, key: &str) {
         let port = self.cluster.members[self.members[1]].port().to_string();
-        // NOKEY: the key has ended.
+        // The answer NOKEY means that the key has expired or was deleted.
         self.cluster.on(self.members[0], &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
-    /// The slot is the new member's; keys that were not taken have to be gone.
+    /// Gives the slot to the new member. All keys must have been moved or be gone.
     fn end(self) {
         self.set(1, "NODE", 1);
         self.set(0, "NODE", 1);
     }
 }
 
-/// Moves a slot with its content. `between` runs half-way: the members know, and the keys have not moved.
+/// Moves a slot with its keys. `between` runs after both members know of the move and before the keys move.
 fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     let from = cluster.primary_seen_by(to, key);
     let slot = Move::begin(cluster, key, from, to);
@@ -69,11 +68,11 @@ fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
 }
 
 #[test]
-fn moving_slots_cost_no_error_or_second_holder() {
+fn moving_slots_cause_no_error_or_second_holder() {
     alone_within(LONG * 6, || {
         stalled_since(now());
         let Some(cluster) = Cluster::start() else { return };
-        // All names but one are in one slot, which moves all the time.
+        // All names but one belong to one slot, which moves all the time.
         let tag = fresh("slot");
         let mut names: Vec<String> = (0..4).map(|at| format!("{at}{{{tag}}}")).collect();
         names.push(fresh("elsewhere"));
@@ -90,8 +89,8 @@ fn moving_slots_cost_no_error_or_second_holder() {
             load.await_grant(name);
         }
         let longest = load.longest_gap(&names, begun);
-        // Fair and read-write locks have several keys: a release that finds them on two members is reported
-        // as failed, and repeated.
+        // Fair and read-write locks have several keys. A release that finds its keys on two members is
+        // reported as failed, and repeated.
         let single = [&names[0], &names[1], &names[4]];
         let failures: Vec<_> = seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
         assert_eq!((&failures[..], seen.losses()), (&[][..], 0));
@@ -106,7 +105,7 @@ fn moving_slots_cost_no_error_or_second_holder() {
     });
 }
 
-/// Counts grants per waiter, since the sum would not show a waiter without grants.
+/// Counts grants for each waiter, because the sum would not show a waiter without grants.
 #[test]
 fn every_waiter_is_granted_after_its_slot_moved() {
     const THREADS: usize = 8;
@@ -140,7 +139,7 @@ fn every_waiter_is_granted_after_its_slot_moved() {
             move_slot(cluster, &name, (round + 1) % 3, || {
                 let_pass(ms(20), "requests are to meet the keys on either side");
             });
-            // Two grants each, so that the second wait lies entirely after the move.
+            // Waits for two grants, because the second wait lies entirely after the move.
             for _ in 0..2 {
                 let (before, begun) = (counts(), now());
                 let all = all_get_it(SOON);
@@ -170,23 +169,23 @@ fn a_hold_and_its_waiter_survive_their_slots_move() {
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
             move_slot(cluster, &name, 1, || ());
-            // When the member ends a sharded subscription, the client attempts the lock, and so learns where
-            // to subscribe. Plain channels reach all members, and stay.
+            // When the member ends a sharded subscription, the client tries the lock, and so learns where to
+            // subscribe. Plain channels reach all members and stay.
             assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
             let released = now();
             held.unlock().unwrap();
             let (woken, _) = waiting.outcome();
             let took = woken.saturating_duration_since(released);
-            // A lost message would cost the rest of a poll of a second.
+            // A waiter that lost its message would poll up to a second later.
             assert!(took < ms(500) + stalled_since(released), "round {number}: woken after {took:?}");
             drop((holder, waiter));
         }
-        // The connection, which may carry others' messages, was kept.
+        // The connection was kept, because it may carry the messages of other locks.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
     });
 }
 
-/// While a slot moves for long, keys that moved ahead are found there, and new keys are made there.
+/// While a slot moves, the client finds moved keys on the new member, and creates new keys there.
 #[test]
 fn locks_work_in_the_middle_of_a_slots_move() {
     on_cluster(|cluster| {
@@ -198,8 +197,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
         let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = Move::begin(cluster, &tag, 0, 1);
         ["before", "dropped", "token"].iter().for_each(|what| slot.take(&name(what)));
-        // Keys are renewed, released and re-acquired where they are, and remain one lock. A renewal extends
-        // the end by the time since the one before.
+        // Keys are renewed, released and reacquired on the member where they are, and remain one lock. A
+        // renewal extends the lease by the time since the last renewal.
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "not renewed");
@@ -224,8 +223,8 @@ fn locks_work_in_the_middle_of_a_slots_move() {
     });
 }
 
-/// The queue has moved ahead of the lock: no waiter is notified, no call fails, and the client does not
-/// assume missing permissions.
+/// The queue has already moved and the lock has not. No waiter is notified, no call fails, and the client
+/// does not assume that permissions are missing.
 #[test]
 fn a_lock_works_while_its_queue_moved_ahead() {
     on_cluster(|cluster| {
@@ -259,7 +258,7 @@ fn a_lock_works_while_its_queue_moved_ahead() {
     });
 }
 
-/// A fence's counter and its lock are two keys: while they are on two members nobody can take the lock.
+/// A fence's counter and its lock are two keys. While they are on two members, nobody can acquire the lock.
 #[test]
 fn a_fenced_lock_waits_while_its_keys_are_apart() {
     on_cluster(|cluster| {

@@ -1,11 +1,11 @@
-//! Wrong answers of Sentinels, losses by a failover, and permissions.
+//! Wrong answers of Sentinels, holds that a failover loses, and permissions.
 
 use super::failover::{T, assert_all_was_given_back, options, query};
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::prelude::*;
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 
-/// A lease whose holder is notified well before its end.
+/// A lease whose holder is notified of a loss well before the lease ends.
 const L: Duration = ms(6000);
 const R: Duration = ms(2000);
 const PASSWORD: &str = "S3CR3T-of-the-data";
@@ -26,7 +26,7 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
     let guard = client.get_fenced_lock("forgotten").acquire().unwrap();
-    // A client that requires a replica gets no lock that a failover could lose.
+    // A client that requires a replica is not granted a lock that a failover could lose.
     let refused = careful.get_lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
@@ -65,13 +65,13 @@ fn a_sentinel_that_missed_the_failover_is_not_trusted() {
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
-        // The old master believes that it is master again, and the first Sentinel says so.
+        // The old master believes that it is the master again, and the first Sentinel agrees.
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
             assert!(client.get_lock(name).try_lock_for(LONG).unwrap());
             client.get_lock(name).unlock().unwrap();
-            // Each of its connections anew, repeatedly.
+            // In each round all connections are opened anew.
             for round in 0..5 {
                 let new = set.named_by(0);
                 query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -108,7 +108,7 @@ fn a_replica_named_as_master_is_refused() {
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
         let build =
             || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(ms(2_000)).build();
-        // A Sentinel that falls silent hides no earlier switch.
+        // After a switch this Sentinel falls silent, and the client still follows the switch.
         let mut admin = replica.admin();
         let mut connects = || {
             let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut admin).unwrap();
@@ -130,14 +130,14 @@ fn a_replica_named_as_master_is_refused() {
             assert!(said.contains(MASTER) && said.contains(&replica.port().to_string()), "{said}");
         }
         fake.says(1, replica.port());
-        // Named during a connect.
+        // The Sentinel names the new master while the client connects.
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| LockClient::builder().url(&url).connect_timeout(LONG).build());
             throughout(ms(200), || !connecting.is_finished());
             fake.says(2, master.port());
             let client = connecting.join().unwrap().unwrap();
             assert!(client.get_lock("named").try_lock().unwrap());
-            // Older answers do not lead back.
+            // The client ignores older answers, which name the former master.
             fake.says(1, replica.port());
             query::<i64>(&master, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
             let other = client.get_lock("other");
@@ -189,7 +189,7 @@ fn sentinels_can_have_their_own_credentials() {
             assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
         }
         drop(client);
-        // With the permissions of docs/permissions.md alone.
+        // The user has only the permissions that docs/permissions.md lists.
         let options = LockClient::builder().url(&login).client_name("topology").lease(L);
         let client =
             options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();
@@ -203,7 +203,7 @@ fn sentinels_can_have_their_own_credentials() {
     });
 }
 
-/// The rights of a user on the Sentinels, as in `docs/permissions.md`.
+/// The permissions of a user on the Sentinels, from `docs/permissions.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 
@@ -215,7 +215,8 @@ fn after_a_failover_dropped_guards_still_release() {
         let client = options(&set).observer(seen.clone()).build().unwrap();
         let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
         let take = |name: &String| client.get_lock(name).acquire().unwrap();
-        names.iter().for_each(|name| drop(take(name))); // so that the client knows the script known
+        // so that the client knows that the server has the script
+        names.iter().for_each(|name| drop(take(name)));
         let held: Vec<_> = names.iter().map(take).collect();
         let old = set.master();
         set.await_replicas();

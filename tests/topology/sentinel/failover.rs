@@ -1,4 +1,4 @@
-//! Failovers under load.
+//! Failovers while clients use locks.
 
 use crate::rounds;
 use crate::support::epilogue::{assert_every_hash_has_a_ttl, threads};
@@ -8,9 +8,9 @@ use crate::support::sentinel::{LIMIT, SentinelSet, is_master};
 
 /// Longer than any failover, so that holds outlast it.
 const LEASE: Duration = Duration::from_secs(60);
-/// For the load's locks: an unheard grant of the old master ends before the failover does.
+/// The lease of the load's locks. A grant that the old master makes unnoticed ends before the failover does.
 const SHORT: Duration = ms(1500);
-/// As above, for failovers that lose no grant: each hold must outlast the failover.
+/// The lease of the load's locks in failovers that lose no grant, which each hold must outlast.
 const OUTLASTING: Duration = ms(12_000);
 const NAME: &str = "topology";
 pub(crate) const T: Duration = ms(400);
@@ -18,21 +18,21 @@ const P: Duration = ms(1200);
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
-    // This exceeds a failover on a machine whose Sentinels stall for a while.
+    // This exceeds the time of a failover on a machine whose Sentinels stall for a while.
     options.retry_timeout(LIMIT + LONG).unsubscribe_delay(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
 struct Round {
-    /// The longest time from the fault until all Sentinels name the new master.
+    /// The longest time from the fault until all Sentinels named the new master.
     failover: Duration,
-    /// The longest time without a grant to one of the workers.
+    /// The longest time in which a worker was granted no lock.
     gap: Duration,
-    /// The longest time from a release after the switch to a waiter's grant.
+    /// The longest time from a release after the failover to a waiter's grant.
     handed: Duration,
 }
 
-/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns the begin of the
-/// trouble; `after` checks the former master before all is healed. The load's locks have this lease.
+/// Runs rounds of `fault` while clients use locks with this lease. `fault` gets the set and the master, and
+/// returns when the trouble began. `after` checks the former master before all servers are healed.
 fn under_load(
     what: &str,
     lease: Duration,
@@ -85,7 +85,7 @@ fn under_load(
             assert_every_hash_has_a_ttl(server);
         }
         set.heal();
-        // The time in which the returned server may have been used.
+        // Within this time a client could have used the returned server.
         throughout(ms(300), || true);
     }
     let outcome = load.stop();
@@ -107,8 +107,7 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    // On a machine that stood still the Sentinels may have replaced the last master too, which may lose
-    // releases.
+    // On a stalled machine the Sentinels may have replaced the last master too, which may have lost releases.
     let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
     assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
@@ -127,24 +126,23 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// The same where each hold was released and no answer lost: no key may have to expire.
+/// As [`assert_nothing_is_left`], if every hold was released and no answer lost: no key may have to expire.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {
-            // A replica refuses, and follows its master.
+            // A replica refuses this, and then follows its master.
             redis::cmd("PERSIST").arg(key).exec(&mut server.admin()).ok();
         }
     }
     assert_nothing_is_left(set);
 }
 
-/// Checks that no thread, connection, subscription or key is left. After a fault a key may stay until its
-/// lease ends.
+/// Checks that no thread, connection, subscription or key remains. After a fault a key may have to expire.
 pub(crate) fn assert_nothing_is_left(set: &SentinelSet) {
     assert_nothing_is_left_within(set, 2 * OUTLASTING + SLACK);
 }
 
-/// The number of the format stays with the server.
+/// The format number, which stays on the server.
 const FORMAT: &str = "leasehold_client:format";
 
 fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
@@ -163,7 +161,7 @@ fn assert_nothing_is_left_within(set: &SentinelSet, limit: Duration) {
             left.extend((0..connections(server)).map(|_| "a connection".to_owned()));
         }
         for sentinel in &set.sentinels {
-            // Only this library speaks RESP3 here.
+            // Of all clients here, only this library's speak RESP3.
             let list: String = query(sentinel, &["CLIENT", "LIST"]);
             left.extend(list.lines().filter(|line| line.contains(" resp=3")).map(str::to_owned));
         }
@@ -198,10 +196,10 @@ fn a_returned_old_master_is_not_asked() {
         let back = |set: &SentinelSet, old: usize| {
             let old = &set.servers[old];
             old.cont();
-            // The old master takes writes, as before.
+            // The old master still accepts writes.
             assert!(is_master(old));
             query::<()>(old, &["SET", "test:stale", "1", "PX", "1"]);
-            // Buffered requests are carried out; after that no client asks this server.
+            // The server runs its buffered requests. After that no client sends requests to this server.
             assert!(eventually(LONG, || connections(old) == 0), "{} connections", connections(old));
             let scripts = || {
                 let stats: String = query(old, &["INFO", "commandstats"]);
@@ -217,7 +215,7 @@ fn a_returned_old_master_is_not_asked() {
 }
 
 #[test]
-fn a_planned_failover_costs_no_hold() {
+fn a_planned_failover_loses_no_hold() {
     alone_within(limit(), || {
         let fault = |set: &mut SentinelSet, _: usize| set.fail_over();
         let Some(outcome) = under_load("planned failover", OUTLASTING, fault, |_, _| {}) else { return };

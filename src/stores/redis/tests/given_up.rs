@@ -124,7 +124,7 @@ fn old_connections_are_replaced_without_a_lost_answer() {
 }
 
 #[test]
-fn a_full_server_costs_no_hold() {
+fn a_full_server_loses_no_hold() {
     let (server, store) = served();
     let me = take(&store, claim(Kind::Mutex, "lk", 60_000));
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
