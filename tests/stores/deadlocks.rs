@@ -97,7 +97,8 @@ impl Player<'_> {
             let Some(guard) = got else { break };
             held.push((guard, begin(&mut self.log.lock().holds, self.process, name)));
         }
-        drop(eventually(work, || interrupt.is_interrupted()));
+        let begun = now();
+        wait_until("it has worked", LONG, || begun.elapsed() >= work || interrupt.is_interrupted());
         for (guard, span) in held {
             self.log.lock().holds[span].to = Some(now());
             guard.unlock().unwrap();
