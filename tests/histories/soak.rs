@@ -147,7 +147,7 @@ impl Trouble {
             let_pass(ms(20 + random() % most), "between two strikes");
             self.resume(mono());
             self.nobody_has_failed();
-            // Each kind of trouble comes once early, and then by chance.
+            // Each kind of fault comes once at the beginning, and then at random.
             let dice = [2, 9, 0, 9, 3].get(struck).copied();
             let dice = dice.unwrap_or_else(|| if lacks(&self) { 3 } else { random() % 10 });
             struck += 1;
@@ -223,7 +223,7 @@ impl Trouble {
         let wait = eventually(LONG, || crowd.output().contains(WAITING));
         assert!(!crowd.output().contains("panicked"), "they failed: {}", crowd.output());
         let_pass(ms(50), "while they join");
-        drop(crowd); // SIGKILL
+        drop(crowd); // kills the process
         Some(if wait { KILLED_WAITERS } else { "a dozen clients killed while they connected" })
     }
 

@@ -70,8 +70,8 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// Takes two or three names in any order, waiting for each, works, and releases them. The names have this
-    /// many kinds of locks.
+    /// Acquires two or three of the names in random order, waiting for each, works, and releases them. The
+    /// locks are of this many kinds.
     fn take_some(&self, kinds: usize, [wait, work]: [Duration; 2], interrupt: &Interrupt) {
         let mut order: Vec<usize> = (0..NAMES).collect();
         for place in (1..order.len()).rev() {
@@ -129,8 +129,8 @@ enum Chain {
 }
 
 impl Log {
-    /// Panics unless each report is true and made once by each process, and each cycle that lasts longer than
-    /// `due` was reported by then.
+    /// Panics unless each report is true and comes once from each process, and each cycle that lasted longer
+    /// than `due` was reported by then.
     fn check(&self, due: Duration, found: &mut Found) {
         let mut met = HashSet::new();
         for report in &self.reports {
@@ -323,7 +323,7 @@ fn run(
     logs.iter().map(|log| std::mem::take(&mut *log.lock())).collect()
 }
 
-/// A lasting cycle is reported after the search for its youngest wait, and the readings.
+/// A cycle that lasts longer than 1.35 s must be reported, since its search and reads are over by then.
 #[test]
 fn random_programs_report_exactly_their_deadlocks() {
     watch_for_stalls();

@@ -238,7 +238,7 @@ fn a_large_foreign_key_is_shown_as_such() {
     guard.unlock().unwrap();
 }
 
-/// Each level of a reader has its own key, and anybody can write a count of a million.
+/// Each level of a reader has its own key, and any program can write a count of a million.
 #[test]
 fn inspect_reads_a_limited_number_of_reader_levels() {
     let Some(server) = RedisServer::start_default() else { return };

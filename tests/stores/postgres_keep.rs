@@ -170,7 +170,7 @@ fn a_locked_row_affects_no_other_cached_lock() {
     transaction.rollback().unwrap();
 }
 
-/// A recall mark is set only for the current owner, and never waits for another transaction's row lock.
+/// The mark of a recall is set only for the current owner, and never waits for another transaction.
 #[test]
 fn only_a_current_owner_is_marked_for_recalls() {
     let Some(server) = PostgresServer::start() else { return };

@@ -18,7 +18,7 @@ trait Operated: Database {
     fn connections(&self) -> u64;
     /// Locks the rows of all clients' entries.
     fn lock_entries(transaction: &mut Self::Transaction<'_>);
-    /// Adds a lock's row as replication would.
+    /// Adds the row of a lock as replication would.
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
 
     fn options_as(&self, user: &str) -> ClientBuilder {
