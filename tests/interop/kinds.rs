@@ -392,3 +392,38 @@ fn permit_ids_work_across_languages() {
     assert!(java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert_eq!(semaphore.available_permits().unwrap(), 4);
 }
+
+/// Java has no conditions, but may take the lock during our wait.
+#[test]
+fn java_may_lock_during_a_conditions_wait() {
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
+    let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
+    let mut admin = server.admin();
+    let lock = client.get_lock("shop");
+    let waiter = call(move || {
+        lock.lock().unwrap();
+        let mut guard = lock.acquire().unwrap();
+        lock.condition("stock").wait(&mut guard).unwrap();
+        let levels = lock.hold_count().unwrap();
+        guard.unlock().unwrap();
+        lock.unlock().unwrap();
+        levels
+    });
+    wait_until("it waits for the condition", Duration::from_secs(20), || {
+        !admin.exists::<_, bool>("shop").unwrap()
+            && !admin.keys::<_, Vec<String>>("leasehold_condition_queue*").unwrap().is_empty()
+    });
+    java.get("clerk", "lock", &["shop"]);
+    let notifying = call(move || {
+        let lock = other.get_lock("shop");
+        lock.lock().unwrap();
+        assert!(lock.condition("stock").notify_one().unwrap());
+        lock.unlock().unwrap();
+    });
+    assert!(waiter.is_open());
+    java.get("clerk", "unlock", &["shop"]);
+    notifying.join();
+    assert_eq!(waiter.join(), 2, "as often as before");
+    assert!(java.is("clerk", "try", &["shop"]));
+    java.get("clerk", "unlock", &["shop"]);
+}

@@ -66,3 +66,33 @@ fn redlocks_exclude_each_other_across_languages() {
     java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
     wait_until("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
 }
+
+#[test]
+fn a_majority_held_by_rust_is_busy_for_java() {
+    let _alone = alone();
+    let Some(binary) = default_server() else { return };
+    let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
+    let Some(agent) = java::start() else { return };
+    let client = LockClient::builder()
+        .redlock(servers.iter().map(RedisServer::url))
+        .lease(LEASE)
+        .node_timeout(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let guard = client.get_lock("two-of-three").acquire().unwrap();
+    servers[2].restart(); // it has forgotten, and is given the lock back by a renewal
+    let peers: Vec<_> = MEMBERS
+        .split(',')
+        .zip(&servers)
+        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
+        .collect();
+    let java = &peers[0];
+    assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
+    assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));
+    let owner = guard.owner().to_string();
+    let has_only_ours =
+        |server: &RedisServer| fields(server, "two-of-three").keys().all(|field| *field == owner);
+    wait_until("what Java got of it, it gave back", LIMIT, || servers.iter().all(has_only_ours));
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+}

@@ -11,12 +11,8 @@ use crate::support::{deadlocked, random, reexecuted, test_name};
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// The longest wait, and the age of a wait at which the client searches for a deadlock.
-const WAIT: Duration = ms(2_000);
-const LOOKED_AT_AFTER: Duration = ms(30);
-
-/// A cycle that lasts longer than this must be reported, since its search and reads are over by then.
-const REPORTED_WITHIN: Duration = ms(1_350);
+/// A longer wait on a server must be accounted for.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// The time for which a process (a client here) held or awaited a name. `None` as its end: not over.
 #[derive(Debug, Clone)]
@@ -65,35 +61,77 @@ fn begin(spans: &mut Vec<Span>, process: usize, name: &str) -> usize {
     spans.len() - 1
 }
 
-/// Acquires two or three of the names in random order, waiting for each, and then releases them.
-fn take_some(client: &LockClient, process: usize, names: &[String], log: &Mutex<Log>) {
-    let mut order: Vec<&String> = names.iter().collect();
-    for place in (1..order.len()).rev() {
-        order.swap(place, (random() % (place as u64 + 1)) as usize);
-    }
-    let mut held = Vec::new();
-    for name in order.into_iter().take(2 + (random() % 2) as usize) {
-        let lock = client.get_lock(name);
-        let mut got = lock.try_acquire().unwrap();
-        if got.is_none() {
-            let span = begin(&mut log.lock().waits, process, name);
-            got = lock.try_acquire_for(WAIT).unwrap();
-            log.lock().waits[span].to = Some(now());
+/// A process's thread in a program.
+struct Player<'a> {
+    client: &'a LockClient,
+    process: usize,
+    names: Vec<String>,
+    log: &'a Mutex<Log>,
+}
+
+impl Player<'_> {
+    /// Acquires two or three of the names in random order, waiting for each, works, and releases them. The
+    /// locks are of this many kinds.
+    fn take_some(&self, kinds: usize, [wait, work]: [Duration; 2], interrupt: &Interrupt) {
+        let mut order: Vec<usize> = (0..NAMES).collect();
+        for place in (1..order.len()).rev() {
+            order.swap(place, (random() % (place as u64 + 1)) as usize);
         }
-        let Some(guard) = got else { break };
-        held.push((guard, begin(&mut log.lock().holds, process, name)));
+        let mut held = Vec::new();
+        for at in order.into_iter().take(2 + (random() % 2) as usize) {
+            let name = &self.names[at];
+            let lock = match at % kinds {
+                0 => self.client.get_lock(name),
+                1 => self.client.get_fair_lock(name),
+                2 => self.client.get_read_write_lock(name).write().clone(),
+                _ => RedisLock::clone(&self.client.get_fenced_lock(name)),
+            };
+            let mut got = lock.try_acquire().unwrap();
+            if got.is_none() {
+                let span = begin(&mut self.log.lock().waits, self.process, name);
+                let asked = lock.acquire_with(&AcquireOptions::new().wait(wait).interrupt(interrupt));
+                self.log.lock().waits[span].to = Some(now());
+                assert!(asked.as_ref().map_or_else(|error| error.is_interrupted(), |_| true), "{asked:?}");
+                got = asked.ok().flatten();
+            }
+            let Some(guard) = got else { break };
+            held.push((guard, begin(&mut self.log.lock().holds, self.process, name)));
+        }
+        let begun = now();
+        wait_until("it has worked", LONG, || begun.elapsed() >= work || interrupt.is_interrupted());
+        for (guard, span) in held {
+            self.log.lock().holds[span].to = Some(now());
+            guard.unlock().unwrap();
+        }
     }
-    let_pass(ms(random() % 30), "work under the locks");
-    for (guard, span) in held {
-        log.lock().holds[span].to = Some(now());
-        guard.unlock().unwrap();
-    }
+}
+
+/// What was found in logs: cycles, those that had to be reported, and long waits: on a cycle, before one,
+/// before a process that runs, and such as ended while that was unclear.
+#[derive(Debug, Default)]
+struct Found {
+    rings: usize,
+    due: usize,
+    on_ring: usize,
+    before_ring: usize,
+    before_running: usize,
+    changing: usize,
+}
+
+/// The end of the chain of holders from a wait.
+enum Chain {
+    /// A process that does not wait.
+    Runs,
+    /// A name without a known holder.
+    Changes,
+    /// A cycle, which began then.
+    Ring(Ring, Instant),
 }
 
 impl Log {
     /// Panics unless each report is true and comes once from each process, and each cycle that lasted longer
-    /// than [`REPORTED_WITHIN`] was reported. Returns the number of cycles.
-    fn check(&self) -> usize {
+    /// than `due` was reported by then.
+    fn check(&self, due: Duration, found: &mut Found) {
         let mut met = HashSet::new();
         for report in &self.reports {
             assert!(self.was_there(report), "{report:?} and was not there");
@@ -101,17 +139,74 @@ impl Log {
         }
         let mut rings = HashSet::new();
         for (ring, from, lasted) in self.rings() {
-            let is_it = |report: &&Report| report.at >= from && report.members == ring;
-            let told = self.reports.iter().filter(is_it).map(|report| report.at).min();
-            let bound = REPORTED_WITHIN + stalled_since(from);
+            let told = self.told(&ring, from);
+            let bound = due + stalled_since(from);
             assert!(
                 lasted <= bound || told.is_some_and(|at| at <= from + bound),
                 "{ring:?} lasted for {lasted:?} from {from:?} and was not reported: {:?}",
                 self.reports
             );
-            rings.insert((ring, from));
+            if rings.insert((ring, from)) {
+                found.rings += 1;
+                found.due += usize::from(lasted > due);
+            }
         }
-        rings.len()
+    }
+
+    fn told(&self, ring: &Ring, from: Instant) -> Option<Instant> {
+        let is_it = |report: &&Report| report.at >= from && report.members == *ring;
+        self.reports.iter().filter(is_it).map(|report| report.at).min()
+    }
+
+    /// Panics unless each wait longer than [`LONG_WAIT`] was on a cycle reported within `due`, in a chain to
+    /// one, or in a chain to a running process.
+    fn check_long_waits(&self, due: Duration, found: &mut Found) {
+        for wait in &self.waits {
+            let (begun, to) = (wait.from + LONG_WAIT, wait.to.expect("the processes have ended"));
+            let mut at = begun;
+            let count = loop {
+                if at >= to {
+                    break &mut found.changing;
+                }
+                match self.chain(wait, at) {
+                    Chain::Runs => break &mut found.before_running,
+                    // The moment lies between a release and the record of the next grant.
+                    Chain::Changes => {
+                        assert!(at <= begun + ms(500) + stalled_since(begun), "{wait:?} waits for nobody");
+                    }
+                    Chain::Ring(ring, from) => {
+                        let (told, bound) = (self.told(&ring, from), from + due + stalled_since(from));
+                        assert!(told.unwrap_or(at) <= bound, "{ring:?} of {from:?} was told at {told:?}");
+                        if told.is_some() {
+                            let is_on_it = ring.iter().any(|(process, ..)| *process == wait.process);
+                            break if is_on_it { &mut found.on_ring } else { &mut found.before_ring };
+                        }
+                    }
+                }
+                at += ms(50);
+            };
+            *count += usize::from(begun < to);
+        }
+    }
+
+    fn chain(&self, wait: &Span, at: Instant) -> Chain {
+        let is_now = |span: &&Span| span.from <= at && span.to.is_none_or(|to| at < to);
+        let (mut path, mut last) = (vec![wait], wait);
+        loop {
+            let hold = self.holds.iter().filter(is_now).find(|hold| hold.name == last.name);
+            let Some(hold) = hold else { return Chain::Changes };
+            let member = |span: &&Span| span.process == hold.process;
+            let first = path.iter().position(member);
+            path.push(hold);
+            if let Some(first) = first {
+                // All links from the first repeated wait on are the cycle.
+                let ring = &path[first + first % 2..];
+                return Chain::Ring(members(ring), ring.iter().map(|span| span.from).max().unwrap_or(at));
+            }
+            let Some(next) = self.waits.iter().filter(is_now).find(member) else { return Chain::Runs };
+            path.push(next);
+            last = next;
+        }
     }
 
     /// Whether at one moment before the report all members held and waited as reported.
@@ -189,51 +284,100 @@ fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
     (to > from).then(|| (from, to.duration_since(from)))
 }
 
-/// Runs one random program, checks its reports, and returns the number of cycles.
-fn run(program: u64) -> usize {
-    let (store, log) = (MemoryStore::new(), Arc::new(Mutex::new(Log::default())));
-    let names: Vec<String> = (0..NAMES).map(|at| format!("program:{program}:{at}")).collect();
+/// Runs programs side by side, with a thread of each client in each; returns what they noted.
+fn run(
+    programs: usize,
+    open: impl Fn(ClientBuilder) -> LockClient,
+    play: impl Fn(&Player<'_>) + Sync,
+) -> Vec<Log> {
+    let (logs, tag): (Arc<[Mutex<Log>]>, _) =
+        ((0..programs).map(|_| Mutex::default()).collect(), fresh("run"));
     let open = |process: usize| {
-        let reports = Arc::clone(&log);
+        let logs = Arc::clone(&logs);
         let observer = move |event: &Event<'_>| {
             if let Event::Deadlock { deadlock, .. } = event
                 && deadlock.is_certain
             {
-                reports.lock().reports.push(Report::new(process, deadlock));
+                let program = deadlock.steps[0].holds.split(':').nth(1).and_then(|text| text.parse().ok());
+                logs[program.unwrap_or(usize::MAX)].lock().reports.push(Report::new(process, deadlock));
             }
         };
-        let builder = LockClient::builder().label(process.to_string()).observer(observer);
-        builder.detect_deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
+        open(LockClient::builder().label(process.to_string()).observer(observer))
     };
     let clients: Vec<LockClient> = (0..PROCESSES).map(open).collect();
     thread::scope(|scope| {
         for (process, client) in clients.iter().enumerate() {
-            let (log, names) = (&*log, &*names);
-            scope.spawn(move || (0..2).for_each(|_| take_some(client, process, names, log)));
+            for (program, log) in logs.iter().enumerate() {
+                let names = (0..NAMES).map(|at| format!("{tag}:{program}:{at}")).collect();
+                let player = Player { client, process, names, log };
+                scope.spawn({
+                    let play = &play;
+                    move || play(&player)
+                });
+            }
         }
     });
     // After this all reports have arrived.
     clients.iter().for_each(|client| client.shutdown().unwrap());
-    let_pass(ms(5), "what is told, is told on threads of the clients");
-    log.lock().check()
+    let_pass(ms(100), "what is told, is told on threads of the clients");
+    logs.iter().map(|log| std::mem::take(&mut *log.lock())).collect()
 }
 
+/// A cycle that lasts longer than 1.35 s must be reported, since its search and reads are over by then.
 #[test]
 fn random_programs_report_exactly_their_deadlocks() {
     watch_for_stalls();
-    let (next, rings) = (AtomicU64::new(0), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for _ in 0..40 {
-            scope.spawn(|| {
-                let mut program = next.fetch_add(1, Ordering::Relaxed);
-                while program < 200 {
-                    rings.fetch_add(run(program), Ordering::Relaxed);
-                    program = next.fetch_add(1, Ordering::Relaxed);
-                }
-            });
+    let (next, found, never) = (AtomicU64::new(0), Mutex::new(Found::default()), Interrupt::new());
+    let takes = |player: &Player<'_>| {
+        (0..2).for_each(|_| player.take_some(1, [ms(2_000), ms(random() % 30)], &never));
+    };
+    side_by_side(0..40, |_| {
+        while next.fetch_add(1, Ordering::Relaxed) < 200 {
+            let store = MemoryStore::new();
+            let open = |builder: ClientBuilder| {
+                builder.detect_deadlocks_after(ms(30)).build_in_memory(&store).unwrap()
+            };
+            run(1, open, takes)[0].check(ms(1_350), &mut found.lock());
         }
     });
-    assert!(rings.into_inner() > 20, "hardly any program has a deadlock");
+    assert!(found.into_inner().rings > 20, "hardly any program has a deadlock");
+}
+
+/// On a server, each long wait is on a reported cycle, leads to one, or to a process that runs.
+#[test]
+fn random_programs_on_redis_report_exactly_their_deadlocks() {
+    const WITHIN: Duration = Duration::from_secs(3);
+    watch_for_stalls();
+    let mut found = Found::default();
+    let has_happened = |found: &Found| found.due > 5 && found.on_ring > 5 && found.before_running > 0;
+    // Chance decides which sorts of waits a round has.
+    for round in 0..5 {
+        if round > 0 && has_happened(&found) {
+            break;
+        }
+        let Some(server) = RedisServer::start_default() else { return };
+        let open = |builder: ClientBuilder| builder.url(server.url()).command_timeout(LONG).build().unwrap();
+        let interrupt = Interrupt::new();
+        let takes = |player: &Player<'_>| {
+            while !interrupt.is_interrupted() {
+                // Sometimes a process runs for long with its locks, while others wait.
+                let work = if random().is_multiple_of(6) { 7_000 } else { random() % 300 };
+                player.take_some(4, [6_000 + random() % 3_000, work].map(ms), &interrupt);
+            }
+        };
+        let logs: Vec<Log> = thread::scope(|scope| {
+            let groups = [(); 4].map(|()| scope.spawn(|| run(5, open, takes)));
+            let_pass(Duration::from_secs(10), "the programs run");
+            interrupt.interrupt();
+            groups.into_iter().flat_map(|group| group.join().unwrap()).collect()
+        });
+        for log in logs {
+            log.check(WITHIN, &mut found);
+            log.check_long_waits(WITHIN, &mut found);
+        }
+    }
+    assert!(has_happened(&found), "hardly anything happened: {found:?}");
+    shout(&format!("COUNTED random programs of six clients on Redis: {found:?}"));
 }
 
 /// If the program has neither an observer nor a log, the client prints to standard error.

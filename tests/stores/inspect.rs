@@ -215,6 +215,29 @@ fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     assert!(token.holder().unwrap().is_none());
 }
 
+/// Any program may own such a key, so inspection must spend neither the server's time nor the shared
+/// connection on it.
+#[test]
+fn a_large_foreign_key_is_shown_as_such() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(server.url()).unwrap();
+    let mut admin = server.admin();
+    run(&mut admin, "HSET config mode prod created 1732230000000");
+    run(&mut admin, "HSET readers mode read x 999999999999");
+    run(&mut admin, "SETRANGE text 3000000 x");
+    for number in 0..3000 {
+        run(&mut admin, &format!("HSET table field:{number} {}", "v".repeat(1000)));
+    }
+    let guard = client.get_lock("lock").acquire().unwrap();
+    for name in ["config", "text", "table"] {
+        let seen = client.inspect(name).unwrap();
+        assert!(matches!(seen.kind, ObjectKind::Foreign { .. }) && !seen.is_held(), "{seen}");
+        assert!(seen.to_string().len() < 2_000, "{name}");
+    }
+    client.inspect("readers").unwrap();
+    guard.unlock().unwrap();
+}
+
 /// Each level of a reader has its own key, and any program can write a count of a million.
 #[test]
 fn inspect_reads_a_limited_number_of_reader_levels() {

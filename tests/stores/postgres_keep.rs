@@ -152,6 +152,24 @@ fn a_lost_recall_session_releases_cached_locks() {
     use_until_kept(&lock, &mut admin);
 }
 
+/// A row that another transaction has locked does not keep the client from its other cached locks.
+#[test]
+fn a_locked_row_affects_no_other_cached_lock() {
+    let Some(server) = PostgresServer::shared() else { return };
+    let (mut admin, lease) = (server.admin(), ms(3_000));
+    let client = server.options().lease(lease).build().unwrap();
+    let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
+    [&stuck, &beside].iter().for_each(|lock| lock.lock().unwrap());
+    let mut connection = server.admin();
+    let mut transaction = connection.transaction().unwrap();
+    PostgresServer::lock_row(&mut transaction, stuck.name());
+    let begun = now();
+    while begun.elapsed() < lease * 2 {
+        assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
+    }
+    transaction.rollback().unwrap();
+}
+
 /// The mark of a recall is set only for the current owner, and never waits for another transaction.
 #[test]
 fn only_a_current_owner_is_marked_for_recalls() {

@@ -16,6 +16,8 @@ trait Operated: Database {
     /// Makes the server read-only, as before a switchover. Open connections stay.
     fn set_read_only(&self);
     fn connections(&self) -> u64;
+    /// Locks the rows of all clients' entries.
+    fn lock_entries(transaction: &mut Self::Transaction<'_>);
     /// Adds the row of a lock as replication would.
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
 
@@ -38,6 +40,11 @@ impl Operated for MysqlServer {
     }
     fn set_read_only(&self) {
         self.execute("SET GLOBAL read_only = 1");
+    }
+    fn lock_entries(transaction: &mut Self::Transaction<'_>) {
+        use mysql::prelude::Queryable as _;
+        let rows: Vec<i32> = transaction.query("SELECT 1 FROM leasehold_locks_clients FOR UPDATE").unwrap();
+        assert_eq!(rows.len(), 1);
     }
     fn connections(&self) -> u64 {
         use mysql::prelude::Queryable as _;
@@ -68,6 +75,10 @@ impl Operated for PostgresServer {
             asked.unwrap().get::<_, String>(0) == "on"
         };
         assert!(eventually(LONG, is_set));
+    }
+    fn lock_entries(transaction: &mut Self::Transaction<'_>) {
+        let rows = transaction.query("SELECT 1 FROM leasehold_locks_clients FOR UPDATE", &[]).unwrap();
+        assert_eq!(rows.len(), 1);
     }
     fn connections(&self) -> u64 {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
@@ -247,6 +258,41 @@ fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
     }
 }
 
+/// With a lease of 3 s the entry has less time than the driver waits for an answer.
+fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    server.make_users();
+    let relay = Relay::to(server.port());
+    let url = relay.url(&server.url_as("app"), server.port());
+    let client = LockClient::builder().url(url).lease(ms(3_000)).build().unwrap();
+    let _held = client.get_lock("a").acquire().unwrap();
+    let other = server.options_as("app").build().unwrap();
+    let is_written = || other.clients().count() == 1;
+    assert!(eventually(LONG, is_written));
+    let before = relay.accepted();
+    throughout(ms(5_000), is_written);
+    let made = relay.accepted() - before;
+    assert!(made <= 2, "{made} connections for five entries");
+}
+
+/// The entry's write and the renewals use one connection; the holds are renewed at different times.
+fn a_locked_clients_entry_delays_no_renewal<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    let client = server.options().lease(ms(3_000)).build().unwrap();
+    let begun = now();
+    let take = |number: u64| {
+        let_pass(ms(95), "its renewals come later than the last one's");
+        client.get_lock(number.to_string()).acquire_owned().unwrap()
+    };
+    let held: Vec<_> = (0..10).map(take).collect();
+    assert!(eventually(LONG, || server.count_rows("leasehold_locks_clients") == 1));
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    D::lock_entries(&mut transaction);
+    throughout(ms(9_000), || held.iter().all(|one| one.check().is_ok()) || stalled_since(begun) > ms(1_500));
+    D::rollback(transaction);
+}
+
 fn the_oldest_open_transaction_is_named<D: Operated>() {
     let Some(server) = D::start() else { return };
     let client = server.client();
@@ -273,6 +319,8 @@ macro_rules! role_tests {
         mod $place {
             database_tests!(roles on $database:
                 a_client_is_built_in_a_few_round_trips,
+                a_clients_entry_is_written_over_one_connection,
+                a_locked_clients_entry_delays_no_renewal,
                 after_a_planned_switchover_grants_go_on_within_a_second,
                 a_demoted_servers_session_lock_is_lost_at_renewal,
                 a_user_with_one_connection_loses_no_hold,

@@ -305,6 +305,34 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     by_link.get_lock("a").unlock().unwrap();
 }
 
+/// The first write in a container copies the image's file: each container has its own locks under one path.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_container_images_file_has_separate_locks_per_container() {
+    let image = File::new();
+    let containers = [(); 2].map(|()| {
+        let disk = Disk::new()?;
+        let [upper, work, seen] = ["upper", "work", "seen"].map(|name| disk.path().join(name));
+        for folder in [&upper, &work, &seen] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let [lower, upper, work] = [image.0.path(), &upper, &work].map(std::path::Path::display);
+        let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mount = Mount::new(&["-t", "overlay", "-o", &layers, "overlay"], &seen)?;
+        Some((mount, disk, programs::sqlite_url(&seen.join(FILES[0]))))
+    });
+    let [Some(one), Some(two)] = &containers else {
+        return crate::support::missing("no overlay: only root can mount one");
+    };
+    let [first, beside, other] = [&one.2, &one.2, &two.2].map(|url| LockClient::connect(url).unwrap());
+    let held = first.get_lock("a").acquire().unwrap();
+    assert!(!beside.get_lock("a").try_lock().unwrap(), "two owners");
+    assert!(other.get_lock("a").try_lock().unwrap(), "another container's");
+    other.get_lock("a").unlock().unwrap();
+    held.unlock().unwrap();
+    drop([first, beside, other]);
+}
+
 /// The path now leads to another, empty file.
 #[test]
 fn a_replaced_file_never_allows_two_holders() {

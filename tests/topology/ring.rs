@@ -330,6 +330,27 @@ fn losing_a_node_affects_only_its_names() {
 }
 
 #[test]
+fn a_client_connects_without_one_node() {
+    let Some(mut servers) = servers(3) else { return };
+    let ring = || Ring::new(nodes(&servers, 0..3));
+    let (everybody, names) = (client(ring()), names(60));
+    let homes = homes(&everybody, &names, &servers);
+    let late = ring();
+    servers[2].kill();
+    let client = client(late);
+    for name in &names {
+        match client.get_lock(name).try_lock() {
+            Ok(taken) => assert!(taken && homes[name] != 2),
+            Err(error) => assert!(homes[name] == 2 && error.is_retryable(), "{name}: {error}"),
+        }
+    }
+    servers[2].restart();
+    for name in names.iter().filter(|name| homes[*name] == 2) {
+        comes_true_within(LONG, || client.get_lock(name).try_lock().unwrap_or(false));
+    }
+}
+
+#[test]
 fn a_node_down_during_a_change_blocks_its_names() {
     let Some(mut servers) = servers(3) else { return };
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));

@@ -28,14 +28,29 @@ const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
     fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // The connection for renewals, so that requests do not wait for the entry.
-        self.pool.over(Rank::Renewal, deadline, |database, link| {
+        self.change_entry(deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
                 link.run(&database.statements().tidy, &Args::none())?;
                 self.has_tidied.store(true, Ordering::Relaxed);
             }
             let args = Args::one("client", client).and("entry", text).and("lease_ms", lease);
             link.run(&database.statements().post, &args).map(drop)
+        })
+    }
+
+    /// No request waits for this connection, but renewals do, so nothing here may wait for a locked row.
+    fn change_entry(
+        &self,
+        deadline: Moment,
+        change: impl FnOnce(&D, &mut D::Link) -> Answer<()>,
+    ) -> Answer<()> {
+        self.pool.over(Rank::Renewal, deadline, |database, link| {
+            database.wait_for_rows(link, true)?;
+            let changed = change(database, link);
+            if !matches!(changed, Err(Failure::Unknown(_))) {
+                database.wait_for_rows(link, false)?;
+            }
+            changed
         })?
     }
 }
@@ -53,10 +68,9 @@ impl<D: Rows> Directory for RowStore<D> {
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let args = Args::one("client", client.to_string());
-        let removed = self.pool.over(Rank::Renewal, deadline, |database, link| {
+        answered(self.change_entry(deadline, |database, link| {
             link.run(&database.statements().unpost, &args).map(drop)
-        });
-        answered(removed.flatten())
+        }))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {

@@ -4,3 +4,4 @@ mod failover;
 mod load;
 mod members;
 mod migration;
+mod waking;

@@ -1,0 +1,90 @@
+//! The waiters that a release wakes, by publish mode.
+
+use leasehold::ClusterPubSub;
+
+use super::load::{POLL, builder, on_cluster};
+use crate::support::cluster::Cluster;
+use crate::support::prelude::*;
+
+use ClusterPubSub::{Auto, Both, Plain, Sharded};
+
+fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
+    builder(cluster).cluster_pub_sub(way).build().unwrap()
+}
+
+/// The time from a release to the grant to a waiter that subscribes by these commands.
+fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Duration {
+    let name = fresh("wake");
+    let held = from.get_lock(&name).acquire().unwrap();
+    let waiter = call(turn(to.get_lock(&name)));
+    let ask = |asked: &[&str]| cluster.ask(cluster.primary_of(&name), asked);
+    let listens = || ways.iter().all(|way| listening_clients(&name, way, ask) > 0);
+    assert!(eventually(LONG, listens), "it does not listen by {ways:?}");
+    let released = now();
+    held.unlock().unwrap();
+    waiter.join().saturating_duration_since(released)
+}
+
+#[test]
+fn each_publish_mode_wakes_its_subscribers() {
+    on_cluster(|cluster| {
+        let begun = now();
+        let woken = |from, to, times| {
+            let ways: &[_] = match to {
+                Plain => &["NUMSUB"],
+                Both => &["SHARDNUMSUB", "NUMSUB"],
+                _ => &["SHARDNUMSUB"],
+            };
+            let clients = [from, to].map(|way| client(cluster, way));
+            median((0..times).map(|_| woken(cluster, clients.each_ref(), ways)).collect())
+        };
+        let same = [Auto, Sharded, Plain, Both].map(|way| (way, way));
+        for (from, to) in same.into_iter().chain([(Both, Sharded), (Both, Plain), (Plain, Both)]) {
+            let took = woken(from, to, 11);
+            shout(&format!("COUNTED cluster, woken {from:?} to {to:?}: median {took:?}"));
+            assert!(took <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
+        }
+        // Waiters of the other mode get no message, and poll.
+        assert!(woken(Plain, Sharded, 1) <= POLL + stalled_since(begun));
+    });
+}
+
+/// Two writers of other clients wait behind a writer or a reader. A release wakes one; the poll would come a
+/// second after they began to listen.
+#[test]
+fn a_release_wakes_waiting_writers() {
+    on_cluster(|cluster| {
+        let clients = [(); 3].map(|()| client(cluster, Auto));
+        for round in 0..30 {
+            let name = fresh("writers");
+            let lock = |place: usize| clients[(round + place) % 3].get_read_write_lock(&name);
+            let held = if round % 2 == 0 { lock(0).write().acquire() } else { lock(0).read().acquire() };
+            let held = held.unwrap();
+            let writers = [1, 2].map(|place| call(turn(lock(place).write().clone())));
+            let home = cluster.primary_of(&name);
+            let line = format!("leasehold_lock_queue:{{{name}}}");
+            let turns = format!("leasehold_wake:{{{name}}}:*");
+            let wait = || {
+                let home = cluster.primary_of(&name);
+                cluster.ask::<i64>(home, &["ZCARD", &line]) == 2
+                    && cluster.ask::<Vec<String>>(home, &["PUBSUB", "SHARDCHANNELS", &turns]).len() == 2
+            };
+            assert!(eventually(LONG, wait), "they wait for their turns");
+            let mut freed = now();
+            held.unlock().unwrap();
+            let mut had = writers.map(Call::outcome);
+            had.sort_unstable();
+            for (had, released) in had {
+                let took = had.saturating_duration_since(freed);
+                assert!(
+                    took <= ms(50) + slack_since(freed),
+                    "round {round}: {took:?} after the release (the machine itself stalled {:?}); its member was \
+                     {home} and is {}",
+                    stalled_since(freed),
+                    cluster.primary_of(&name)
+                );
+                freed = released;
+            }
+        }
+    });
+}
