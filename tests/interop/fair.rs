@@ -5,13 +5,15 @@ use redis::{Commands, Connection};
 
 use crate::agent::{Peer, Pending};
 use crate::java;
-use crate::scene::alone;
+use crate::scene::{alone, monotonic, own_time_between, turn};
 use crate::support::prelude::*;
 use crate::support::{reexecuted, test_name};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a queue place of ours lasts unless its waiter renews it.
 const PLACE: Duration = Duration::from_secs(6);
+/// A dead waiter at the head delays the next one for less than this.
+const HEAD_DELAYS: Duration = Duration::from_secs(10);
 /// Longer than any step of this test takes.
 const LONG: Duration = Duration::from_secs(60);
 /// Values of Redisson's `fairLockWaitTimeout`: the old default, the present one, and a configured one.
@@ -79,15 +81,44 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
             let left = time as i64 - ahead * wait_ms - server_ms(&mut admin);
             assert!(left <= most, "{wait:?}: the one behind {ahead} would last for {left} ms");
         }
+        let freed = monotonic();
         guard.unlock().unwrap();
         let three = java_takes_turn(&java, "three");
-        for turn in [one, two, three] {
-            turn.wait_for(LONG).expect_ok();
+        let first = one.wait_for(LONG);
+        let waited = own_time_between(freed, first.ended);
+        assert!(waited < HEAD_DELAYS, "{wait:?}: one at the head held Java up for {waited:?}");
+        for turn in [first, two.wait_for(LONG), three.wait_for(LONG)] {
+            turn.expect_ok();
         }
         let held_up = killed.elapsed().saturating_sub(stalled_since(killed));
         eprintln!("three dead Rust waiters among Java's, which wait for {wait:?}: {held_up:?}");
         assert!(held_up < PLACE * 4 + LEASE, "{wait:?}: {held_up:?}");
         java.get("main", "shutdown", &[]);
         wait_until("nothing is left", LONG, || admin.keys::<_, Vec<String>>("*fair*").unwrap().is_empty());
+    }
+}
+
+/// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
+#[test]
+fn a_killed_java_waiter_delays_ours_until_its_timeout_only() {
+    let _alone = alone();
+    let Some(server) = RedisServer::start_default() else { return };
+    let mut admin = server.admin();
+    let lock = patient(&server.url()).get_fair_lock("fair");
+    let [ahead, behind] = [(); 2].map(|()| patient(&server.url()).get_fair_lock("fair"));
+    for is_first in [true, false] {
+        let Some(agent) = java::start() else { return };
+        let java = java::client_with_fair_wait(&agent, "dies", &server.url(), LEASE, WAITS[0]);
+        let guard = lock.acquire().unwrap();
+        let before = (!is_first).then(|| comes(&mut admin, || turn(&ahead)).0);
+        let (_doomed, _) = comes(&mut admin, || java_takes_turn(&java, "dead"));
+        let (after, _) = comes(&mut admin, || turn(&behind));
+        drop((java, agent)); // kills the process, since it has not answered
+        let freed = monotonic();
+        guard.unlock().unwrap();
+        before.map(Call::join);
+        let waited = own_time_between(freed, after.join());
+        eprintln!("a dead Java waiter, the first: {is_first}, delayed ours by {waited:?}");
+        assert!(waited < if is_first { HEAD_DELAYS } else { WAITS[0] + PLACE * 4 + LEASE }, "{waited:?}");
     }
 }

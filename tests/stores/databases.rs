@@ -190,6 +190,7 @@ macro_rules! database_tests {
             a_row_whose_lease_expired_is_not_renewed,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
+            an_unanswered_grant_is_undone,
             a_locked_row_delays_no_other_renewal,
             a_session_lock_is_reentrant_exclusive_and_inspectable,
             a_session_lock_lasts_as_long_as_its_session,
@@ -407,6 +408,25 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     }
     assert!(client.get_lock(&stuck).try_lock_for(LONG).unwrap());
     client.get_lock(&stuck).unlock().unwrap();
+}
+
+/// The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes
+/// the grant.
+pub(crate) fn an_unanswered_grant_is_undone<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
+    let lock = client.get_lock(fresh("late"));
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    D::lock_row(&mut transaction, lock.name());
+    let error = lock.try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    assert!(error.outcome_unknown());
+    D::rollback(transaction);
+    assert!(lock.try_lock_for(LONG).unwrap());
+    lock.unlock().unwrap();
 }
 
 /// Another transaction has locked the row of the first of many holds. Only that hold is lost.
