@@ -93,8 +93,7 @@ impl Announcer {
         }
     }
 
-    /// Writes the entry, and waits for the answer, so that writes stay in order. The published waits come
-    /// first in the entry. Runs on the watchdog.
+    /// Writes the entry, with the published waits first. Runs on the watchdog.
     pub(crate) fn write(
         &self,
         store: &dyn Store,
@@ -118,7 +117,13 @@ impl Announcer {
         uses.extend(rest);
         let info = self.identity.using(uses, unlisted, now.since(self.began));
         self.is_written.store(true, Ordering::SeqCst);
-        let answer = directory.write(self.id, &info.written(self.lease), self.lease, deadline);
+        let text = info.written(self.lease);
+        // Another client's search must find the waits in the entry when this client's search begins.
+        let answer = if stuck.waits.is_empty() {
+            directory.post(self.id, &text, self.lease, deadline)
+        } else {
+            directory.write(self.id, &text, self.lease, deadline)
+        };
         self.note(&answer, now);
         self.write_under(directory, stuck, deadline);
         match answer {

@@ -26,6 +26,12 @@ pub(crate) trait Directory: Send + Sync {
     /// Writes a client's entry, which lasts for `lease`. Waits for the answer, so that writes stay in order.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
 
+    /// Writes the entry like `write`, but without waiting where the store can do so: the answer is then that of the
+    /// write before. The watchdog writes most entries so, because renewals wait for the watchdog.
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.write(client, text, lease, deadline)
+    }
+
     /// Whether entries expire in this store.
     fn ends_entries(&self) -> bool {
         true

@@ -46,9 +46,12 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
+    /// Whether an argument contains these bytes. The text of a script does not count: its comments have any word.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
-        self.args.iter().any(|arg| arg.windows(bytes.len()).any(|part| part == bytes))
+        let is_text = |at: usize| at == 1 && self.verb() == "EVAL";
+        let mut arguments = self.args.iter().enumerate().filter(|(at, _)| !is_text(*at));
+        arguments.any(|(_, arg)| arg.windows(bytes.len()).any(|part| part == bytes))
     }
 
     fn subscribes(&self) -> bool {

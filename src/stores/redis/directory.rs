@@ -196,6 +196,21 @@ impl Directory for RedisStore {
         answered(self.ask_plain(put(client, text, lease), deadline).map(drop))
     }
 
+    /// A request that waits on the shared connection ends that connection at its deadline, and with it the
+    /// requests of other threads. This one does not wait.
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let failed = self.failed_entry.lock().take();
+        failed.map_or(Ok(()), Err)?;
+        self.agree_once(deadline)?;
+        let failed = Arc::clone(&self.failed_entry);
+        let take = move |outcome: Answer<Value>| {
+            *failed.lock() = answered(outcome.and_then(|reply| done(reply).map_err(Failure::Refused))).err();
+            None
+        };
+        self.server.connections.post(put(client, text, lease), deadline, None, take);
+        Ok(())
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         answered(self.ask_plain(Command::new("DEL").arg(entry(client)), deadline).map(drop))
     }

@@ -29,7 +29,7 @@ use crate::stores::redis::reply::{self, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::show;
-use crate::sync::{OnceLock, Waker};
+use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
 pub(crate) struct RedisStore {
@@ -40,6 +40,8 @@ pub(crate) struct RedisStore {
     notes: bool,
     /// Whether a format number was stored at the first request. Empty before that.
     had_format: OnceLock<bool>,
+    /// Why the last entry that was written without waiting failed.
+    pub(super) failed_entry: Arc<Mutex<Option<Failure>>>,
 }
 
 impl RedisStore {
@@ -96,6 +98,7 @@ impl RedisStore {
             has_all_keys: false,
             notes: false,
             had_format: OnceLock::default(),
+            failed_entry: Arc::default(),
         }
     }
 

@@ -29,6 +29,19 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
+    /// Writes an entry to all servers in use, because a reader may ask any of them.
+    fn on_each(&self, write: impl Fn(&dyn Directory) -> Answer<()>) -> Answer<()> {
+        let mut last = none("no server in use has a directory of clients");
+        let mut failed = None;
+        for (_, directory) in self.directories() {
+            match write(directory) {
+                Ok(()) => last = Ok(()),
+                Err(failure) => failed = Some(failure.into_error()),
+            }
+        }
+        failed.map_or(last, Failure::refused)
+    }
+
     /// Whether a server of `before`, already listed, shows the lock with the same owners.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
@@ -48,17 +61,12 @@ fn away<T>(words: &'static str) -> Answer<T> {
 }
 
 impl Directory for Redlock {
-    /// Writes the entry to all servers in use, because a reader may ask any of them.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        let mut last = none("no server in use has a directory of clients");
-        let mut failed = None;
-        for (_, directory) in self.directories() {
-            match directory.write(client, text, lease, self.node_until(deadline)) {
-                Ok(()) => last = Ok(()),
-                Err(failure) => failed = Some(failure.into_error()),
-            }
-        }
-        failed.map_or(last, Failure::refused)
+        self.on_each(|directory| directory.write(client, text, lease, self.node_until(deadline)))
+    }
+
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.on_each(|directory| directory.post(client, text, lease, self.node_until(deadline)))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

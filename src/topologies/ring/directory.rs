@@ -54,6 +54,10 @@ impl Directory for RingStore {
         self.at_entry(client, |node| node.write(client, text, lease, deadline))
     }
 
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.at_entry(client, |node| node.post(client, text, lease, deadline))
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         self.at_entry(client, |node| node.remove(client, deadline))
     }

@@ -42,6 +42,11 @@ impl Directory for ClusterStore {
         self.ask(ACTION, &name, deadline, |store| store.write(client, text, lease, deadline))
     }
 
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let name = LockName::reserved(entry(client));
+        self.ask(ACTION, &name, deadline, |store| store.post(client, text, lease, deadline))
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let name = LockName::reserved(entry(client));
         self.ask(ACTION, &name, deadline, |store| store.remove(client, deadline))
