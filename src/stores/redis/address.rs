@@ -11,12 +11,12 @@ use crate::hosts::{
     Host, HostList, SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
 };
 use crate::secrets::Renewable;
-use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace, certificates};
+use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace};
 use crate::stores::redis::conn::handshake::{Login, Role, open_at};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 use crate::time::{Clock, Moment};
-use crate::wire::Wire;
+use crate::wire::{Wire, tls_config};
 
 /// All that a new connection needs. Not `Debug`, because it contains the password.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ impl RedisAddress {
             read.tls.refused_without_tls(words)?;
         }
         // For Sentinel URLs, `Sentinels` adds the certificates itself.
-        let tls = certificates(&read, is_tls && form != Form::Sentinels)?;
+        let tls = tls_config(&read.tls, is_tls && form != Form::Sentinels)?;
         let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
         if list.places.iter().any(|(host, _)| is_anywhere(host)) {
             return Err(bad());
