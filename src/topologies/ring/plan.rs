@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::debug_fields;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The largest epoch. A server compares epochs in Lua, whose numbers are exact only up to here.
@@ -94,15 +95,8 @@ impl From<String> for RingNode {
     }
 }
 
-/// Omits the URL, which may contain a password.
-impl std::fmt::Debug for RingNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RingNode")
-            .field("label", &self.label)
-            .field("weight", &self.weight)
-            .finish_non_exhaustive()
-    }
-}
+// Omits the URL, which may contain a password.
+debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 
 /// A numbered list of servers over which names are spread.
 ///
