@@ -22,7 +22,7 @@ use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, RedisServer, is_given_back};
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, RedisServer, is_given_back, release_reply};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, RedisPubSub, SubscribeMode};
 use crate::stores::redis::reply::{self, Tagged, tagged};
@@ -89,7 +89,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, acks, queue_rights: QueueRights::default() };
+        let server = RedisServer { connections, subscriber, acks, queues_refused: Arc::default() };
         RedisStore {
             server,
             monitor: None,
@@ -209,11 +209,13 @@ impl Store for RedisStore {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         let (server, kind) = (&self.server, kinds::of(claim.kind));
-        let (own_listeners, rights) = (kind.own_listeners(server, claim), server.queue_rights.clone());
+        let (own_listeners, refused) =
+            (kind.own_listeners(server, claim), Arc::clone(&server.queues_refused));
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
         let forgetting = kind.forgetting(claim);
         let take = move |outcome: Answer<Value>| {
-            let result = outcome.and_then(|reply| kind.released(&tagged(reply)?, own_listeners, &rights));
+            let result =
+                outcome.and_then(|reply| kind.released(&release_reply(reply, &refused)?, own_listeners));
             let forgetting = forgetting.filter(|_| result.is_ok());
             done.answer(named(result, "unlock", name.given()));
             forgetting
@@ -296,7 +298,7 @@ impl Inspect for RedisStore {
 
 impl WaitQueues for RedisStore {
     fn is_refused(&self) -> bool {
-        self.server.queue_rights.are_refused()
+        self.server.queues_refused.stands(|| Clock::System.now())
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
