@@ -154,13 +154,9 @@ impl RedisStore {
         ask: impl Fn(&dyn RedisKind, &Claim) -> Option<Command>,
         read: fn(&Tagged) -> Answer<T>,
     ) -> Vec<Answer<T>> {
-        let mut commands = Vec::with_capacity(claims.len());
-        let mut is_sent = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let command = ask(kinds::of(claim.kind), claim);
-            is_sent.push(command.is_some());
-            commands.extend(command);
-        }
+        let commands: Vec<_> = claims.iter().map(|claim| ask(kinds::of(claim.kind), claim)).collect();
+        let is_sent: Vec<bool> = commands.iter().map(Option::is_some).collect();
+        let commands = commands.into_iter().flatten().collect();
         let mut replies = self.server.connections.batch(commands, deadline).into_iter();
         let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
             let reply = if is_sent { replies.next() } else { None };
@@ -190,10 +186,6 @@ impl Store for RedisStore {
             listing: Some(self),
             ..Capabilities::default()
         }
-    }
-
-    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
-        Ok(())
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
