@@ -12,7 +12,6 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::debug_fields;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::HostList;
@@ -297,7 +296,11 @@ fn is_covered(host: &str, allowed: &str) -> bool {
     }
 }
 
-debug_fields!(Hosts, |it| allowed: it.allowed);
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosts").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
 
 #[cfg(test)]
 mod tests {
