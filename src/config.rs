@@ -212,7 +212,7 @@ impl ServerOptions {
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
         let size = self.pool_size;
-        Error::unless(size > 0, || "a pool_size of 0 is too small: the least is 1".to_owned())?;
+        Error::unless(size > 0, || "a pool_size of 0 is too small: the least is 1")?;
         Error::unless(size <= MOST_CONNECTIONS, || {
             format!("a pool_size of {size} is too large: the most is {MOST_CONNECTIONS}")
         })?;
@@ -228,7 +228,7 @@ impl ServerOptions {
     pub(crate) fn check_client_name(&self) -> Result<()> {
         let is_plain = self.client_name.iter().all(|name| name.chars().all(|c| c.is_ascii_graphic()));
         let words = "the client_name may have printable ASCII characters only, and no spaces";
-        Error::unless(is_plain, || words.to_owned())
+        Error::unless(is_plain, || words)
     }
 }
 
@@ -289,7 +289,7 @@ impl ServerOptions {
     pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
         let words = "database() is for Redis: name a SQL database in the URL";
-        Error::unless(self.database.is_none(), || words.to_owned()).map(|()| self)
+        Error::unless(self.database.is_none(), || words).map(|()| self)
     }
 }
 
@@ -355,7 +355,7 @@ pub(crate) fn check_table(table: &str) -> Result<()> {
     };
     let words = "the table's name cannot be used: it may have letters, digits and underscores, at most 48 \
         characters, and a schema's name and a dot before it";
-    Error::unless(table.split('.').count() <= 2 && table.split('.').all(is_plain), || words.to_owned())
+    Error::unless(table.split('.').count() <= 2 && table.split('.').all(is_plain), || words)
 }
 
 const FEWEST_NODES: usize = 3;

@@ -72,7 +72,7 @@ impl ReplicaRule {
 impl Replicas {
     pub(crate) fn check(self, command_timeout: Duration) -> Result<()> {
         let Replicas { count, within } = self;
-        Error::unless(count > 0, || "require_replicas needs a count of at least 1".to_owned())?;
+        Error::unless(count > 0, || "require_replicas needs a count of at least 1")?;
         Error::unless(within < command_timeout, || {
             format!(
                 "a time-out of {within:?} for require_replicas is too long: it must be less than the \

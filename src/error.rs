@@ -168,8 +168,16 @@ impl Error {
     }
 
     /// The error of building a client with an impossible option.
-    pub(crate) fn unless(is_possible: bool, words: impl FnOnce() -> String) -> Result<()> {
-        if is_possible { Ok(()) } else { Err(Error::invalid("connect", words())) }
+    pub(crate) fn unless<W: Into<String>>(is_possible: bool, words: impl FnOnce() -> W) -> Result<()> {
+        Error::require("connect", is_possible, words)
+    }
+
+    pub(crate) fn require<W: Into<String>>(
+        action: &'static str,
+        is_met: bool,
+        words: impl FnOnce() -> W,
+    ) -> Result<()> {
+        if is_met { Ok(()) } else { Err(Error::invalid(action, words())) }
     }
 
     pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {

@@ -32,20 +32,13 @@ impl LockName {
     }
 
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
-        if given.is_empty() || key.is_empty() {
-            return Err(Error::invalid("lock", "the name is empty"));
-        }
-        if key.len() > MAX_NAME_LEN {
-            return Err(Error::invalid(
-                "lock",
-                format!("the name has {} bytes: the most is {MAX_NAME_LEN}", key.len()),
-            ));
-        }
+        Error::require("lock", !given.is_empty() && !key.is_empty(), || "the name is empty")?;
+        Error::require("lock", key.len() <= MAX_NAME_LEN, || {
+            format!("the name has {} bytes: the most is {MAX_NAME_LEN}", key.len())
+        })?;
         if let Some(such) = derived::reserved(&key) {
-            return Err(Error::invalid(
-                "lock",
-                format!("the name is reserved: names that {such} belong to other locks"),
-            ));
+            let words = format!("the name is reserved: names that {such} belong to other locks");
+            return Err(Error::invalid("lock", words));
         }
         Ok(LockName::of(Arc::clone(given), key))
     }

@@ -8,7 +8,7 @@ use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 use crate::time::Moment;
-use crate::wire::Wire;
+use crate::wire::{TlsConfig, Wire, tls_config};
 
 /// Holds the password, so it is not `Debug`.
 pub(crate) struct ServerList {
@@ -18,8 +18,7 @@ pub(crate) struct ServerList {
     /// The rest of the URL, without the leading `/`.
     pub(crate) path: String,
     names: Arc<Hosts>,
-    #[cfg(feature = "tls")]
-    tls: Option<crate::tls::Config>,
+    tls: Option<TlsConfig>,
 }
 
 impl ServerList {
@@ -52,8 +51,7 @@ impl ServerList {
             login,
             path: path.to_owned(),
             names: Arc::clone(&options.hosts),
-            #[cfg(feature = "tls")]
-            tls: is_tls.then(|| crate::tls::config(&options.tls)).transpose()?,
+            tls: tls_config(&options.tls, is_tls)?,
         })
     }
 
@@ -73,12 +71,6 @@ impl ServerList {
     /// `write_limit`: the longest time that one write may block.
     pub(crate) fn connect(&self, at: usize, write_limit: Duration, deadline: Moment) -> io::Result<Wire> {
         let (host, port) = self.hosts.get(at).ok_or(io::ErrorKind::NotFound)?;
-        let socket = self.names.connect(host, *port, deadline)?;
-        socket.set_write_timeout(Some(write_limit))?;
-        #[cfg(feature = "tls")]
-        if let Some(config) = &self.tls {
-            return Wire::tls(host.name(), config, socket, deadline);
-        }
-        Ok(Wire::Tcp(socket))
+        Wire::connect(&self.names, (host, *port), self.tls.as_ref(), write_limit, deadline)
     }
 }

@@ -129,14 +129,12 @@ pub(crate) fn checked_lease(action: &'static str, lease: Duration) -> Result<Dur
 }
 
 pub(crate) fn checked_span(action: &'static str, what: &str, lease: Duration) -> Result<Duration> {
-    if lease < SHORTEST_LEASE {
-        let words = format!("{what} of {lease:?} is too short: the least is {SHORTEST_LEASE:?}");
-        return Err(Error::invalid(action, words));
-    }
-    if lease > LONGEST_LEASE {
-        let words = format!("{what} of {lease:?} is too long: the most is {LONGEST_IN_WORDS}");
-        return Err(Error::invalid(action, words));
-    }
+    Error::require(action, lease >= SHORTEST_LEASE, || {
+        format!("{what} of {lease:?} is too short: the least is {SHORTEST_LEASE:?}")
+    })?;
+    Error::require(action, lease <= LONGEST_LEASE, || {
+        format!("{what} of {lease:?} is too long: the most is {LONGEST_IN_WORDS}")
+    })?;
     let whole = Duration::from_millis(millis(lease));
     Ok(if whole < lease { whole + Duration::from_millis(1) } else { whole })
 }

@@ -5,7 +5,9 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::config::TlsOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::{Host, Hosts};
 use crate::system::{LocalSocket, PollFd, Socket, any_ready, for_bytes, has_room};
 use crate::time::{Clock, Moment};
 
@@ -40,23 +42,45 @@ pub(crate) enum Wire {
     Model(Pipe),
 }
 
-impl Wire {
-    /// The socket must have a write time-out.
+#[cfg(feature = "tls")]
+pub(crate) use crate::tls::Config as TlsConfig;
+/// Without the feature no value of this type exists.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone)]
+pub(crate) enum TlsConfig {}
+
+pub(crate) fn tls_config(options: &TlsOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
     #[cfg(feature = "tls")]
-    pub(crate) fn tls(
-        host: &str,
-        config: &crate::tls::Config,
-        socket: Socket,
+    if is_tls {
+        return crate::tls::config(options).map(Some);
+    }
+    let _ = (options, is_tls);
+    Ok(None)
+}
+
+impl Wire {
+    /// Connects by TCP, and with `tls` by TLS. `write_limit`: the longest time that one write may block.
+    pub(crate) fn connect(
+        names: &Hosts,
+        (host, port): (&Host, u16),
+        tls: Option<&TlsConfig>,
+        write_limit: Duration,
         deadline: Moment,
     ) -> io::Result<Wire> {
-        let half = Wire::Tcp(socket.try_clone()?);
-        let tls = crate::tls::TlsStream::connect(
-            host,
-            config,
-            socket,
-            Timed::new(&half, deadline, &Cell::default()),
-        );
-        Ok(Wire::Tls(Box::new(tls?)))
+        let socket = names.connect(host, port, deadline)?;
+        socket.set_write_timeout(Some(write_limit))?;
+        match tls {
+            None => Ok(Wire::Tcp(socket)),
+            #[cfg(feature = "tls")]
+            Some(config) => {
+                let (half, armed) = (Wire::Tcp(socket.try_clone()?), Cell::default());
+                let timed = Timed::new(&half, deadline, &armed);
+                let stream = crate::tls::TlsStream::connect(host.name(), config, socket, timed)?;
+                Ok(Wire::Tls(Box::new(stream)))
+            }
+            #[cfg(not(feature = "tls"))]
+            Some(never) => match *never {},
+        }
     }
 
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {

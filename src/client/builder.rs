@@ -236,10 +236,8 @@ impl ClientBuilder {
         let (is_one_server, mut server) = (self.redlock.is_none() && self.ring.is_none(), self.server);
         if is_one_server && server.url.is_empty() {
             server.read_url()?;
-            if server.url.is_empty() && self.is_from_env {
-                let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
-                return Err(Error::invalid("connect", words));
-            }
+            let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
+            Error::unless(!server.url.is_empty() || !self.is_from_env, || words)?;
         }
         let mut options = self.options.checked()?;
         let server = server.checked()?;

@@ -214,9 +214,7 @@ fn connect_redlock(
     redlock: RedlockOptions,
     reporter: &Arc<Reporter>,
 ) -> Result<Redlock> {
-    if !server.url.is_empty() {
-        return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
-    }
+    Error::unless(server.url.is_empty(), || "both url() and redlock() were given: give one of them")?;
     // A Redlock waits for a majority of servers instead of replicas.
     let replicas = match server.replicas {
         ReplicaRule::ByUrl => ReplicaRule::Nothing,
@@ -269,9 +267,7 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
 
 #[cfg(feature = "redis")]
 fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
-    if !server.url.is_empty() {
-        return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
-    }
+    Error::unless(server.url.is_empty(), || "both url() and ring() were given: give one of them")?;
     let (patience, reporter) = (server.connect_timeout, Arc::clone(reporter));
     let open = move |url: &str| -> Result<Arc<dyn RingMember>> {
         let server = ServerOptions { url: url.to_owned(), ..server.clone() };

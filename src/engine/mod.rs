@@ -32,12 +32,11 @@ mod timer;
 pub(crate) mod waiter;
 mod watchdog;
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, atomic};
 use std::time::Duration;
 
-use crate::config::Options;
+use crate::config::{Options, debug_fields};
 use crate::engine::core::{Core, StoreCell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
@@ -201,11 +200,7 @@ impl Drop for Engine {
     }
 }
 
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("id", &self.id).finish_non_exhaustive()
-    }
-}
+debug_fields!(Engine, |it| id: it.id);
 
 /// With this many clients at a time, the process reports a warning, once: a program that makes a client for
 /// each request or lock pays for each with threads and connections.

@@ -391,10 +391,6 @@ impl Store for Far {
         Capabilities { poll_every, hold_caching: Some(self), ..Capabilities::default() }
     }
 
-    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
-        Ok(())
-    }
-
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let queued = if self.line.exchange.has_queue && toss() { 1 + u32::from(toss()) } else { 0 };
         self.ask(|| {

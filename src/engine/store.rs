@@ -1,6 +1,6 @@
 //! What takes the place of a client's store until the client connects.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::seam::inspection::{Inspect, describe_by_kinds};
@@ -19,10 +19,6 @@ fn unopened<T>() -> Answer<T> {
 impl Store for Unopened {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities::default()
-    }
-
-    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
-        Ok(())
     }
 
     fn attempt(&self, _claim: &Claim, _count: u32, _by: Moment) -> Answer<Attempt> {

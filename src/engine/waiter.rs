@@ -3,10 +3,10 @@
 //! The releaser sends the hand-off, the waiter reads the answer, and the releaser gets the outcome from the
 //! waiter. So the waiter wakes up while the request is on its way.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::debug_fields;
 use crate::deadlock::Deadlock;
 use crate::engine::lock::Waits;
 use crate::error::Error;
@@ -191,11 +191,7 @@ impl HandoffResult {
     }
 }
 
-impl fmt::Debug for PendingHandoff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingHandoff").field("to", &self.to).finish_non_exhaustive()
-    }
-}
+debug_fields!(PendingHandoff, |it| to: it.to);
 
 #[cfg(test)]
 mod tests {

@@ -9,10 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 
 pub(crate) fn check_scheme(url: &str) -> Result<()> {
-    if url.is_empty() {
-        let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
-        return Err(Error::invalid("connect", words));
-    }
+    let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
+    Error::unless(!url.is_empty(), || words)?;
     Error::unless(url.contains("://"), || {
         format!("the URL has no scheme: a URL begins with one of {SCHEMES}")
     })
@@ -40,11 +38,9 @@ const MAX_SHOWN: usize = 32;
 /// Splits off the parameters after `?`, each a name and a value. Refuses `#`, which means nothing in any
 /// scheme.
 pub(crate) fn parameters(url: &str) -> Result<(&str, Vec<(&str, &str)>)> {
-    if url.contains('#') {
-        let words = "the URL has a # in it, and what follows means nothing here; in a user name, a password or a path \
-            write %23";
-        return Err(Error::invalid("connect", words));
-    }
+    let words = "the URL has a # in it, and what follows means nothing here; in a user name, a password or a path \
+        write %23";
+    Error::unless(!url.contains('#'), || words)?;
     let Some((url, query)) = url.split_once('?') else { return Ok((url, Vec::new())) };
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pair = |pair| str::split_once(pair, '=').ok_or_else(|| unknown_parameter(None, ""));

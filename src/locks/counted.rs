@@ -278,11 +278,8 @@ impl ExpirableSemaphore {
     }
 
     fn few(&self, action: &'static str, permits: u32) -> Result<()> {
-        if permits > MOST_AT_ONCE {
-            let words = format!("{permits} permits at once are too many: the most is {MOST_AT_ONCE}");
-            return Err(Error::invalid(action, words).on(self.name()));
-        }
-        Ok(())
+        let words = || format!("{permits} permits at once are too many: the most is {MOST_AT_ONCE}");
+        Error::require(action, permits <= MOST_AT_ONCE, words).map_err(|error| error.on(self.name()))
     }
 
     fn parsed(&self, action: &'static str, id: &str) -> Result<[u8; 16]> {

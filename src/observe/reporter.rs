@@ -178,9 +178,7 @@ impl Reporter {
             news.waiting.fetch_sub(1, Ordering::SeqCst);
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
-                let notify = move || {
-                    observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
-                };
+                let notify = move || tell(&observers, |observer| observer.event(&Event::CallbacksDelayed));
                 // If no thread can be started, only `CallbacksCaughtUp` tells of the drops, when they end.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
@@ -188,12 +186,11 @@ impl Reporter {
         }
         let observers = self.observers.clone();
         self.run_later(move || {
-            observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
+            tell(&observers, about);
             let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
                 let dropped = news.dropped.swap(0, Ordering::SeqCst);
-                let event = Event::CallbacksCaughtUp { dropped };
-                observers.iter().for_each(|observer| run(|| observer.event(&event)));
+                tell(&observers, |observer| observer.event(&Event::CallbacksCaughtUp { dropped }));
             }
         });
     }
@@ -202,11 +199,7 @@ impl Reporter {
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
-            self.run_later(move || {
-                for observer in observers {
-                    run(|| about(observer.as_ref()));
-                }
-            });
+            self.run_later(move || tell(&observers, about));
         }
     }
 
@@ -237,7 +230,7 @@ impl Reporter {
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
-                    observers.iter().for_each(|observer| run(|| observer.event(&event)));
+                    tell(&observers, |observer| observer.event(&event));
                 }
             });
         }
@@ -318,6 +311,10 @@ impl Drop for RequestReport<'_> {
         let event = Event::Request { op: self.op, took: self.took, error: self.error.as_ref() };
         self.reporter.report(|observer| observer.event(&event));
     }
+}
+
+fn tell(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
+    observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
 }
 
 /// Catches a panic of the callback, which the panic hook has printed.

@@ -162,7 +162,9 @@ pub(crate) trait Sweeping: Send + Sync {
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
     /// Whether the server refuses to notify the wait queue. Later holds then have another client id. No I/O.
-    fn is_refused(&self) -> bool;
+    fn is_refused(&self) -> bool {
+        false
+    }
 
     /// Removes the claim's client from the lock's queue, and passes on its reservation. Keeps the order of
     /// the client's requests, and waits only where that order needs it.

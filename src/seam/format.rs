@@ -4,7 +4,8 @@
 //! client that may not write still locks. If there is another number, the client refuses to work, because
 //! clients of two formats would not exclude each other.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
+use crate::seam::failure::{Answer, Failure};
 
 /// The number grows with each change after which old and new clients would not exclude each other. The
 /// statements that create tables contain the number too.
@@ -18,7 +19,7 @@ pub(crate) fn format_text() -> String {
 }
 
 /// Refuses another format number; accepts a text without one. `place`: where the text was found.
-pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
+pub(crate) fn check_format(found: &str, place: &str) -> Answer<()> {
     let number = found.split_once(WORDS).map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
     let Some(number) = number.flatten().filter(|number| !number.is_empty() && *number != FORMAT.to_string())
     else {
@@ -29,7 +30,7 @@ pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
             clients of the two formats would not exclude each other; use one version, or another store for \
             these locks; when no client of format {number} runs any more, remove {place}, and this version can use the store"
     );
-    Err(Error::new(ErrorKind::IncompatibleFormat, "connect", words))
+    Failure::refused(Error::new(ErrorKind::IncompatibleFormat, "connect", words))
 }
 
 #[cfg(test)]
@@ -43,7 +44,7 @@ mod tests {
             assert!(check_format(found, "it").is_ok(), "{found}");
         }
         for found in ["leasehold format 0", "leasehold format 10", "Ours: leasehold format 2."] {
-            let error = check_format(found, "the key k").unwrap_err();
+            let error = check_format(found, "the key k").unwrap_err().into_error();
             assert_eq!(error.kind(), ErrorKind::IncompatibleFormat, "{found}");
             assert!(error.to_string().contains("remove the key k"), "{error}");
         }

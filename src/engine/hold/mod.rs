@@ -10,10 +10,10 @@ mod renewal;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use crate::config::debug_fields;
 pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlace};
 pub(crate) use crate::engine::hold::phase::{Listener, OnContended, Standing};
 use crate::engine::hold::phase::{Listeners, Phase};
@@ -426,16 +426,7 @@ impl Hold {
     }
 }
 
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("name", &self.name().given())
-            .field("owner", &self.owner())
-            .field("phase", &self.phase)
-            .field("until", &self.until())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Hold, |it| name: it.name().given(), owner: it.owner(), phase: it.phase, until: it.until());
 
 #[derive(Debug, Clone)]
 pub(crate) enum Holder {

@@ -89,7 +89,7 @@ impl EtcdStore {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
         let check = |done: &Done| match done.text(0).map_err(Failure::Refused)? {
-            Some((found, _)) => check_format(&found, &place).map(|()| true).map_err(Failure::Refused),
+            Some((found, _)) => check_format(&found, &place).map(|()| true),
             None => Ok(false),
         };
         if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? || !notes {

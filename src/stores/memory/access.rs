@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::take_time;
@@ -132,10 +132,6 @@ impl Store for MemoryAccess {
         }
     }
 
-    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
-        Ok(())
-    }
-
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let attempt = |kind: &dyn MemoryKind, access: &mut Access<'_>| {
             let attempt = kind.attempt(access, claim, count);
@@ -206,10 +202,6 @@ impl Store for MemoryAccess {
 }
 
 impl WaitQueues for MemoryAccess {
-    fn is_refused(&self) -> bool {
-        false
-    }
-
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         drop(
             self.ask_for((claim.kind, &claim.name), deadline, |kind, access| kind.leave_line(access, claim)),

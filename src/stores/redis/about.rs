@@ -79,7 +79,7 @@ fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {
     match reply {
         Some(Value::BulkString(found)) => {
             let (found, place) = (String::from_utf8_lossy(found), format!("the key {}", format_key()));
-            check_format(&found, &place).map(|()| true).map_err(Failure::Refused)
+            check_format(&found, &place).map(|()| true)
         }
         Some(Value::ServerError(error)) => {
             let error = refusal(error);

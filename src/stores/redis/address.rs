@@ -11,12 +11,12 @@ use crate::hosts::{
     Host, HostList, SCHEMES, check_scheme, check_url, needs_feature, parameters, unescaped, unknown_parameter,
 };
 use crate::secrets::Renewable;
-use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace, certificates};
+use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace};
 use crate::stores::redis::conn::handshake::{Login, Role, open_at};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 use crate::time::{Clock, Moment};
-use crate::wire::Wire;
+use crate::wire::{Wire, tls_config};
 
 /// All that a new connection needs. Not `Debug`, because it contains the password.
 #[derive(Clone)]
@@ -79,28 +79,23 @@ impl RedisAddress {
             "" => 0,
             number => number.parse::<i64>().map_err(|_no_number| bad())?,
         };
-        if form == Form::Cluster && (database, read.database.unwrap_or(0)) != (0, 0) {
-            return Err(Error::invalid("connect", "a cluster has only database 0: leave the number out"));
-        }
+        let is_first = (database, read.database.unwrap_or(0)) == (0, 0);
+        let words = "a cluster has only database 0: leave the number out";
+        Error::unless(form != Form::Cluster || is_first, || words)?;
         let database = read.database.unwrap_or(database);
-        if database < 0 {
-            let words = format!("a database of {database} cannot be used: the least is 0");
-            return Err(Error::invalid("connect", words));
-        }
+        Error::unless(database >= 0, || format!("a database of {database} cannot be used: the least is 0"))?;
         let is_for_sentinels = read.sentinel_username.is_some()
             || read.sentinel_password.is_some()
             || read.sentinel_credentials.is_some();
-        if form != Form::Sentinels && is_for_sentinels {
-            let words =
-                "Sentinels' user or password were given, but the URL does not start with redis-sentinel://";
-            return Err(Error::invalid("connect", words));
-        }
+        let words =
+            "Sentinels' user or password were given, but the URL does not start with redis-sentinel://";
+        Error::unless(form == Form::Sentinels || !is_for_sentinels, || words)?;
         if !is_tls && form != Form::Socket {
             let words = "the URL does not start with rediss:// or rediss-sentinel://";
             read.tls.refused_without_tls(words)?;
         }
         // For Sentinel URLs, `Sentinels` adds the certificates itself.
-        let tls = certificates(&read, is_tls && form != Form::Sentinels)?;
+        let tls = tls_config(&read.tls, is_tls && form != Form::Sentinels)?;
         let is_anywhere = |host: &Host| host.name().parse().is_ok_and(|host: IpAddr| host.is_unspecified());
         if list.places.iter().any(|(host, _)| is_anywhere(host)) {
             return Err(bad());
@@ -271,10 +266,8 @@ fn with_parameters(
         match name {
             "db" => {
                 let number: i64 = value.parse().map_err(|_no_number| bad())?;
-                if !in_path.is_empty() && in_path != value {
-                    let words = "the URL names two databases, one in its path and one by db=: name one";
-                    return Err(Error::invalid("connect", words));
-                }
+                let words = "the URL names two databases, one in its path and one by db=: name one";
+                Error::unless(in_path.is_empty() || in_path == value, || words)?;
                 read.database = options.database.or(Some(number));
             }
             // Accepted without effect, because the client always uses RESP2.

@@ -10,7 +10,7 @@ use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named, ready};
 use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{QueueRights, fenced, is_batched, is_given_back, needs_copies};
+use crate::stores::redis::kinds::kind::{fenced, is_batched, is_given_back, needs_copies, release_reply};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{NOT_HELD, Tagged, decoded, tagged, ttl};
@@ -69,7 +69,6 @@ impl RedisStore {
     }
 
     pub(super) fn end_all(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let rights = &self.server.queue_rights;
         let is_grouped = |claim: &Claim| self.has_all_keys && claims.len() > 1 && is_batched(claim.kind);
         let (grouped, alone): (Vec<_>, Vec<_>) =
             claims.iter().enumerate().partition(|(_, claim)| is_grouped(claim));
@@ -79,11 +78,12 @@ impl RedisStore {
             group => removals(group.iter().map(|(_, claim)| *claim)),
         };
         let replies = self.server.connections.batch(requests.iter().map(command).collect(), deadline);
-        let read = |group: &[(usize, &Claim)], reply: Value| match group {
-            [(_, claim)] if !is_grouped(claim) => {
-                Ok(vec![kinds::of(claim.kind).released(&tagged(reply)?, 1, rights)?])
+        let read = |group: &[(usize, &Claim)], reply: Value| {
+            let reply = release_reply(reply, &self.server.queues_refused)?;
+            match group {
+                [(_, claim)] if !is_grouped(claim) => Ok(vec![kinds::of(claim.kind).released(&reply, 1)?]),
+                group => all_released(&reply, &vec![1; group.len()]),
             }
-            group => all_released(&tagged(reply)?, &vec![1; group.len()], rights),
         };
         let mut outcomes = Vec::with_capacity(claims.len());
         for (group, reply) in requests.iter().zip(replies) {
@@ -204,9 +204,8 @@ fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
 }
 
 /// Reads the reply to a release of several locks. `own_listeners` says for each lock how many of the notified
-/// clients are this one. `rights` notes whether the user may notify wait queues.
-fn all_released(reply: &Tagged, own_listeners: &[i64], rights: &QueueRights) -> Answer<Vec<Release>> {
-    rights.learn(reply);
+/// clients are this one.
+fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Answer<Vec<Release>> {
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {
             NOT_HELD => Release::NotHeld { holder: None },
@@ -235,10 +234,11 @@ impl Batches for RedisStore {
         }
         let kind = kinds::of(claim.kind);
         let own_listeners = kind.own_listeners(&self.server, claim);
-        let (rights, connections) = (self.server.queue_rights.clone(), Arc::clone(&self.server.connections));
+        let (refused, connections) =
+            (Arc::clone(&self.server.queues_refused), Arc::clone(&self.server.connections));
         let forgetting = kind.forgetting(claim);
         let read = move |reply| {
-            let released = kind.released(&tagged(reply)?, own_listeners, &rights)?;
+            let released = kind.released(&release_reply(reply, &refused)?, own_listeners)?;
             forgetting.into_iter().for_each(|command| connections.post(command, deadline, None, |_| None));
             Ok(released)
         };
@@ -275,8 +275,8 @@ impl Batches for RedisStore {
         let Some(first) = claims.first() else { return ready(Ok(Vec::new())) };
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
-        let rights = self.server.queue_rights.clone();
-        let read = move |reply| all_released(&tagged(reply)?, &own_listeners, &rights);
+        let refused = Arc::clone(&self.server.queues_refused);
+        let read = move |reply| all_released(&release_reply(reply, &refused)?, &own_listeners);
         or_failed(self.begin("unlock", first, removals(claims.iter()), deadline, read))
     }
 }

@@ -22,7 +22,7 @@ use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, RedisServer, is_given_back};
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, RedisServer, is_given_back, release_reply};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, RedisPubSub, SubscribeMode};
 use crate::stores::redis::reply::{self, Tagged, tagged};
@@ -91,7 +91,7 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer { connections, subscriber, acks, queue_rights: QueueRights::default() };
+        let server = RedisServer { connections, subscriber, acks, queues_refused: Arc::default() };
         RedisStore {
             server,
             monitor: None,
@@ -157,13 +157,9 @@ impl RedisStore {
         ask: impl Fn(&dyn RedisKind, &Claim) -> Option<Command>,
         read: fn(&Tagged) -> Answer<T>,
     ) -> Vec<Answer<T>> {
-        let mut commands = Vec::with_capacity(claims.len());
-        let mut is_sent = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let command = ask(kinds::of(claim.kind), claim);
-            is_sent.push(command.is_some());
-            commands.extend(command);
-        }
+        let commands: Vec<_> = claims.iter().map(|claim| ask(kinds::of(claim.kind), claim)).collect();
+        let is_sent: Vec<bool> = commands.iter().map(Option::is_some).collect();
+        let commands = commands.into_iter().flatten().collect();
         let mut replies = self.server.connections.batch(commands, deadline).into_iter();
         let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
             let reply = if is_sent { replies.next() } else { None };
@@ -195,10 +191,6 @@ impl Store for RedisStore {
         }
     }
 
-    fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
-        Ok(())
-    }
-
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         self.begin_attempt(claim, count, deadline).wait()
     }
@@ -212,11 +204,13 @@ impl Store for RedisStore {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         let (server, kind) = (&self.server, kinds::of(claim.kind));
-        let (own_listeners, rights) = (kind.own_listeners(server, claim), server.queue_rights.clone());
+        let (own_listeners, refused) =
+            (kind.own_listeners(server, claim), Arc::clone(&server.queues_refused));
         let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
         let forgetting = kind.forgetting(claim);
         let take = move |outcome: Answer<Value>| {
-            let result = outcome.and_then(|reply| kind.released(&tagged(reply)?, own_listeners, &rights));
+            let result =
+                outcome.and_then(|reply| kind.released(&release_reply(reply, &refused)?, own_listeners));
             let forgetting = forgetting.filter(|_| result.is_ok());
             done.answer(named(result, "unlock", name.given()));
             forgetting
@@ -299,7 +293,7 @@ impl Inspect for RedisStore {
 
 impl WaitQueues for RedisStore {
     fn is_refused(&self) -> bool {
-        self.server.queue_rights.are_refused()
+        self.server.queues_refused.stands(|| Clock::System.now())
     }
 
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {

@@ -180,10 +180,6 @@ impl<D: Rows> ConnectionWatch for RowStore<D> {
 }
 
 impl<D: Rows> WaitQueues for RowStore<D> {
-    fn is_refused(&self) -> bool {
-        false
-    }
-
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         // A failure is ignored: without requests, a client's place in the queue expires.
         drop(self.pool.with(deadline, |database, link| database.leave_wait_queue(link, claim)));

@@ -198,7 +198,7 @@ fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
 /// columns that `take` needs.
 fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
     let Some(made) = made_by(conn, table).map_err(failed)? else { return Ok(false) };
-    check_format(&made, &format!("the table {table}")).map_err(Failure::Refused)?;
+    check_format(&made, &format!("the table {table}"))?;
     match conn.prepare(take) {
         // SQLite has no error code for a missing column.
         Err(error) if error.to_string().contains("column") => {

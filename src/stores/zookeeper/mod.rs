@@ -70,13 +70,13 @@ impl ZooKeeperStore {
         let access = if has_login { Access::Creator } else { Access::Everyone };
         let store = ZooKeeperStore { session, access, command_timeout: options.command_timeout };
         let agreed = store.agree_on_format(options.notes, Clock::System.after(options.connect_timeout));
-        agreed.inspect_err(|_| store.close())?;
+        agreed.inspect_err(|_| store.close()).map_err(|failure| failure.into_error().during("connect"))?;
         Ok(store)
     }
 
     /// Refuses a format other than ours. If none is stored and `notes` is set, stores ours. Other errors are
     /// ignored here, because the first lock reports them.
-    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
+    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data(&path), deadline) {
             Ok(reply) => {
@@ -86,7 +86,7 @@ impl ZooKeeperStore {
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             // This login may not read the node.
             Err(NoReply::Code(_)) => Ok(true),
-            Err(NoReply::Failed(failure)) => Err(failure.into_error().during("connect")),
+            Err(NoReply::Failed(failure)) => Err(failure),
         };
         if look()? || !notes {
             return Ok(());

@@ -4,8 +4,9 @@
 //! All processes that share a ring must choose the same node, in every version and language. This file
 //! therefore defines the hash, the points and the choice, and a test fixes their values.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use crate::config::debug_fields;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The largest epoch. A server compares epochs in Lua, whose numbers are exact only up to here.
@@ -94,15 +95,8 @@ impl From<String> for RingNode {
     }
 }
 
-/// Omits the URL, which may contain a password.
-impl std::fmt::Debug for RingNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RingNode")
-            .field("label", &self.label)
-            .field("weight", &self.weight)
-            .finish_non_exhaustive()
-    }
-}
+// Omits the URL, which may contain a password.
+debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 
 /// A numbered list of servers over which names are spread.
 ///
@@ -154,30 +148,24 @@ impl Ring {
     }
 
     pub(crate) fn checked(self) -> Result<Ring> {
-        let invalid = |detail: String| Err(Error::invalid("ring", detail));
-        if self.epoch == 0 || self.epoch > LAST_EPOCH {
-            return invalid(format!(
-                "an epoch of {} cannot be used: it must be from 1 to {LAST_EPOCH}",
-                self.epoch
-            ));
-        }
+        let epoch = self.epoch;
+        Error::require("ring", (1..=LAST_EPOCH).contains(&epoch), || {
+            format!("an epoch of {epoch} cannot be used: it must be from 1 to {LAST_EPOCH}")
+        })?;
         for nodes in std::iter::once(&self.nodes).chain(&self.earlier) {
-            if nodes.is_empty() {
-                return invalid("a ring needs at least one node".to_owned());
-            }
-            let mut labels = BTreeMap::new();
+            Error::require("ring", !nodes.is_empty(), || "a ring needs at least one node")?;
+            let mut labels = BTreeSet::new();
             for node in nodes {
                 node.check()?;
-                if labels.insert(&node.label, ()).is_some() {
-                    return invalid(format!("two nodes have the label {:?}", node.label));
-                }
+                let label = &node.label;
+                Error::require("ring", labels.insert(label), || {
+                    format!("two nodes have the label {label:?}")
+                })?;
             }
         }
-        if let Some(node) = self.nodes.iter().find(|node| node.is_lost) {
-            return invalid(format!(
-                "node {:?} is marked lost, but is in the list of nodes to use",
-                node.label
-            ));
+        for RingNode { label, is_lost, .. } in &self.nodes {
+            let words = || format!("node {label:?} is marked lost, but is in the list of nodes to use");
+            Error::require("ring", !is_lost, words)?;
         }
         Ok(self)
     }
@@ -203,24 +191,19 @@ impl Ring {
 
 impl RingNode {
     fn check(&self) -> Result<()> {
-        let invalid = |detail: String| Err(Error::invalid("ring", detail));
-        if self.label.is_empty() || self.label.len() > LONGEST_LABEL || self.label.contains(char::is_control)
-        {
-            return invalid(
-                "a node's label is empty, too long, or has control characters: give it another by label()"
-                    .to_owned(),
-            );
-        }
-        if self.weight == 0 || self.weight > MOST_WEIGHT {
-            let RingNode { label, weight, .. } = self;
-            return invalid(format!(
+        let RingNode { url, label, weight, .. } = self;
+        let is_usable = (1..=LONGEST_LABEL).contains(&label.len()) && !label.contains(char::is_control);
+        let words =
+            "a node's label is empty, too long, or has control characters: give it another by label()";
+        Error::require("ring", is_usable, || words)?;
+        Error::require("ring", (1..=MOST_WEIGHT).contains(weight), || {
+            format!(
                 "a weight of {weight} for node {label:?} cannot be used: it must be from 1 to {MOST_WEIGHT}"
-            ));
-        }
-        if self.url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
+            )
+        })?;
+        if url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
             let detail = format!(
-                "node {:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone",
-                self.label
+                "node {label:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone"
             );
             return Err(Error::new(ErrorKind::Unsupported, "ring", detail));
         }

@@ -465,7 +465,7 @@ impl Batches for ClusterStore {
 
 impl WaitQueues for ClusterStore {
     fn is_refused(&self) -> bool {
-        self.topology.queue_rights().are_refused()
+        self.topology.queues_refused().stands(|| Clock::System.now())
     }
 
     /// Tells only the member last known to have the slot. Elsewhere the place expires.

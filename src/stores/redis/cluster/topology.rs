@@ -10,6 +10,7 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::refused::Refused;
 use crate::seam::subscription::Subscription;
 use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
@@ -19,7 +20,6 @@ use crate::stores::redis::cluster::wakeups::ClusterWakeups;
 use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::handshake::Role;
-use crate::stores::redis::kinds::kind::QueueRights;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, is_passing};
 use crate::stores::redis::script::{Command, Prefix};
@@ -61,7 +61,7 @@ struct Settings {
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
     publishes: Option<Prefix>,
-    queue_rights: QueueRights,
+    queues_refused: Arc<Refused>,
 }
 
 struct TopologyLook {
@@ -124,7 +124,7 @@ impl Topology {
                 threads: maintenance(),
                 ways,
                 publishes,
-                queue_rights: QueueRights::default(),
+                queues_refused: Arc::default(),
             },
             seeds,
             map: Mutex::new(Arc::new(SlotMap::new())),
@@ -245,8 +245,8 @@ impl Topology {
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
-    pub(super) fn queue_rights(&self) -> &QueueRights {
-        &self.settings.queue_rights
+    pub(super) fn queues_refused(&self) -> &Refused {
+        &self.settings.queues_refused
     }
 
     pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Subscription> {
@@ -284,7 +284,7 @@ impl Settings {
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
         (connections.asking, connections.publishes) = (asking, self.publishes);
         let mut store = RedisStore::new(connections, options, &self.reporter, self.ways, true);
-        store.server.queue_rights = self.queue_rights.clone();
+        store.server.queues_refused = Arc::clone(&self.queues_refused);
         Ok(store)
     }
 }

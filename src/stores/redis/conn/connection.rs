@@ -13,7 +13,6 @@ use std::{fmt, io};
 use r2d2::ManageConnection;
 use redis::Value;
 
-use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::seam::{Answer, Failure};
@@ -23,23 +22,7 @@ use crate::stores::redis::reply::{fitness, is_forgotten, is_logged_out};
 use crate::stores::redis::script::Command;
 use crate::system::LocalSocket;
 use crate::time::{Clock, Moment};
-use crate::wire::{Timed, Wire, broken};
-
-#[cfg(feature = "tls")]
-pub(crate) use crate::tls::Config as TlsConfig;
-/// Without the feature `tls` the type has no values.
-#[cfg(not(feature = "tls"))]
-#[derive(Clone)]
-pub(crate) enum TlsConfig {}
-
-pub(crate) fn certificates(options: &ServerOptions, is_tls: bool) -> Result<Option<TlsConfig>> {
-    #[cfg(feature = "tls")]
-    if is_tls {
-        return crate::tls::config(&options.tls).map(Some);
-    }
-    let _ = (options, is_tls);
-    Ok(None)
-}
+use crate::wire::{Timed, TlsConfig, Wire, broken};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
@@ -94,24 +77,16 @@ pub(super) fn connect(
     write_timeout: Duration,
     deadline: Moment,
 ) -> io::Result<Wire> {
-    let wire = match place {
+    match place {
         ServerPlace::Tcp { host, port, tls } => {
-            let socket = hosts.connect(host, *port, deadline)?;
-            match tls {
-                None => Wire::Tcp(socket),
-                #[cfg(feature = "tls")]
-                Some(config) => {
-                    socket.set_write_timeout(Some(write_timeout))?;
-                    Wire::tls(host.name(), config, socket, deadline)?
-                }
-                #[cfg(not(feature = "tls"))]
-                Some(never) => match *never {},
-            }
+            Wire::connect(hosts, (host, *port), tls.as_ref(), write_timeout, deadline)
         }
-        ServerPlace::Unix(path) => Wire::Unix(LocalSocket::connect(path)?),
-    };
-    wire.set_write_timeout(write_timeout)?;
-    Ok(wire)
+        ServerPlace::Unix(path) => {
+            let wire = Wire::Unix(LocalSocket::connect(path)?);
+            wire.set_write_timeout(write_timeout)?;
+            Ok(wire)
+        }
+    }
 }
 
 /// A connection that was used within this time is not checked before its next use.

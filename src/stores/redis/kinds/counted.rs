@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, Counting, PLACE_LASTS, REQUEST_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
-use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, unsupported};
 use crate::stores::redis::kinds::mutex::queue_mode;
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
 use crate::stores::redis::reply::Tagged;
@@ -104,7 +104,7 @@ impl RedisKind for CountedKind {
         (*self == CountedKind::Semaphore).then(|| forgetting(claim))
     }
 
-    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &QueueRights) -> Answer<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64) -> Answer<Release> {
         match self {
             CountedKind::Semaphore | CountedKind::Permits => replies::released(reply, own_listeners),
             CountedKind::Latch => replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD),

@@ -36,26 +36,18 @@ pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) acks: Option<Arc<Acks>>,
-    pub(crate) queue_rights: QueueRights,
+    /// Whether the user lacks the right to notify wait queues. A cluster's members share the value. A reply to
+    /// a release can say so; queues are then not used for a while, and tried again after that.
+    pub(crate) queues_refused: Arc<Refused>,
 }
 
-/// Whether the user may notify wait queues. A cluster's members share the value. A reply to a release can say
-/// that the right is missing; queues are then not used for a while, and tried again after that.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct QueueRights {
-    pub(crate) refused: Arc<Refused>,
-}
-
-impl QueueRights {
-    pub(crate) fn learn(&self, reply: &Tagged) {
-        if reply.ends_with(b"denied") {
-            self.refused.note(Clock::System.now());
-        }
+/// The reply to a release.
+pub(crate) fn release_reply(reply: Value, queues_refused: &Refused) -> Answer<Tagged> {
+    let reply = tagged(reply)?;
+    if reply.tag() == b"freed" && reply.ends_with(b"denied") {
+        queues_refused.note(Clock::System.now());
     }
-
-    pub(crate) fn are_refused(&self) -> bool {
-        self.refused.stands(|| Clock::System.now())
-    }
+    Ok(reply)
 }
 
 pub(crate) struct RedisCall<'a> {
@@ -113,10 +105,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Reads the reply to a release. Of the notified clients, `own_listeners` are this client. `rights` notes
-    /// whether the user may notify the wait queue.
-    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &QueueRights) -> Answer<Release> {
-        rights.learn(reply);
+    /// Reads the reply to a release. Of the notified clients, `own_listeners` are this client.
+    fn released(&self, reply: &Tagged, own_listeners: i64) -> Answer<Release> {
         replies::released(reply, own_listeners)
     }
 

@@ -8,7 +8,7 @@ use redis::Value;
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Claim, Failure, Others, Release, Snapshot};
 use crate::stores::redis::acks::Grant;
-use crate::stores::redis::kinds::kind::{QueueRights, RedisCall, RedisKind, unsupported};
+use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, unsupported};
 use crate::stores::redis::reply::{Tagged, decoded, done, owner_text, ttl};
 use crate::stores::redis::script::{Command, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW};
 use crate::time::millis;
@@ -32,7 +32,7 @@ impl RedisKind for TokenKind {
         Some(TOKEN_RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &QueueRights) -> Answer<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64) -> Answer<Release> {
         decoded(match reply.tag() {
             b"freed" => Ok(Release::Freed { others: Others::Nobody }),
             b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder }),

@@ -20,13 +20,13 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::secrets::Renewable;
-use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace, TlsConfig, certificates};
+use crate::stores::redis::conn::connection::{Connection, Endpoint, ServerPlace};
 use crate::stores::redis::conn::handshake::{auth, auth_refused, dial};
 use crate::stores::redis::reply::{accepted, field, is_unknown_command, refusal, text};
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
-use crate::wire::Wire;
+use crate::wire::{TlsConfig, Wire, tls_config};
 
 const PAUSE: Duration = Duration::from_millis(25);
 /// The shortest time for one try to reach the master; usually a try has a third of the remaining time. The
@@ -64,7 +64,7 @@ impl Access {
     fn new(options: &ServerOptions) -> Result<Access> {
         let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
         let (username, password) = (options.username.clone(), options.password.clone());
-        Ok(Access { username, password, tls: certificates(options, is_tls)? })
+        Ok(Access { username, password, tls: tls_config(&options.tls, is_tls)? })
     }
 }
 

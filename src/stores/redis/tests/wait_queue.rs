@@ -570,7 +570,7 @@ fn a_release_reports_missing_queue_rights() {
             assert!(store.is_refused(), "{way}: {rules}");
             // Once the refusal is forgotten, the store uses the wait queue again, and the next release is
             // refused.
-            store.server.queue_rights.refused.forget();
+            store.server.queues_refused.forget();
             store.attempt(&holder, 1, soon()).granted();
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);

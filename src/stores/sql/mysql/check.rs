@@ -37,9 +37,7 @@ pub(super) fn tables(
     link: &mut MysqlConnection,
 ) -> Answer<()> {
     let table = &options.table;
-    let check = |seen: &Seen| {
-        check_format(&seen.comment, &format!("the table {}", seen.table.name)).map_err(Failure::Refused)
-    };
+    let check = |seen: &Seen| check_format(&seen.comment, &format!("the table {}", seen.table.name));
     let mut seen = look(link, &table.name)?;
     check(&seen)?;
     if table.create && !(seen.is_there && seen.has_clients) {

@@ -86,11 +86,11 @@ fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBui
     // Checked here, because the driver's error does not say which file is at fault.
     crate::tls::check(tls)?;
     // The driver also trusts public authorities, so only the host name in a certificate proves anything.
-    if mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some() {
-        let words = "MySQL's driver also trusts public authorities, so only the host's name in a \
-            certificate proves something: use ssl-mode=VERIFY_IDENTITY";
-        return Err(Error::invalid("connect", words));
-    }
+    let is_unproven = mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some();
+    Error::unless(!is_unproven, || {
+        "MySQL's driver also trusts public authorities, so only the host's name in a \
+            certificate proves something: use ssl-mode=VERIFY_IDENTITY"
+    })?;
     // The driver uses the process's default TLS provider, and panics without one.
     crate::tls::provide();
     let identity =

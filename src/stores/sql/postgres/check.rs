@@ -110,9 +110,7 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
 }
 
 pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresConnection) -> Answer<Place> {
-    let check = |place: &Place| {
-        check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)
-    };
+    let check = |place: &Place| check_format(&place.comment, &format!("the table {}", place.shown.name));
     seen.place.as_ref().map_or(Ok(()), check)?;
     let has_queue = seen.place.as_ref().is_some_and(|place| place.has_queue);
     if options.table.create && !(seen.has_clients && has_queue) {

@@ -20,12 +20,9 @@ const MODES: [Option<&str>; 5] =
 pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver ends the password at the first `@`, and would send the rest to a name server as a host name.
-    if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
-        return Err(Error::invalid(
-            "connect",
-            "the URL has more than one @: in a password write %40 instead",
-        ));
-    }
+    let place = options.url.split(['?', '#']).next().unwrap_or_default();
+    let words = "the URL has more than one @: in a password write %40 instead";
+    Error::unless(place.matches('@').count() <= 1, || words)?;
     let (url, [mode, ca, certificate, key]) =
         taken_out(&options.url, ["sslmode", "sslrootcert", "sslcert", "sslkey"]);
     let mode = mode.map(|word| TlsMode::named("sslmode", MODES, word)).transpose()?;
@@ -42,9 +39,8 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";
         Error::invalid("connect", format!("the URL cannot be used; write it as {form}"))
     })?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err(Error::invalid("connect", "the URL names no host"));
-    }
+    let has_hosts = !config.get_hosts().is_empty() || !config.get_hostaddrs().is_empty();
+    Error::unless(has_hosts, || "the URL names no host")?;
     let is_local = |host: &Host| !matches!(host, Host::Tcp(name) if !name.starts_with('/'));
     if let Some(words) = NO_LOCAL_SOCKETS
         && config.get_hosts().iter().any(is_local)
@@ -78,13 +74,10 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let tls =
         TlsOptions { ca: options.tls.ca.clone().or(ca), identity: options.tls.identity.clone().or(identity) };
     // Public authorities certify anybody, so they prove nothing unless the host name is checked, as in libpq.
-    if is_system && mode.is_some_and(|mode| mode != TlsMode::VerifyFull) {
-        return Err(Error::invalid("connect", "sslrootcert=system goes with sslmode=verify-full only"));
-    }
-    if mode == Some(TlsMode::VerifyCa) && tls.ca.is_none() {
-        let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or tls_ca, or use verify-full";
-        return Err(Error::invalid("connect", words));
-    }
+    let is_full = mode.is_none_or(|mode| mode == TlsMode::VerifyFull);
+    Error::unless(!is_system || is_full, || "sslrootcert=system goes with sslmode=verify-full only")?;
+    let words = "sslmode=verify-ca needs your own certificate authorities: name them by sslrootcert or tls_ca, or use verify-full";
+    Error::unless(mode != Some(TlsMode::VerifyCa) || tls.ca.is_some(), || words)?;
     let is_here = !is_system && is_all_here(&config);
     let mode = TlsMode::or_default(mode, is_here, &tls, "sslmode is disable")?;
     config.ssl_mode(match mode {
