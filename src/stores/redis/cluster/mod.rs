@@ -5,7 +5,7 @@
 //! the member with the slot, to which the request is then sent. A request without an answer is never repeated
 //! here.
 //!
-//! The file is long because each method of the store trait must find the member of its slot.
+//! Long because each method of the store trait must find the member of its slot.
 
 mod directory;
 pub(super) mod slots;

@@ -17,7 +17,7 @@
 //! replaced only after its last reply (`drain`), so requests about a lock keep their order. No thread waits
 //! while it has `out` locked.
 //!
-//! The file is long because writing, reading and the end of a connection are one protocol.
+//! Long because writing, reading and the end of a connection are one protocol.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
