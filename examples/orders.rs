@@ -97,7 +97,7 @@ impl Database {
         }
     }
 
-    /// Creates empty tables, one form of today, and one form of two days ago.
+    /// Creates the tables, and inserts the tokens of two forms: one made now, one made two days ago.
     fn set_up(&mut self) {
         for table in TABLES {
             let name = table.split(' ').nth(2).unwrap();

@@ -86,7 +86,7 @@ impl Durable {
     pub(crate) fn check(self) -> Result<()> {
         let Durable { local, replicas } = self;
         let why = match (local, replicas) {
-            (0, 0) => "asks for no file: ask for at least one, or leave durable() out",
+            (0, 0) => "waits for no append-only file: ask for at least one, or leave durable() out",
             (0 | 1, _) => return Ok(()),
             _ => "is not possible: a server has one file, so the most is 1",
         };

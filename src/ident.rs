@@ -187,7 +187,8 @@ impl Owner {
         })
     }
 
-    /// The client's id, before the colon; of version 4 instead of 8 if it has no right to the wait queue.
+    /// The client's id: the part before the colon. It is a UUID of version 8, or of version 4 if the client has
+    /// no right to the wait queue.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client

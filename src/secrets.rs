@@ -177,7 +177,7 @@ impl<T> Renewable<T> {
         let told = self.inquiry.answer(address, (fresh, FRESH.1), deadline).ok_or_else(late)?;
         let of = told.map_err(|cause| failed("the provider of credentials failed").with_source(cause))?;
         let last = self.last(address).filter(|last| last.of.are_those_of(&of));
-        // `make` fails on a file that is only half written; a later request reads the whole file.
+        // If a file is only half written, `make` fails, and a later request reads the whole file.
         let form = last.map_or_else(|| (self.make)(&of.options).map(Arc::new), |last| Ok(last.form))?;
         let made = Made { of, form };
         let mut all = self.made.lock();

@@ -263,8 +263,8 @@ impl ManualClock {
         waker.wake();
     }
 
-    /// Registers the thread `id` as acting by this clock: working, or asleep until a moment. A signalled
-    /// service counts as working. Races with `wake_service`.
+    /// Called by the thread `id`, which acts by this clock: says that the thread works, or sleeps until a moment.
+    /// `wake_service` may signal the thread just before this call; a signalled thread counts as working.
     pub(crate) fn service(&self, id: u64, asleep_until: Option<Moment>) {
         let mut state = self.shared.state.lock();
         let signalled = state.wakers.iter().any(|(other, waker)| *other == id && waker.is_set());

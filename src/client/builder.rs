@@ -115,8 +115,8 @@ impl ClientBuilder {
     /// tokens that change while clients run. `provider` gets the server's address: `host:port`, or a socket's
     /// path; for PostgreSQL and etcd all hosts that the URL names, with commas between them.
     ///
-    /// The client asks when it makes a connection (connections within one second share an answer), and again,
-    /// once at once and then after growing pauses of up to 1 s, when a server refuses the login. On Redis
+    /// The client asks for each new connection (connections within one second share an answer). If a server
+    /// refuses the login, the client asks again: immediately, then after growing pauses of up to 1 s. On Redis
     /// each server is asked for by its own address: the master that Sentinels name, each member of a cluster,
     /// each server of a Redlock or a ring. On etcd the client asks when it needs a token.
     ///
@@ -420,7 +420,7 @@ impl ClientBuilder {
     /// error without a retry. On ZooKeeper no hold outlasts the granted session, whatever the client's lease.
     pub fn connect_lazily(mut self) -> Self = is_lazy: true;
 
-    /// A prefix of each lock's key, added after mapping. Defaults to nothing.
+    /// A prefix of each lock's key, added to the result of [`map_names`](Self::map_names). Defaults to nothing.
     pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self =
         options.key_prefix: prefix.as_ref().to_owned();
 

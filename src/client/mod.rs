@@ -144,7 +144,7 @@ impl LockClient {
     ///
     /// # Errors
     /// The list is empty, has a bad label, names a server twice or names a cluster; a node knows another list
-    /// with the same number; a node cannot keep locks; or no node can be reached. Kind
+    /// with this list's version number; a node cannot keep locks; or no node can be reached. Kind
     /// [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
     ///
     /// # Guarantees
@@ -394,10 +394,12 @@ impl LockClient {
     /// one holder and its remaining time.
     ///
     /// # Blocking
-    /// One round trip on Redis and in a database's table; two on etcd; one for each holder and waiter on
-    /// ZooKeeper; up to four elsewhere. To find where the holders and waiters are takes one more; on stores
-    /// other than one Redis, one for each other client. Up to 80 more find the waiters in the directory, if
-    /// the store does not know them. The lock, the clients and the waiters have one command time-out each.
+    /// - To read the lock: one round trip on Redis and in a database's table, two on etcd, one for each holder
+    ///   and waiter on ZooKeeper, up to four elsewhere.
+    /// - To locate holders and waiters: one more on a single Redis, elsewhere one for each other client.
+    /// - To find waiters that the store does not know: up to 80 more.
+    ///
+    /// Each of the three steps may take one command time-out.
     ///
     /// # Errors
     /// The name is bad; the server could not be used; or the user may not read the keys of every kind.

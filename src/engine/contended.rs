@@ -64,7 +64,8 @@ impl Engine {
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         for listener in ended.take_listeners() {
             match listener {
-                // An error is dropped: the store allowed this for the last hold of the guard.
+                // The store accepted `on_contended` for the guard's previous hold, so an error is unlikely here, and
+                // is ignored.
                 Listener::OnContended(callback) => {
                     drop(self.hear_contenders(action, next, Some(callback)));
                 }

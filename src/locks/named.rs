@@ -453,9 +453,9 @@ impl ReadWriteLock {
     /// process without this option, Java's among them, excludes and is excluded as always, but takes no part
     /// in the agreement. Use the option with all handles of the name.
     ///
-    /// A reader may re-enter, and a writer may read, whoever waits. But a reader deadlocks if it waits for
-    /// another thread that wants to read, or for an [owned guard](RedisLock::acquire_owned) of its own on the
-    /// read half, while a writer waits in between. Readers wait up to 6 s for a dead writer. Of several
+    /// A reader may re-enter, and a writer may read, whoever waits. But while a writer waits,
+    /// a holder of the read lock deadlocks if it waits for another thread that wants to read, or for an
+    /// [owned guard](RedisLock::acquire_owned) of its own on the read half: both queue behind the writer. Readers wait up to 6 s for a dead writer. Of several
     /// waiting writers of one client only the first is announced: readers may enter once before the next. On
     /// ZooKeeper this option changes nothing.
     pub fn writers_first(self) -> ReadWriteLock {

@@ -303,7 +303,8 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
-            // The next deadlock search would have happened within this time.
+            // The next deadlock search, if there is one, comes within this time. It must neither end a wait nor
+            // report the deadlock again.
             throughout(ms(2_200), || !older.is_any_over() && other.is_told_nothing());
             interrupt.interrupt();
             told

@@ -107,7 +107,8 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
-    // The future time makes the client count as alive, even on a busy machine.
+    // A client that sends no recall stands in the queue. It was last seen a minute in the future, so it counts as
+    // alive even on a busy machine.
     stand(&mut admin, lock.name(), "silent", "-1 minute");
     await_looks(&mut admin);
     lock.unlock().unwrap();

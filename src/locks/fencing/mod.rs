@@ -80,7 +80,7 @@ fn is_identifier(text: &str) -> bool {
 
 /// Replaces a file's content unless a newer token wrote it: then returns `false`, with nothing changed.
 ///
-/// A second file, `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
+/// A second file, the register `<name>.fence`, keeps the highest token seen and is locked during the write. A third, with
 /// a random name, takes the content and is renamed, so readers see the old content or the new, never a part.
 /// A process killed in between leaves the third, `.leasehold-<32 digits>`, which may be deleted.
 ///

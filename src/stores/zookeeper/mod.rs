@@ -84,7 +84,7 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // This login may not read the node.
+            // This login may not read the node, so it stores no format. The first lock reports the error.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure),
         };

@@ -45,7 +45,8 @@ pub(super) struct Session {
     pub(super) state: Mutex<SessionState>,
     changed: Condvar,
     pub(super) kept: Condvar,
-    /// When the thread of `keep` looks next, as `Moment::nanos`. The maximum while it looks.
+    /// When the thread of `keep` checks the session next, as `Moment::nanos`. The maximum during a check, so that
+    /// each deadline set meanwhile is earlier, and wakes the thread.
     pub(super) next_check: AtomicU64,
     pub(super) me: Weak<Session>,
 }

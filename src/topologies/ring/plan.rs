@@ -218,8 +218,8 @@ fn fingerprint(nodes: &[RingNode]) -> u64 {
     hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
 }
 
-/// The text that a node stores: `epoch ring before label`. `ring` and `before` are fingerprints of this list
-/// and of the earlier ones.
+/// The text that a node stores: `epoch ring before label`. `ring` is the fingerprint of the current list of
+/// nodes, `before` that of the earlier lists, `label` the node's own label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub(crate) epoch: u64,

@@ -110,8 +110,8 @@ fn the_model_answers_as_a_server_does() {
                 .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
-            // Depending on the server's version, a script sees one time from its beginning to its end, or
-            // keys expire by that time and other commands see the present time.
+            // In some versions of the server, a script sees one time from its beginning to its end. In others only
+            // keys expire by that time, and commands see the present time. `apart` bounds the difference.
             let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };

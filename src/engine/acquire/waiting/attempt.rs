@@ -327,7 +327,8 @@ impl Waiting<'_> {
 }
 
 impl Engine {
-    /// Reports a grant. `coming`: since when the lock was on its way here, and whether from this client.
+    /// Reports a grant. `coming`, for a lock that was handed off to this waiter: when the hand-off began, and
+    /// whether a thread of this client gave the lock.
     pub(crate) fn report_granted(
         &self,
         call: &AcquireCall<'_>,

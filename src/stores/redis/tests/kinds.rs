@@ -252,7 +252,8 @@ fn our_fair_place_outlasts_redisson_waiters_ahead() {
         busy(&store, &ours[2]);
         redisson_comes(&server, "java:2", wait_ms);
         busy(&store, &ours[3]);
-        // The times stay the same, however often waiters ask, and whichever of our waiters leaves.
+        // The waiters' time-outs in the fair queue stay the same, however often our waiters ask, and whichever
+        // of them leaves.
         for _ in 0..20 {
             for waiter in &ours[..4] {
                 busy(&store, waiter);
