@@ -11,7 +11,7 @@ use crate::directory::run::{id_under, written_under};
 use crate::directory::{ClientInfo, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of};
 use crate::engine::pace::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
-use crate::engine::stuck::{Named, Stuck};
+use crate::engine::stuck::Stuck;
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
@@ -93,12 +93,14 @@ impl Announcer {
         }
     }
 
-    /// Writes the entry, with the published waits first. Runs on the watchdog.
+    /// Writes the entry, which names `uses` first. Runs on the watchdog, which waits for the answer if it is
+    /// awaited.
     pub(crate) fn write(
         &self,
         store: &dyn Store,
         registry: &Registry,
-        (named, stuck): (Named, &Stuck),
+        (uses, stuck): (Vec<LockUse>, &Stuck),
+        is_awaited: bool,
         (now, deadline): (Moment, Moment),
     ) -> Posting {
         let is_seen = self.is_seen(now);
@@ -106,7 +108,7 @@ impl Announcer {
         let Some(directory) = store.capabilities().directory.filter(|_| is_seen) else {
             return Posting::Never;
         };
-        let Named { mut uses, .. } = named;
+        let mut uses = uses;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_listed = |one: &LockUse, listed: &[LockUse]| {
             listed.iter().any(|listed| {
@@ -118,11 +120,10 @@ impl Announcer {
         let info = self.identity.using(uses, unlisted, now.since(self.began));
         self.is_written.store(true, Ordering::SeqCst);
         let text = info.written(self.lease);
-        // Another client's search must find the waits in the entry when this client's search begins.
-        let answer = if stuck.waits.is_empty() {
-            directory.post(self.id, &text, self.lease, deadline)
-        } else {
+        let answer = if is_awaited {
             directory.write(self.id, &text, self.lease, deadline)
+        } else {
+            directory.post(self.id, &text, self.lease, deadline)
         };
         self.note(&answer, now);
         self.write_under(directory, stuck, deadline);

@@ -66,11 +66,9 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail or a shutdown waits. A search delays the next renewals by a fifteenth of
-        // the lease at most: a clean-up before it, or a batch behind it, may need time too.
+        // No search while renewals fail or a shutdown waits, and none that would delay renewals.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
-            let spare = next_renewal.since(core.clock.now()).max(lease / 15).min(lease / 6);
-            self.finder.round(core.clock.after(core.options.command_timeout.min(spare)))
+            self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {
             core.clock.after(FIND_AGAIN)
         };

@@ -74,7 +74,8 @@ impl<C: Connector> Pool<C> {
         }
         let has_others = {
             let state = self.state.lock();
-            state.busy > usize::from(place.is_open) || !state.idle.is_empty()
+            // An old connection may still serve if no new one can be opened in time.
+            old.is_some() || state.busy > usize::from(place.is_open) || !state.idle.is_empty()
         };
         let connects_by = if has_others { Clock::System.halfway(deadline) } else { deadline };
         let error = match self.connector.connect(connects_by) {

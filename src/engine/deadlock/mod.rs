@@ -106,7 +106,7 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if self.written != stuck.named().ids && !self.is_refused(now) && core.announcer.is_seen(now) {
+        if self.written != stuck.named().ids && self.sees_others(now) {
             // The last write failed, so it is repeated.
             next = next.min(self.next_write.unwrap_or(now));
         }
@@ -123,12 +123,15 @@ impl Finder {
         if self.written == named.ids && !is_wanted {
             return;
         }
-        let written = named.ids.clone();
-        match core.announcer.write(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
+        // Other clients' searches must find waits in the entry when a search here begins, and no waits that have
+        // ended.
+        let is_awaited = !(named.ids.is_empty() && self.written.is_empty());
+        let (uses, times) = ((named.uses, stuck), (now, deadline));
+        match core.announcer.write(&*core.store, &core.registry, uses, is_awaited, times) {
             Posting::Done => {
                 self.next_write = Some(now.plus(WRITES_APART));
                 self.pace.spend(1, now);
-                self.written = written;
+                self.written = named.ids;
             }
             // Empty, so that the first round after the refusal writes the entry again.
             Posting::Never => self.written.clear(),

@@ -192,6 +192,7 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 impl Directory for RedisStore {
     /// Uses the shared connection, so that renewals never wait for the entry.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        drop(self.failed_entry.lock().take());
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
         answered(self.ask_plain(put(client, text, lease), deadline).map(drop))
     }
@@ -200,7 +201,11 @@ impl Directory for RedisStore {
     /// requests of other threads. This one does not wait.
     fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
-        failed.map_or(Ok(()), Err)?;
+        if let Some(Failure::Refused(error)) = failed
+            && (Redirect::of(&error).is_some() || !error.is_retryable())
+        {
+            return Err(Failure::Refused(error));
+        }
         self.agree_once(deadline)?;
         let failed = Arc::clone(&self.failed_entry);
         let take = move |outcome: Answer<Value>| {
