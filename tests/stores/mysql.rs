@@ -104,6 +104,7 @@ impl Database for MysqlServer {
 }
 
 database_tests!(MysqlServer);
+database_tests!(databases on MysqlServer: an_unanswered_grant_is_undone);
 
 fn shared() -> Option<&'static MysqlServer> {
     MysqlServer::shared()

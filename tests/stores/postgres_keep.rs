@@ -37,7 +37,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
 
 /// Waits for a check that begins from now on: one may be running already, so this waits for a second one.
 fn await_looks(admin: &mut Client) {
-    let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Looks whether%'";
+    let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Checks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
     for _ in 0..3 {
         let before = last();
