@@ -99,7 +99,7 @@ impl Announcer {
         &self,
         store: &dyn Store,
         registry: &Registry,
-        (uses, stuck): (Vec<LockUse>, &Stuck),
+        (mut uses, stuck): (Vec<LockUse>, &Stuck),
         is_awaited: bool,
         (now, deadline): (Moment, Moment),
     ) -> Posting {
@@ -108,7 +108,6 @@ impl Announcer {
         let Some(directory) = store.capabilities().directory.filter(|_| is_seen) else {
             return Posting::Never;
         };
-        let mut uses = uses;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_listed = |one: &LockUse, listed: &[LockUse]| {
             listed.iter().any(|listed| {

@@ -66,7 +66,8 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail or a shutdown waits, and none that would delay renewals.
+        // No search while renewals fail or a shutdown waits, and none longer than a sixth of the lease, because
+        // renewals wait for it.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {
