@@ -66,7 +66,7 @@ impl World {
     }
 
     pub(crate) fn cluster() -> Option<World> {
-        Cluster::start().map(World::Cluster)
+        Cluster::start_for_failovers().map(World::Cluster)
     }
 
     pub(crate) fn redlock() -> Option<World> {

@@ -695,6 +695,19 @@ fn a_set_clock_does_not_change_a_lease() {
     assert!(elsewhere(|| other.get_lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
+/// A process reads the clock before it reads the row, which another process may renew in between.
+#[test]
+fn no_more_than_the_lease_is_reported_to_remain() {
+    let file = File::new();
+    let (one, other) = (file.client(), file.client());
+    let lease = ms(60_000);
+    one.get_lock("a").lock_with_lease(lease).unwrap();
+    file.raw().execute("UPDATE leasehold_locks SET ends_up = ends_up + 5000", []).unwrap();
+    assert_eq!(other.get_lock("a").remaining_lease().unwrap(), Some(lease));
+    assert_eq!(other.inspect("a").unwrap().remaining, Some(lease));
+    assert_eq!(other.list("a").next().unwrap().unwrap().remaining, Some(lease));
+}
+
 /// No holder outlives a restart of its machine. If the clock is right, the lease still counts to its end,
 /// because the process may see the file of another machine.
 #[test]

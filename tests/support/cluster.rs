@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const AGREE: Duration = Duration::from_secs(30);
-/// The other members count a member as failed after this silence.
-pub const NODE_TIMEOUT: Duration = Duration::from_millis(1000);
+/// The silence after which the other members count a member as failed: while the members join and in tests of
+/// failovers, and in all other tests, where a busy machine must not cause a failover.
+const SOON: &str = "1000";
+const LATE: &str = "15000";
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
 
@@ -30,12 +32,25 @@ impl Cluster {
 
     #[track_caller]
     pub fn start_with(config: &[&str]) -> Option<Cluster> {
-        Cluster::start_as(config, false)
+        Cluster::start_as(config, false).map(Cluster::patient)
     }
 
     #[track_caller]
     pub fn start_tls() -> Option<Cluster> {
-        Cluster::start_as(&[], true)
+        Cluster::start_as(&[], true).map(Cluster::patient)
+    }
+
+    /// Starts a cluster that replaces a primary after a second of silence.
+    #[track_caller]
+    pub fn start_for_failovers() -> Option<Cluster> {
+        Cluster::start_as(&[], false)
+    }
+
+    fn patient(self) -> Cluster {
+        for index in 0..self.members.len() {
+            self.on(index, &["CONFIG", "SET", "cluster-node-timeout", LATE]);
+        }
+        self
     }
 
     fn start_as(config: &[&str], tls: bool) -> Option<Cluster> {
@@ -54,7 +69,7 @@ impl Cluster {
                 .config("cluster-enabled yes")
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
-                .config(&format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
+                .config(&format!("cluster-node-timeout {SOON}"))
                 // A replica may be elected however long its primary is gone, and receives data at once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");

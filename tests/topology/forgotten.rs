@@ -206,7 +206,7 @@ fn sentinel_failovers_lose_no_lock_by_default() {
 #[test]
 fn cluster_failovers_lose_no_lock_by_default() {
     alone_within(Duration::from_secs(60) + (LIMIT + LONG) * rounds() as u32, || {
-        let Some(mut cluster) = Cluster::start() else { return };
+        let Some(mut cluster) = Cluster::start_for_failovers() else { return };
         let url = cluster.url();
         let tags: Vec<String> = (0..3).map(|at| format!("{{{}}}", cluster.name_on(at, "tag"))).collect();
         Load::run(

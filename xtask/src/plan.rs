@@ -26,8 +26,8 @@ pub const TESTS: &[&str] = &[
     "toolchain",
 ];
 pub const LANES: usize = 3;
-/// The parts that compile. They run last and one at a time, since two compilations beside the tests would
-/// keep a test's threads from the processors for seconds.
+/// The parts that compile. They run one at a time until no test program is left to start, since two
+/// compilations beside the tests would keep a test's threads from the processors for seconds.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, one test after

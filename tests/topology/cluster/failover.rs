@@ -43,7 +43,7 @@ fn a_planned_failover_loses_no_hold_and_no_error() {
 fn failovers(fault: Fault, what: &str) {
     alone_within(Duration::from_secs(60 + 30 * rounds() as u64), || {
         stalled_since(now());
-        let Some(mut cluster) = Cluster::start() else { return };
+        let Some(mut cluster) = Cluster::start_for_failovers() else { return };
         let names: Vec<String> = (0..6).map(|at| cluster.name_on(at / 2, "load")).collect();
         // A planned failover pauses the primary for a short time, and loses no answer.
         let (load, seen) = load::start(&cluster, &names, if fault == Fault::Planned { T * 6 } else { T });
@@ -162,7 +162,7 @@ fn within(from: Instant, to: Instant, promised: Duration, what: &str) {
 fn calls_without_enough_members_end_in_time() {
     alone_within(Duration::from_secs(120), || {
         stalled_since(now());
-        let Some(mut cluster) = Cluster::start() else { return };
+        let Some(mut cluster) = Cluster::start_for_failovers() else { return };
         let client = builder(&cluster).retry_timeout(ms(8000)).build().unwrap();
         let (here, gone) = (cluster.name_on(0, "here"), cluster.name_on(1, "gone"));
         client.get_lock(&here).acquire().unwrap().unlock().unwrap();

@@ -2,7 +2,7 @@
 --
 -- ?1 boot  ?2 up_ms  ?3 after
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each; the id is the name.
-SELECT token, owner, holds, runs - (runs > 1), fence, host, pid, thread, max(0, held), name, name FROM (
-    SELECT token, owner, holds, {runs} AS runs, fence, host, pid, thread, {now} - since AS held, name
+SELECT token, owner, holds, min(runs - (runs > 1), lease_ms), fence, host, pid, thread, max(0, held), name, name FROM (
+    SELECT token, owner, holds, {runs} AS runs, lease_ms, fence, host, pid, thread, {now} - since AS held, name
     FROM leasehold_locks WHERE name > ?3 ORDER BY name LIMIT 500
 )

@@ -24,7 +24,8 @@ WHERE name = ?3 AND token = ?4 AND owner = ?5 AND runs > 0
 -- (NULL, or ''), the clock alone decides.
 --
 -- Each lease ends 1 ms later than requested, since both clocks cut fractions of a millisecond. Results to the user
--- leave this millisecond out.
+-- leave this millisecond out, and are at most the lease: the time since the start is read before the statement runs,
+-- and another process may renew the lock in between.
 CASE WHEN boot = ?1 THEN ends_up - ?2
     WHEN boot <> '' AND expires_at - {now} > lease_ms + 1000 THEN 0
     ELSE expires_at - {now} END
