@@ -94,7 +94,7 @@ pub(crate) fn redis() -> Option<Store> {
 
 pub(crate) fn sentinel() -> Option<Store> {
     static SET: OnceLock<Option<SentinelSet>> = OnceLock::new();
-    let set = SET.get_or_init(|| Some(SentinelSet::start(matrix().first()?))).as_ref();
+    let set = SET.get_or_init(|| Some(SentinelSet::start(matrix().first()?).patient())).as_ref();
     if set.is_none() {
         crate::support::missing("no redis-server and no valkey-server");
     }

@@ -259,7 +259,8 @@ fn rotations_are_followed_on_redis() {
 #[test]
 fn rotations_are_followed_through_sentinels() {
     let Some(binary) = default_server() else { return };
-    let set = SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel.user(APP));
+    let set =
+        SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel.user(APP)).patient();
     let options = |password: &Password| {
         let options = LockClient::builder().url(set.url()).username("app").sentinel_username("app");
         options.sentinel_credentials(provider(password))
