@@ -52,7 +52,7 @@ properties! {
     is_leased: bool = true;
     /// Whether each grant carries a fencing token, even if the claim does not ask for one.
     is_fenced: bool = false;
-    is_handed_off: bool = false;
+    has_queue: bool = false;
     /// Whether a store needs only one record for this kind: owner, hold count, end, token.
     is_one_record: bool = false;
     /// Whether an attempt only reads, so that even a grant leaves nothing in the store.
@@ -70,8 +70,8 @@ impl Kind {
 
     const fn properties(self) -> Properties {
         match self {
-            Kind::Mutex => Properties { is_handed_off: true, is_one_record: true, ..LOCK },
-            Kind::Fenced => Properties { is_fenced: true, is_handed_off: true, is_one_record: true, ..LOCK },
+            Kind::Mutex => Properties { has_queue: true, is_one_record: true, ..LOCK },
+            Kind::Fenced => Properties { is_fenced: true, has_queue: true, is_one_record: true, ..LOCK },
             Kind::Fair => LOCK,
             Kind::Read => Properties {
                 family: Family::Read,
@@ -110,10 +110,6 @@ impl Kind {
     /// Whether the kind is a count. Its waiters may want different numbers, so each waiter asks for itself.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.family(), Family::Counted)
-    }
-
-    pub(crate) const fn has_queue(self) -> bool {
-        self.is_handed_off()
     }
 
     pub(crate) const fn has_permits(self) -> bool {
