@@ -177,7 +177,16 @@ impl Error {
         is_met: bool,
         words: impl FnOnce() -> W,
     ) -> Result<()> {
-        if is_met { Ok(()) } else { Err(Error::invalid(action, words())) }
+        Error::when(!is_met, ErrorKind::InvalidInput, action, words)
+    }
+
+    pub(crate) fn when<W: Into<String>>(
+        fails: bool,
+        kind: ErrorKind,
+        action: &'static str,
+        words: impl FnOnce() -> W,
+    ) -> Result<()> {
+        if fails { Err(Error::new(kind, action, words())) } else { Ok(()) }
     }
 
     pub(crate) fn not_holding(action: &'static str, name: &str, why: NotHeld) -> Error {

@@ -246,8 +246,8 @@ fn locks_page(
     place: &Place,
 ) -> Result<Page<ListedLock>> {
     engine.usable("list")?;
-    let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
-    let page = listing.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
+    let directory = engine.store.capabilities().directory.ok_or_else(|| unsupported("list"))?;
+    let page = directory.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = found.into_iter().filter(is_held).map(|seen| {

@@ -16,8 +16,8 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::refused::{self, Refused};
-use crate::seam::directory::{Directory, Place};
-use crate::seam::{Answer, Failure, Kind, Store};
+use crate::seam::directory::{Directory, Entry, Place};
+use crate::seam::{Answer, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
@@ -84,8 +84,8 @@ impl Announcer {
         let is_of_rights = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
         };
-        if let Err(Failure::Refused(error)) = answer
-            && is_of_rights(error)
+        if let Err(failure) = answer
+            && is_of_rights(failure.error())
         {
             self.refused.note(now);
             self.due.store(now.plus(refused::LASTS).nanos(), Ordering::SeqCst);
@@ -119,11 +119,8 @@ impl Announcer {
         let info = self.identity.using(uses, unlisted, now.since(self.began));
         self.is_written.store(true, Ordering::SeqCst);
         let text = info.written(self.lease);
-        let answer = if is_awaited {
-            directory.write(self.id, &text, self.lease, deadline)
-        } else {
-            directory.post(self.id, &text, self.lease, deadline)
-        };
+        let entry = Entry { client: self.id, text: &text, lease: self.lease, is_awaited };
+        let answer = directory.write(entry, deadline);
         self.note(&answer, now);
         self.write_under(directory, stuck, deadline);
         match answer {
@@ -139,7 +136,8 @@ impl Announcer {
         let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
         for owner in &stuck.under {
             let text = written_under(*owner, self.id, first.wait.thread.id);
-            drop(directory.write(id_under(*owner), &text, self.lease, deadline));
+            let (client, lease) = (id_under(*owner), self.lease);
+            drop(directory.write(Entry { client, text: &text, lease, is_awaited: true }, deadline));
         }
     }
 
@@ -280,6 +278,7 @@ impl Announcer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seam::Failure;
 
     #[test]
     fn a_refused_entry_is_written_again_later() {

@@ -14,7 +14,7 @@ use crate::ident::{ClientId, LockName, Owner, ThreadMarker};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::stats::Stats;
-use crate::seam::directory::Directory;
+use crate::seam::directory::{Directory, Entry};
 use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::Moment;
 
@@ -178,8 +178,9 @@ impl Engine {
             host: host(),
         };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
-        let (id, text) = (id_of(name.key()), run.written(name.key()));
-        let written = records.write(id, &text, KEPT, self.one_command()).map_err(Failure::into_read_error);
+        let (client, text) = (id_of(name.key()), &*run.written(name.key()));
+        let entry = Entry { client, text, lease: KEPT, is_awaited: true };
+        let written = records.write(entry, self.one_command()).map_err(Failure::into_read_error);
         written.map_err(|error| error.during(ACTION).on(name.given()))
     }
 

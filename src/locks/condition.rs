@@ -103,7 +103,7 @@ impl Condition {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_for(&self, guard: &mut Guard, wait: Duration) -> Result<bool> {
-        self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine().clock.after(wait)), None)
+        self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine.clock.after(wait)), None)
     }
 
     /// As [`wait_for`](Self::wait_for), until `instant`.
@@ -111,7 +111,7 @@ impl Condition {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
-        self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
+        self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine.clock.at(instant)), None)
     }
 
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
@@ -144,7 +144,7 @@ impl Condition {
         mut condition: impl FnMut(&Guard) -> bool,
         wait: Duration,
     ) -> Result<bool> {
-        let limit = WaitLimit::Deadline(self.lock.engine().clock.after(wait));
+        let limit = WaitLimit::Deadline(self.lock.engine.clock.after(wait));
         while condition(guard) {
             let was_notified = self.wait_with("wait_while_for", guard, limit, None)?;
             if !was_notified {
@@ -175,7 +175,7 @@ impl Condition {
 
     fn notify(&self, action: &'static str, all: bool) -> Result<i64> {
         self.own_hold(action)?;
-        let (engine, name) = (self.lock.engine(), self.checked(action)?);
+        let (engine, name) = (&self.lock.engine, self.checked(action)?);
         let claim = unbound_claim(engine, Kind::Signal, name);
         let notified = engine.count(action, &claim, &Counting::Notify { all }).map_err(Error::after_work)?;
         Ok(notified.unwrap_or(0))
@@ -188,10 +188,10 @@ impl Condition {
         limit: WaitLimit,
         interrupt: Option<&Interrupt>,
     ) -> Result<bool> {
-        let (engine, name) = (self.lock.engine(), self.checked(action)?);
+        let (engine, name) = (&self.lock.engine, self.checked(action)?);
         let _call = engine.calls.begin();
         let hold = self.hold_of(action, guard)?;
-        let Some(levels) = hold.levels_beside(guard.level().id()) else {
+        let Some(levels) = hold.levels_beside(guard.level.entered.level) else {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
@@ -230,7 +230,7 @@ impl Condition {
         released: &Hold,
         levels: Vec<(bool, Lease)>,
     ) -> Result<()> {
-        let engine = self.lock.engine();
+        let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
             // The condition may be of the plain lock of this name, and the guard of the fenced lock.
@@ -264,35 +264,34 @@ impl Condition {
         }
         if let Some(entered) = regained {
             engine.watch(&entered.hold); // so that the timer tells the moved listeners of a loss
-            guard.regain(entered);
+            guard.level.entered = entered;
         }
         Ok(())
     }
 
     /// The live hold of the guard's level, if it is of this lock.
     fn hold_of(&self, action: &'static str, guard: &Guard) -> Result<Arc<Hold>> {
-        let (engine, name) = (self.lock.engine(), self.lock.checked(action)?);
-        let (level, hold) = (guard.level(), guard.level().hold());
-        let is_of_this = Arc::ptr_eq(level.engine(), engine)
-            && hold.kind().family() == self.lock.kind().family()
+        let (engine, name) = (&self.lock.engine, self.lock.checked(action)?);
+        let (level, hold) = (&guard.level, guard.level.hold());
+        let is_of_this = Arc::ptr_eq(&level.engine, engine)
+            && hold.kind().family() == self.lock.kind.family()
             && hold.name().key() == name.key();
-        if !is_of_this {
-            let words =
-                format!("the guard belongs to {:?}: pass a guard of the condition's lock", guard.name());
-            return Err(Error::invalid(action, words).on(self.lock.name()));
-        }
+        Error::require(action, is_of_this, || {
+            format!("the guard belongs to {:?}: pass a guard of the condition's lock", guard.name())
+        })
+        .map_err(|error| error.on(self.lock.name()))?;
         engine.usable(action)?;
         level.check().map_err(|_lost| Error::not_holding(action, name.given(), NotHeld::Expired))?;
         Ok(Arc::clone(hold))
     }
 
     fn own_hold(&self, action: &'static str) -> Result<Arc<Hold>> {
-        let engine = self.lock.engine();
+        let engine = &self.lock.engine;
         engine.usable(action)?;
         let hold = engine.own_hold(self.lock.found(action)?.1);
         match hold.filter(|hold| hold.is_live(engine.clock.now(), &engine.reporter)) {
             Some(hold) => Ok(hold),
-            None => Err(engine.not_holding(action, self.lock.kind(), self.lock.checked(action)?)),
+            None => Err(engine.not_holding(action, self.lock.kind, self.lock.checked(action)?)),
         }
     }
 

@@ -83,11 +83,9 @@ impl Semaphore {
     /// these permits do not have.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
-        if options.lease.is_some() {
-            let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
+        let words = "permits of a plain semaphore have no lease: leave the lease out, or use an \
                 expirable semaphore";
-            return Err(Error::invalid(ACTION, words).on(self.name()));
-        }
+        Error::require(ACTION, options.lease.is_none(), || words).map_err(|error| error.on(self.name()))?;
         self.take(ACTION, permits, options)
     }
 
@@ -128,7 +126,7 @@ impl Semaphore {
     }
 
     fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
-        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(&self.core.engine, entered)))
     }
 }
 
@@ -220,9 +218,8 @@ impl ExpirableSemaphore {
     /// As [`release`](Self::release), and for no ids or more than 1,000.
     pub fn release_many(&self, ids: &[impl AsRef<str>]) -> Result<bool> {
         let action = "release_many";
-        if ids.is_empty() {
-            return Err(Error::invalid(action, "no permit ids were given").on(self.name()));
-        }
+        let words = || "no permit ids were given";
+        Error::require(action, !ids.is_empty(), words).map_err(|error| error.on(self.name()))?;
         self.few(action, u32::try_from(ids.len()).unwrap_or(u32::MAX))?;
         let ids = ids.iter().map(|id| self.parsed(action, id.as_ref())).collect::<Result<Vec<_>>>()?;
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
@@ -290,7 +287,7 @@ impl ExpirableSemaphore {
 
     fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         self.few(action, permits)?;
-        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(&self.core.engine, entered)))
     }
 }
 
@@ -441,10 +438,10 @@ macro_rules! counted {
             /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if the number would
             /// reach 2^53, or minus that.
             pub fn add_permits(&self, permits: i64) -> Result<i64> {
-                if permits.unsigned_abs() >= MOST {
-                    let words = format!("{permits} permits are too many: the number has to be below 2^53");
-                    return Err(Error::invalid("add_permits", words).on(self.name()));
-                }
+                Error::require("add_permits", permits.unsigned_abs() < MOST, || {
+                    format!("{permits} permits are too many: the number has to be below 2^53")
+                })
+                .map_err(|error| error.on(self.name()))?;
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 

@@ -65,13 +65,13 @@ impl Group {
     }
 
     pub(crate) fn prolong(&self, lease: Duration) {
-        prolong(self.0.iter().map(|level| (level.engine(), level.hold())), lease);
+        prolong(self.0.iter().map(|level| (&level.engine, level.hold())), lease);
     }
 
     /// Called when all locks are acquired: from now on a hold with an explicit lease is not renewed.
     pub(crate) fn settle(&self) {
         for level in &self.0 {
-            level.hold().settle_level(level.id(), level.engine().options.lease);
+            level.hold().settle_level(level.entered.level, level.engine.options.lease);
             level.hold().note_acquiring(0);
         }
     }
@@ -83,7 +83,7 @@ impl Group {
     }
 
     fn unlock(mut self) -> Result<()> {
-        let refused = |level: &HeldLevel| level.engine().refused_in_observer("unlock");
+        let refused = |level: &HeldLevel| level.engine.refused_in_observer("unlock");
         self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropping the guard releases
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
@@ -92,18 +92,6 @@ impl Group {
             level: Some(level),
         };
         leave_all("unlock", levels.map(leaving).collect()).map_err(Error::after_work)
-    }
-
-    fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|level| level.hold().name().given())
-    }
-
-    fn fencing_token_of(&self, name: &str) -> Option<FencingToken> {
-        self.0.iter().find(|level| level.hold().name().given() == name)?.fencing_token()
-    }
-
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.0.iter().find_map(HeldLevel::fencing_token)
     }
 
     fn state(&self) -> HoldState {
@@ -118,14 +106,6 @@ impl Group {
         risk.map_or(HoldState::Held, |until| HoldState::AtRisk { until })
     }
 
-    fn check(&self) -> Result<()> {
-        self.0.iter().try_for_each(HeldLevel::check)
-    }
-
-    fn remaining(&self) -> Duration {
-        self.0.iter().map(HeldLevel::remaining).min().unwrap_or(Duration::ZERO)
-    }
-
     fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         let once = Arc::new(Mutex::new(Some(callback)));
         for level in &self.0 {
@@ -137,12 +117,6 @@ impl Group {
                 }
             });
         }
-    }
-
-    fn lost(&self) -> Receiver<Loss> {
-        let (sender, receiver) = bounded(1);
-        self.0.iter().for_each(|level| level.send_loss(sender.clone()));
-        receiver
     }
 }
 
@@ -196,7 +170,7 @@ macro_rules! group_guard {
 
             /// The names of the locks, as given, in the order in which they were taken.
             pub fn names(&self) -> impl Iterator<Item = &str> {
-                self.group.names()
+                self.group.0.iter().map(|level| level.hold().name().given())
             }
 
             /// The fencing token of the group: the token of its first lock with one, larger than every
@@ -204,14 +178,14 @@ macro_rules! group_guard {
             /// single lock also write needs [`fencing_token_of`](Self::fencing_token_of) that lock.
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
-                self.group.fencing_token()
+                self.group.0.iter().find_map(HeldLevel::fencing_token)
             }
 
             /// The fencing token of the first lock of this name; `None` unless that is a
             /// [`FencedLock`](crate::FencedLock).
             #[must_use]
             pub fn fencing_token_of(&self, name: &str) -> Option<FencingToken> {
-                self.group.fencing_token_of(name)
+                self.group.0.iter().find(|level| level.hold().name().given() == name)?.fencing_token()
             }
 
             /// The state of the holds, without a request: lost if one is lost, and in a forked child.
@@ -226,13 +200,13 @@ macro_rules! group_guard {
             /// As [`Guard::check`](crate::Guard::check), about that lock
             /// ([`lock_name`](crate::Error::lock_name)).
             pub fn check(&self) -> Result<()> {
-                self.group.check()
+                self.group.0.iter().try_for_each(HeldLevel::check)
             }
 
             /// The shortest remaining time of the locks; zero once one is lost, and in a forked child.
             #[must_use]
             pub fn remaining(&self) -> Duration {
-                self.group.remaining()
+                self.group.0.iter().map(HeldLevel::remaining).min().unwrap_or(Duration::ZERO)
             }
 
             /// As [`Guard::on_lost`](crate::Guard::on_lost): runs `callback` once, at the first loss.
@@ -243,7 +217,9 @@ macro_rules! group_guard {
             /// A channel for `select!` with the first loss, disconnected when all locks are released.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
-                self.group.lost()
+                let (sender, receiver) = bounded(1);
+                self.group.0.iter().for_each(|level| level.send_loss(sender.clone()));
+                receiver
             }
 
             /// Releases all locks, the last taken first, and says whether they lasted until then.
@@ -270,7 +246,7 @@ group_guard!(OwnedMultiGuard {});
 
 impl Group {
     pub(crate) fn guarded(self) -> MultiGuard {
-        self.0.iter().for_each(|level| level.hold().guard_level(level.id()));
+        self.0.iter().for_each(|level| level.hold().guard_level(level.entered.level));
         MultiGuard::of(self)
     }
 

@@ -89,7 +89,7 @@ pub enum HoldState {
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
 pub struct Guard {
-    level: HeldLevel,
+    pub(super) level: HeldLevel,
     _bound_to_thread: BoundToItsThread,
 }
 
@@ -138,22 +138,14 @@ pub struct Permit {
 
 /// The common part of guards: one level of a hold, and the client, which it keeps alive.
 pub(crate) struct HeldLevel {
-    engine: Arc<Engine>,
-    entered: Granted,
+    pub(super) engine: Arc<Engine>,
+    pub(super) entered: Granted,
     released: bool,
 }
 
 impl HeldLevel {
     pub(crate) fn new(engine: &Arc<Engine>, entered: Granted) -> HeldLevel {
         HeldLevel { engine: Arc::clone(engine), entered, released: false }
-    }
-
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    pub(crate) fn id(&self) -> u64 {
-        self.entered.level
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -167,7 +159,7 @@ impl HeldLevel {
         }
         let hold = self.hold();
         hold.is_live(now, &self.engine.reporter);
-        if hold.is_releasing() || hold.has_ended(self.id()) {
+        if hold.is_releasing() || hold.has_ended(self.entered.level) {
             return Some(LossReason::Gone); // the lock's `unlock()` released this guard's level
         }
         hold.loss_at(now)
@@ -419,15 +411,6 @@ impl OwnedGuard {
 }
 
 impl Guard {
-    pub(crate) fn level(&self) -> &HeldLevel {
-        &self.level
-    }
-
-    /// Gives the guard a new level after its own was released.
-    pub(crate) fn regain(&mut self, entered: Granted) {
-        self.level.entered = entered;
-    }
-
     pub(crate) fn unlock_after_work(self, action: &'static str) -> Result<()> {
         self.level.unlock_after_work(action)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::batch::{BatchItem, LevelRelease, ask_ahead, leave_all};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::locks::named::{RedisLock, unending};
 use crate::locks::options::AcquireOptions;
@@ -136,14 +136,14 @@ impl MultiLock {
         let mut outcome = Ok(());
         let mut held = Vec::new();
         for lock in self.checked("unlock")?.iter().rev() {
-            let (engine, (name, local)) = (lock.engine(), lock.found("unlock")?);
+            let (engine, (name, local)) = (&lock.engine, lock.found("unlock")?);
             if let Err(error) = engine.usable("unlock") {
                 outcome = outcome.and(Err(error.on(name.given())));
                 continue;
             }
             match engine.own_hold(local) {
                 Some(hold) => held.push(LevelRelease { engine: Arc::clone(engine), hold, level: None }),
-                None => missing = missing.or(Some((engine, lock.kind(), name))),
+                None => missing = missing.or(Some((engine, lock.kind, name))),
             }
         }
         leave_all("unlock", held).map_err(Error::after_work)?;
@@ -201,7 +201,7 @@ impl MultiLock {
         match limit {
             WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,
             WaitLimit::Deadline(at) => {
-                WaitLimit::Deadline(lock.engine().clock.after(at.since(self.clock.now())))
+                WaitLimit::Deadline(lock.engine.clock.after(at.since(self.clock.now())))
             }
         }
     }
@@ -256,12 +256,12 @@ impl MultiLock {
             }
             let asked = |lock, limit| {
                 let want = RedisLock::want(lock, action, kept, limit, options.interrupt.as_ref())?;
-                Ok(BatchItem { engine: lock.engine(), want: AcquireCall { by_thread, ..want } })
+                Ok(BatchItem { engine: &lock.engine, want: AcquireCall { by_thread, ..want } })
             };
             let ahead = ahead(action, rest, |lock| asked(lock, WaitLimit::Once))?;
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == WaitLimit::Once);
-                let added = group.add(rest.iter().map(RedisLock::engine).zip(came));
+                let added = group.add(rest.iter().map(|lock| &lock.engine).zip(came));
                 // The limit of a call that makes only one attempt is always over.
                 let is_over = limit.is_over(self.clock.now());
                 match added {
@@ -290,7 +290,7 @@ fn ahead<'a>(
 ) -> Result<Vec<BatchItem<'a>>> {
     let mut ahead = Vec::with_capacity(locks.len());
     for lock in locks {
-        lock.engine().usable(action)?;
+        lock.engine.usable(action)?;
         let wanted = asked(lock)?;
         if !wanted.engine.can_ask_ahead(&wanted.want) {
             break;
@@ -303,26 +303,20 @@ fn ahead<'a>(
 /// Sorts locks into the order that all processes use; an error if they cannot be taken together.
 fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
     const ACTION: &str = "get_multi_lock";
-    if locks.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidInput, ACTION, "the list of locks is empty"));
-    }
+    Error::require(ACTION, !locks.is_empty(), || "the list of locks is empty")?;
     for lock in &locks {
         lock.checked(ACTION)?;
     }
     let key = |lock: &RedisLock| {
         let name = lock.checked(ACTION).map(|name| name.key().to_owned()).unwrap_or_default();
-        (name, lock.engine().options.place.clone())
+        (name, lock.engine.options.place.clone())
     };
     locks.sort_by_cached_key(key);
     for (one, next) in locks.iter().zip(locks.iter().skip(1)) {
-        if key(one) == key(next) {
-            let words = format!(
-                "the list has one lock twice: {:?} and {:?} have the same key",
-                one.name(),
-                next.name()
-            );
-            return Err(Error::invalid(ACTION, words).on(next.name()));
-        }
+        Error::require(ACTION, key(one) != key(next), || {
+            format!("the list has one lock twice: {:?} and {:?} have the same key", one.name(), next.name())
+        })
+        .map_err(|error| error.on(next.name()))?;
     }
     Ok(locks)
 }

@@ -59,8 +59,8 @@ use crate::time::Lease;
 #[derive(Clone)]
 #[must_use = "`get_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
 pub struct RedisLock {
-    engine: Arc<Engine>,
-    kind: Kind,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) kind: Kind,
     config: LockConfig,
     given: Arc<str>,
     /// A bad name is an error at first use.
@@ -254,16 +254,8 @@ impl RedisLock {
         Ok(Arc::new(name))
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
     pub(crate) fn unending(&self, action: &'static str) -> Error {
         unending(action, &self.given)
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.kind
     }
 
     pub(super) fn leave_open(_granted: Granted) {}
@@ -350,7 +342,7 @@ impl FencedLock {
 
     fn token(&self, action: &'static str, entered: &Granted) -> Result<FencingToken> {
         entered.hold.fencing_token().ok_or_else(|| {
-            self.lock.engine().drop_level(&entered.hold, entered.level);
+            self.lock.engine.drop_level(&entered.hold, entered.level);
             Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
                 .on(self.lock.name())
         })

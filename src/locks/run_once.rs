@@ -26,14 +26,13 @@ pub(crate) fn run_once<R>(
     let on_this = |error: Error| error.on(name.given());
     let at_least = checked_span(ACTION, "at_least", at_least).map_err(on_this)?;
     let at_most = checked_span(ACTION, "at_most", at_most).map_err(on_this)?;
-    if at_least > at_most {
-        let detail = format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})");
-        return Err(on_this(Error::invalid(ACTION, detail)));
-    }
-    if !engine.store.capabilities().can_expire_in {
-        let words = "this store cannot do it: it cannot set when a lock that is held will end";
-        return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
-    }
+    Error::require(ACTION, at_least <= at_most, || {
+        format!("at_least ({at_least:?}) is longer than at_most ({at_most:?})")
+    })
+    .map_err(on_this)?;
+    let words = "this store cannot do it: it cannot set when a lock that is held will end";
+    Error::when(!engine.store.capabilities().can_expire_in, ErrorKind::Unsupported, ACTION, || words)
+        .map_err(on_this)?;
     let local = engine.registry.local(kind, name);
     let want = AcquireCall::new(ACTION, kind, (name, &local), WaitLimit::Once);
     let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };

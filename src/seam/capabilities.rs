@@ -9,7 +9,7 @@ use crate::park::ServiceWaker;
 use crate::seam::Store;
 use crate::seam::answer::{Attempt, Pending, Release, ready};
 use crate::seam::claim::{Bound, Claim};
-use crate::seam::directory::{Directory, Listing};
+use crate::seam::directory::Directory;
 use crate::seam::failure::Answer;
 use crate::seam::kind::Kind;
 use crate::seam::subscription::Subscription;
@@ -41,7 +41,6 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) wait_queues: Option<&'a dyn WaitQueues>,
     pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
     pub(crate) directory: Option<&'a dyn Directory>,
-    pub(crate) listing: Option<&'a dyn Listing>,
     pub(crate) table: Option<&'a TableInUse>,
     /// The store itself, for callers that downcast it to ask what only this kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
@@ -72,7 +71,6 @@ impl Default for Capabilities<'_> {
             wait_queues: None,
             hold_caching: None,
             directory: None,
-            listing: None,
             table: None,
             itself: None,
         }

@@ -1,11 +1,11 @@
-//! The traits of a store that has a directory of clients, or can list locks.
+//! The trait of a store that has a directory of clients, and can list locks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::failure::{Answer, Failure};
+use crate::seam::failure::Answer;
 use crate::time::Moment;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,23 +14,21 @@ pub(crate) struct Posted {
     pub(crate) remaining: Duration,
 }
 
-/// Turns an unknown outcome into a plain failure, since no lock depends on the directory.
-pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
-    match outcome {
-        Ok(value) => Ok(value),
-        Err(failure) => Err(Failure::Refused(failure.into_error())),
-    }
+/// A client's entry, as it is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) client: ClientId,
+    pub(crate) text: &'a str,
+    pub(crate) lease: Duration,
+    /// Whether to wait for the answer, so that writes stay in order. Otherwise the answer may be that of the
+    /// write before. The watchdog awaits few entries, because renewals wait for the watchdog.
+    pub(crate) is_awaited: bool,
 }
 
+/// The directory of clients, and the list of locks. Here an unknown outcome is a plain failure, since no lock
+/// depends on it.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which lasts for `lease`. Waits for the answer, so that writes stay in order.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()>;
-
-    /// Writes the entry like `write`, but without waiting where the store can do so: the answer is then that of the
-    /// write before. The watchdog writes most entries so, because renewals wait for the watchdog.
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.write(client, text, lease, deadline)
-    }
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()>;
 
     /// Whether entries expire in this store.
     fn ends_entries(&self) -> bool {
@@ -43,9 +41,7 @@ pub(crate) trait Directory: Send + Sync {
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
-}
 
-pub(crate) trait Listing: Send + Sync {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>>;
 }
 

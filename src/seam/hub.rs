@@ -63,7 +63,7 @@ pub(crate) struct HubChannel<N> {
     pub(crate) note: N,
     /// When to ask again after the server refused this subscription.
     pub(crate) refused: Option<Moment>,
-    idle_since: Option<Moment>,
+    pub(crate) idle_since: Option<Moment>,
     pub(crate) lingers: bool,
 }
 
@@ -323,10 +323,6 @@ impl<N> HubChannel<N> {
     pub(crate) fn is_over(&self, linger: Duration, now: Moment) -> bool {
         let is_due = |since| self.refused.is_some() || !self.lingers || now.since(since) >= linger;
         self.channel.listeners() == 0 && self.idle_since.is_some_and(is_due)
-    }
-
-    pub(crate) fn idle_since(&self) -> Option<Moment> {
-        self.idle_since
     }
 }
 

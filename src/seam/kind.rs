@@ -28,29 +28,39 @@ pub(crate) enum Kind {
     Signal,
 }
 
-struct Properties {
-    family: Family,
-    is_shared: bool,
-    is_leased: bool,
-    is_fenced: bool,
-    is_handed_off: bool,
-    is_one_record: bool,
-    only_asks: bool,
-    shares_its_end: bool,
-    other_half: Option<Kind>,
+/// Makes the table of a kind's properties, the row of a plain lock, and a method for each property.
+macro_rules! properties {
+    ($($(#[$about:meta])* $name:ident: $type:ty = $of_a_lock:expr;)+) => {
+        struct Properties {
+            $($name: $type,)+
+        }
+
+        const LOCK: Properties = Properties { $($name: $of_a_lock,)+ };
+
+        impl Kind {
+            $($(#[$about])* pub(crate) const fn $name(self) -> $type {
+                self.properties().$name
+            })+
+        }
+    };
 }
 
-const LOCK: Properties = Properties {
-    family: Family::Lock,
-    is_shared: false,
-    is_leased: true,
-    is_fenced: false,
-    is_handed_off: false,
-    is_one_record: false,
-    only_asks: false,
-    shares_its_end: false,
-    other_half: None,
-};
+properties! {
+    /// Kinds of one family are one lock if they have the same name: a thread that holds one holds the other.
+    family: Family = Family::Lock;
+    is_shared: bool = false;
+    is_leased: bool = true;
+    /// Whether each grant carries a fencing token, even if the claim does not ask for one.
+    is_fenced: bool = false;
+    has_queue: bool = false;
+    /// Whether a store needs only one record for this kind: owner, hold count, end, token.
+    is_one_record: bool = false;
+    /// Whether an attempt only reads, so that even a grant leaves nothing in the store.
+    only_asks: bool = false;
+    /// Whether all holders share one expiry in the store, which each renewal may shorten.
+    shares_its_end: bool = false;
+    other_half: Option<Kind> = None;
+}
 
 /// Kinds without a holder: semaphores, latches, conditions.
 const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
@@ -60,8 +70,8 @@ impl Kind {
 
     const fn properties(self) -> Properties {
         match self {
-            Kind::Mutex => Properties { is_handed_off: true, is_one_record: true, ..LOCK },
-            Kind::Fenced => Properties { is_fenced: true, is_handed_off: true, is_one_record: true, ..LOCK },
+            Kind::Mutex => Properties { has_queue: true, is_one_record: true, ..LOCK },
+            Kind::Fenced => Properties { is_fenced: true, has_queue: true, is_one_record: true, ..LOCK },
             Kind::Fair => LOCK,
             Kind::Read => Properties {
                 family: Family::Read,
@@ -94,66 +104,21 @@ impl Kind {
     }
 
     pub(crate) const fn is_token(self) -> bool {
-        matches!(self.properties().family, Family::Token)
-    }
-
-    /// Kinds of one family are one lock if they have the same name: a thread that holds one holds the other.
-    pub(crate) const fn family(self) -> Family {
-        self.properties().family
-    }
-
-    pub(crate) const fn is_shared(self) -> bool {
-        self.properties().is_shared
+        matches!(self.family(), Family::Token)
     }
 
     /// Whether the kind is a count. Its waiters may want different numbers, so each waiter asks for itself.
     pub(crate) const fn is_counted(self) -> bool {
-        matches!(self.properties().family, Family::Counted)
-    }
-
-    pub(crate) const fn is_leased(self) -> bool {
-        self.properties().is_leased
-    }
-
-    /// Whether each grant carries a fencing token, even if the claim does not ask for one.
-    pub(crate) const fn is_fenced(self) -> bool {
-        self.properties().is_fenced
-    }
-
-    pub(crate) const fn is_handed_off(self) -> bool {
-        self.properties().is_handed_off
-    }
-
-    /// Whether a store needs only one record for this kind: owner, hold count, end, token.
-    pub(crate) const fn is_one_record(self) -> bool {
-        self.properties().is_one_record
-    }
-
-    pub(crate) const fn has_queue(self) -> bool {
-        self.properties().is_handed_off
+        matches!(self.family(), Family::Counted)
     }
 
     pub(crate) const fn has_permits(self) -> bool {
         matches!(self, Kind::Semaphore | Kind::Permits)
     }
 
-    /// Whether an attempt only reads, so that even a grant leaves nothing in the store.
-    pub(crate) const fn only_asks(self) -> bool {
-        self.properties().only_asks
-    }
-
     /// Whether the store queues waiters of this kind, and grants in the order of arrival.
     pub(crate) fn is_in_order(self) -> bool {
         matches!(self, Kind::Fair | Kind::Signal)
-    }
-
-    /// Whether all holders share one expiry in the store, which each renewal may shorten.
-    pub(crate) const fn shares_its_end(self) -> bool {
-        self.properties().shares_its_end
-    }
-
-    pub(crate) const fn other_half(self) -> Option<Kind> {
-        self.properties().other_half
     }
 }
 

@@ -34,7 +34,10 @@ pub(crate) enum Probe {
 
 /// A ring's additional requests to its nodes.
 pub(crate) trait RingMember: Store {
-    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>>;
+    /// Only asks for the mark.
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.set_mark(mark, mark, deadline)
+    }
 
     /// Replaces the mark `expected` by `new`; an empty text stands for no mark.
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>>;

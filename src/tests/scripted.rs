@@ -164,6 +164,7 @@ pub(crate) struct Scripted {
     pub(crate) checks: Asked<CachedCheck>,
     pub(crate) counts: Asked<Option<i64>>,
     pub(crate) inspections: Asked<Option<Snapshot>>,
+    pub(crate) descriptions: Asked<Inspection>,
     pub(crate) forces: Asked<bool>,
     /// The answers to hand-offs, as their readers find them; hand-offs without a script are not sent.
     pub(crate) handoffs: Asked<Handoff>,
@@ -346,7 +347,7 @@ impl Inspect for Scripted {
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        describe_by_kinds(self, name, deadline)
+        self.descriptions.answer(|| describe_by_kinds(self, name, deadline))
     }
 }
 
@@ -389,10 +390,6 @@ impl HoldCaching for Scripted {
 }
 
 impl RingMember for Scripted {
-    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
-        self.set_mark(mark, mark, deadline)
-    }
-
     fn set_mark(&self, expected: &str, new: &str, _: Moment) -> Answer<Marked<()>> {
         let mut borne = self.mark.lock();
         if *borne != expected && *borne != new {

@@ -116,6 +116,22 @@ fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()
 }
 
+/// A client removes expired entries of others, and writes its own one even if one of them is locked.
+#[test]
+fn a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory() {
+    let Some(server) = shared() else { return };
+    let client = server.options().table("kept_out").build().unwrap();
+    let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
+    server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
+    let mut connection = server.connect();
+    let mut transaction = PostgresServer::begin(&mut connection);
+    transaction.query("SELECT 1 FROM kept_out_clients FOR UPDATE", &[]).unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
+    assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
+    PostgresServer::rollback(transaction);
+    held.unlock().unwrap();
+}
+
 #[test]
 fn every_statement_finds_its_row_by_primary_key() {
     let Some(server) = shared() else { return };

@@ -312,7 +312,7 @@ fn only_turn_taking_readers_leave_a_queue_place() {
             if writers_first { lock.writers_first() } else { lock }
         };
         let (writing, reading) = (lock(&other).write().acquire_owned().unwrap(), lock(&client));
-        let local = reading.read().engine().registry.local(Kind::Read, &named("a"));
+        let local = reading.read().engine.registry.local(Kind::Read, &named("a"));
         thread::scope(|scope| {
             scope.spawn(|| drop(reading.read().acquire().unwrap()));
             let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper.is_some());

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use crate::error::ErrorKind;
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::{Answer, Failure};
+use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
-use crate::stores::etcd::members::{not_sent, unreadable};
+use crate::stores::etcd::members::unreadable;
 use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
-use crate::stores::etcd::{EtcdStore, MOST_SHOWN};
 use crate::time::{Clock, Moment};
 
 const PAGE: u32 = 250;
@@ -37,52 +37,9 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// Keeps the entry's lease alive and puts the entry, in two requests. Only the watchdog calls this.
-    fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        // If a request fails, the next round takes another lease, and this one ends by itself.
-        let known = self.entry_lease.lock().take();
-        let lease = match known {
-            Some(known) if keep_alive(&self.renewals, &[known], deadline).map_err(not_sent)? == [true] => {
-                known
-            }
-            _ => self.leases.take(&self.renewals, lease, deadline)?.id,
-        };
-        let put = json!({
-            "key": self.entry(client),
-            "value": STANDARD.encode(text),
-            "lease": lease.to_string(),
-        });
-        self.renewals.call("/v3/kv/put", &put, deadline)?;
-        *self.entry_lease.lock() = Some(lease);
-        Ok(())
-    }
-
-    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let mut page = Page::of(Vec::with_capacity(clients.len()), None, (0, 0));
-        for clients in clients.chunks(BATCH) {
-            let looks: Vec<Value> = clients.iter().map(|client| get(&self.entry(*client))).collect();
-            let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
-            page.requests += 1;
-            for at in 0..clients.len() {
-                let posted = match done.text(at).map_err(Failure::Refused)? {
-                    Some((text, lease)) if deadline > Clock::System.now() => {
-                        page.requests += 1;
-                        let posted = self.posted(text.clone(), lease, deadline);
-                        posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
-                    }
-                    // No time is left to ask for the lease, so the entry is shown as new.
-                    Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
-                    None => None,
-                };
-                page.found.push(posted);
-            }
-        }
-        Ok(page)
-    }
-
     /// The entry with its remaining time (a lease is a second too long). `None` if it has ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
-        let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
+        let left = time_to_live(&self.wire, lease, deadline)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
@@ -102,7 +59,7 @@ impl EtcdStore {
             "limit": PAGE.to_string(),
             "keys_only": !values,
         });
-        let answer = self.wire.call("/v3/kv/range", &body, deadline).map_err(not_sent)?;
+        let answer = self.wire.call("/v3/kv/range", &body, deadline)?;
         let pairs = answer.get("kvs").and_then(Value::as_array).into_iter().flatten();
         let bytes = |pair: &Value, part: &str| {
             STANDARD.decode(pair.get(part).and_then(Value::as_str).unwrap_or_default()).ok()
@@ -121,8 +78,70 @@ impl EtcdStore {
         let page = Page::of(Vec::new(), next, (1, found.len()));
         Ok((found, page))
     }
+}
 
-    fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+fn line_of(key: &[u8]) -> Option<&[u8]> {
+    let mark = OWNERS.as_bytes();
+    let at = key.windows(mark.len()).rposition(|part| part == mark)?;
+    key.get(..at)
+}
+
+fn goes_on(key: &[u8], behind: &[u8]) -> String {
+    STANDARD.encode([key, behind].concat())
+}
+
+impl Directory for EtcdStore {
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        // If a request fails, the next round takes another lease, and this one ends by itself.
+        let known = self.entry_lease.lock().take();
+        let lease = match known {
+            Some(known) if keep_alive(&self.renewals, &[known], deadline)? == [true] => known,
+            _ => self.leases.take(&self.renewals, entry.lease, deadline)?.id,
+        };
+        let put = json!({
+            "key": self.entry(entry.client),
+            "value": STANDARD.encode(entry.text),
+            "lease": lease.to_string(),
+        });
+        self.renewals.call("/v3/kv/put", &put, deadline)?;
+        *self.entry_lease.lock() = Some(lease);
+        Ok(())
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        let lease = self.entry_lease.lock().take();
+        let key = json!({ "key": self.entry(client) });
+        let removed = self.wire.call("/v3/kv/deleterange", &key, deadline).map(drop);
+        if let Some(lease) = lease {
+            revoke(&self.wire, lease, deadline);
+        }
+        removed
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let mut page = Page::of(Vec::with_capacity(clients.len()), None, (0, 0));
+        for clients in clients.chunks(BATCH) {
+            let looks: Vec<Value> = clients.iter().map(|client| get(&self.entry(*client))).collect();
+            let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline)?;
+            page.requests += 1;
+            for at in 0..clients.len() {
+                let posted = match done.text(at).map_err(Failure::Refused)? {
+                    Some((text, lease)) if deadline > Clock::System.now() => {
+                        page.requests += 1;
+                        let posted = self.posted(text.clone(), lease, deadline);
+                        posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
+                    }
+                    // No time is left to ask for the lease, so the entry is shown as new.
+                    Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
+                    None => None,
+                };
+                page.found.push(posted);
+            }
+        }
+        Ok(page)
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
         let (keys, mut page) = self.keys(&folder, from, true, deadline)?;
         let each = deadline.since(Clock::System.now());
@@ -137,8 +156,7 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// Lists the locks of a page. A lock's keys are neighbours, so the next page begins behind them.
-    fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let (keys, mut page) = self.keys(prefix, from, false, deadline)?;
         let mut lines: Vec<&[u8]> = Vec::new();
@@ -160,7 +178,7 @@ impl EtcdStore {
             let key = line.and_then(|line| line.strip_prefix(&**prefix)).and_then(name_of);
             let Some(name) = key.and_then(|key| wanted.lock(key)) else { continue };
             page.requests += 2;
-            match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
+            match self.seen(&name, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
                 // Another program's key has the form of an owner's key.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}
@@ -168,45 +186,5 @@ impl EtcdStore {
             }
         }
         Ok(page)
-    }
-}
-
-fn line_of(key: &[u8]) -> Option<&[u8]> {
-    let mark = OWNERS.as_bytes();
-    let at = key.windows(mark.len()).rposition(|part| part == mark)?;
-    key.get(..at)
-}
-
-fn goes_on(key: &[u8], behind: &[u8]) -> String {
-    STANDARD.encode([key, behind].concat())
-}
-
-impl Directory for EtcdStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        answered(self.put_entry(client, text, lease, deadline))
-    }
-
-    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        let lease = self.entry_lease.lock().take();
-        let key = json!({ "key": self.entry(client) });
-        let removed = self.wire.call("/v3/kv/deleterange", &key, deadline).map(drop);
-        if let Some(lease) = lease {
-            revoke(&self.wire, lease, deadline);
-        }
-        answered(removed)
-    }
-
-    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        answered(self.entries(clients, deadline))
-    }
-
-    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        answered(self.entries_page(from, deadline))
-    }
-}
-
-impl Listing for EtcdStore {
-    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        answered(self.locks_page(wanted, from, deadline))
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Connection {
     /// The member's index in the list of members; `member` is its host and port.
     pub(super) at: usize,
     pub(super) member: String,
-    wire: Arc<Wire>,
+    pub(super) wire: Arc<Wire>,
     armed: Cell<Duration>,
     /// The bytes from `start` on were read from the socket, but not yet used.
     buffer: Vec<u8>,
@@ -58,10 +58,6 @@ impl Connection {
     pub(super) fn is_alive(&self) -> bool {
         // A healthy idle connection has nothing to read: no end of the stream, no error, and no bytes.
         self.rest().is_empty() && !self.wire.has_bytes()
-    }
-
-    pub(super) fn wire(&self) -> Arc<Wire> {
-        Arc::clone(&self.wire)
     }
 
     pub(super) fn send(&self, request: &[u8], deadline: Moment) -> io::Result<()> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::seam::{Answer, Failure};
 use crate::shrink::CrowdMap;
-use crate::stores::etcd::members::{Transport, not_sent, refusal_in, unreadable};
+use crate::stores::etcd::members::{Transport, refusal_in, unreadable};
 use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
@@ -59,13 +59,14 @@ impl Leases {
             if lease.ends() >= now.plus(asked) {
                 return Ok(lease);
             }
-            if keep_alive(wire, &[lease.id], deadline).map_err(not_sent)? == [true] {
+            if keep_alive(wire, &[lease.id], deadline).map_err(Failure::of_reading)? == [true] {
                 return Ok(EtcdLease { confirmed: now, ..lease });
             }
         }
         let confirmed = Clock::System.now();
-        let answer =
-            wire.call("/v3/lease/grant", &json!({ "TTL": ttl.to_string() }), deadline).map_err(not_sent)?;
+        let answer = wire
+            .call("/v3/lease/grant", &json!({ "TTL": ttl.to_string() }), deadline)
+            .map_err(Failure::of_reading)?;
         match (number(&answer, "ID"), number(&answer, "TTL")) {
             (Some(id), Some(granted)) if u64::try_from(granted).is_ok_and(|granted| granted >= ttl) => {
                 Ok(EtcdLease { id, ttl, confirmed })

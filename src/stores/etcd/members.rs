@@ -106,7 +106,7 @@ impl Connector for Arc<Members> {
 
 /// A pool of connections, of which a thread uses one for each exchange.
 pub(super) struct Transport {
-    pool: Arc<Pool<Arc<Members>>>,
+    pub(super) pool: Arc<Pool<Arc<Members>>>,
     rank: Rank,
 }
 
@@ -120,10 +120,6 @@ impl Transport {
         Transport { pool: Arc::clone(&self.pool), rank: Rank::Renewal }
     }
 
-    fn members(&self) -> &Arc<Members> {
-        &self.pool.connector
-    }
-
     pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
         let answer = self.call_raw(path, &body.to_string(), deadline)?;
         serde_json::from_slice(&answer).map_err(|error| Failure::Unknown(unreadable().with_source(error)))
@@ -132,7 +128,7 @@ impl Transport {
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
         // The server refused an ended token before it read the request. Changes of users end tokens too.
-        if self.members().has_login && wants_token(&response) {
+        if self.pool.connector.has_login && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
         }
@@ -140,27 +136,28 @@ impl Transport {
     }
 
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
-        if !self.members().has_login {
+        if !self.pool.connector.has_login {
             return Ok(());
         }
-        let members: Vec<_> = self.members().address.members.addresses().collect();
+        let members: Vec<_> = self.pool.connector.address.members.addresses().collect();
         let log_in = |address: &EtcdAddress, _ends: Option<Moment>| {
             self.authenticate_as(address, deadline).map_err(Failure::into_error)
         };
-        self.members().logins.with(&members.join(","), deadline, log_in).map_err(Failure::Refused)
+        self.pool.connector.logins.with(&members.join(","), deadline, log_in).map_err(Failure::Refused)
     }
 
     fn authenticate_as(&self, address: &EtcdAddress, deadline: Moment) -> Answer<()> {
         let Some((name, password)) = &address.members.login else { return Ok(()) };
-        *self.members().token.lock() = None;
+        *self.pool.connector.token.lock() = None;
         let body = json!({ "name": name, "password": password }).to_string();
-        let response = self.exchange("/v3/auth/authenticate", &body, deadline).map_err(not_sent)?;
+        let response =
+            self.exchange("/v3/auth/authenticate", &body, deadline).map_err(Failure::of_reading)?;
         if response.status == 200 {
             let answer: Value = serde_json::from_slice(&response.body)
                 .map_err(|error| Failure::Refused(unreadable().with_source(error)))?;
             let token = answer.get("token").and_then(Value::as_str).filter(|token| is_plain(token));
             let token = token.ok_or_else(|| Failure::Refused(unreadable()))?;
-            *self.members().token.lock() = Some(token.to_owned());
+            *self.pool.connector.token.lock() = Some(token.to_owned());
             return Ok(());
         }
         // If the server has no authentication, it serves this user too.
@@ -168,38 +165,29 @@ impl Transport {
         if message.contains("authentication is not enabled") {
             return Ok(());
         }
-        Err(not_sent(refusal(&response)))
+        Err(refusal(&response).of_reading())
     }
 
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let (mut place, mut connection) = self.pool.lend(self.rank, deadline)?;
-        let request = self.members().request(&connection.member, path, body, "");
+        let request = self.pool.connector.request(&connection.member, path, body, "");
         let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
         let response = response.map_err(|error| {
-            self.members().pass_over(connection.at);
+            self.pool.connector.pass_over(connection.at);
             Failure::Unknown(broken(&connection.member, error))
         })?;
         // The member has no leader, or is shutting down. The next request connects to another member.
         if response.status >= 500 {
-            self.members().pass_over(connection.at);
+            self.pool.connector.pass_over(connection.at);
         } else if response.stays {
             place.put(connection);
         }
         Ok(response)
     }
-
-    pub(super) fn close(&self) {
-        self.pool.close();
-    }
 }
 
 fn is_plain(token: &str) -> bool {
     !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// Changes the failure to `Refused`, because the request itself was not yet sent.
-pub(super) fn not_sent(failure: Failure) -> Failure {
-    Failure::Refused(failure.into_error())
 }
 
 fn broken(member: &str, error: io::Error) -> Error {

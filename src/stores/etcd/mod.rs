@@ -42,7 +42,7 @@ use crate::seam::{
 };
 use crate::shrink::Sweeps;
 use crate::stores::etcd::lease::{Leases, time_to_live};
-use crate::stores::etcd::members::{Members, Transport, not_sent};
+use crate::stores::etcd::members::{Members, Transport};
 use crate::stores::etcd::message::{
     BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, get, is_absent, is_since, put, take_away, txn, unanswered,
 };
@@ -108,7 +108,7 @@ impl EtcdStore {
         let status = self.wire.call("/v3/maintenance/status", &json!({}), deadline).ok();
         let version = status.as_ref().and_then(|status| status.get("version")?.as_str());
         if early::may_revoke(version) {
-            self.watch.watch_holds();
+            self.watch.state.lock().own.holds.are_watched = true;
             if let Some(version) = version {
                 let text = early::warning(version);
                 reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
@@ -125,7 +125,6 @@ impl Store for EtcdStore {
             sessions: Some(self),
             hold_caching: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
@@ -172,7 +171,7 @@ impl Store for EtcdStore {
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         let outcomes = claims.chunks(BATCH).flat_map(|batch| {
             let renewed = self.renew_batch(batch, deadline);
-            renewed.unwrap_or_else(|failure| not_sent(failure).each(batch.len()))
+            renewed.unwrap_or_else(|failure| failure.of_reading().each(batch.len()))
         });
         named_each(claims, outcomes, "renew")
     }
@@ -212,52 +211,52 @@ impl Store for EtcdStore {
         let now = Clock::System.now();
         if self.sweeps.is_due(now) {
             self.leases.sweep(now);
-            self.watch.sweep();
+            self.watch.state.lock().own.holds.sweep();
         }
         false
     }
 
     fn close(&self) {
         self.watch.end();
-        self.wire.close();
+        self.wire.pool.close();
     }
 }
 
 impl Inspect for EtcdStore {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
-        let seen = named(self.seen(name, 1, by), "inspect", name.given())?;
-        Ok(Snapshot::of(seen, kind, owner))
+        Ok(Snapshot::of(self.describe(name, by)?, kind, owner))
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        named(self.seen(name, MOST_SHOWN, deadline), "inspect", name.given())
+        named(self.seen(name, deadline), "inspect", name.given())
     }
 }
 
 impl Sessions for EtcdStore {
     fn attach(&self, watchdog: ServiceWaker) {
-        self.watch.attach(watchdog);
+        self.watch.state.lock().own.watchdog = Some(watchdog);
     }
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
-        let end: Arc<dyn Bound> = self.watch.end_of(&self.key(claim))?;
-        Some(end)
+        Some(self.watch.state.lock().own.holds.end(&self.key(claim))?)
     }
 }
 
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {
-    fn seen(&self, name: &LockName, most: u32, deadline: Moment) -> Answer<Inspection> {
+    fn seen(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
-        let looks = [self.line(name).first_of(most)];
-        let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;
+        let looks = [self.line(name).first_of(MOST_SHOWN)];
+        let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(Failure::of_reading)?;
         let (stand, all) = done.line(0).map_err(Failure::Refused)?;
         let mut stand = stand.into_iter();
         let Some(held) = stand.next() else { return Ok(seen) };
         let left = match held.lease {
             0 => Some(Duration::MAX), // another program's key
-            lease => time_to_live(&self.wire, lease, deadline).map_err(not_sent)?.map(Duration::from_secs),
+            lease => time_to_live(&self.wire, lease, deadline)
+                .map_err(Failure::of_reading)?
+                .map(Duration::from_secs),
         };
         // Only a key with a lease is a lock's key, because each lock's key has one.
         if left.is_some() {
@@ -283,7 +282,7 @@ impl HoldCaching for EtcdStore {
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>> {
         let looks = claims.chunks(CHECK_BATCH).flat_map(|batch| {
             let looks = self.check_batch(batch, deadline);
-            looks.unwrap_or_else(|failure| not_sent(failure).each(batch.len()))
+            looks.unwrap_or_else(|failure| failure.of_reading().each(batch.len()))
         });
         named_each(claims, looks, "renew")
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{FencingToken, LockName};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release};
 use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
-use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
+use crate::stores::etcd::members::{Transport, is_lease_over};
 use crate::stores::etcd::message::{
     BATCH, Done, Front, HeldKey, KeyLine, get, is_absent, is_at, is_since, is_there, put, put_as_leased,
     take_away, txn, unanswered, value,
@@ -34,8 +34,9 @@ impl EtcdStore {
     }
 
     pub(super) fn look(&self, what: &Value, deadline: Moment) -> Answer<Option<HeldKey>> {
-        let done =
-            self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
+        let done = self
+            .txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline)
+            .map_err(Failure::of_reading)?;
         done.found(0).map_err(Failure::Refused)
     }
 
@@ -51,7 +52,9 @@ impl EtcdStore {
         };
         for _ in 0..TRIES {
             let stands = match self.watch.place(&key) {
-                Some((place, front)) => self.ask(claim, place, front, deadline).map_err(not_sent)?,
+                Some((place, front)) => {
+                    self.ask(claim, place, front, deadline).map_err(Failure::of_reading)?
+                }
                 None => self.join(claim, deadline)?,
             };
             match stands {
@@ -71,7 +74,10 @@ impl EtcdStore {
                     // The lease must live until after the next poll, a third of the lease from now.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
-                        && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
+                        && self
+                            .leases
+                            .keep(&self.wire, lease, until, deadline)
+                            .map_err(Failure::of_reading)?
                     {
                         if self.watch.follow(&key, place, front) {
                             continue;
@@ -97,7 +103,7 @@ impl EtcdStore {
             // A shorter or unknown lease is from an earlier attempt, and is replaced.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
-                self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
+                self.leases.keep(&self.wire, lease, until, deadline).map_err(Failure::of_reading)
             }
             _ => Ok(self.change(&self.wire, claim, None, (Some(1), true), deadline)?.is_some()),
         }
@@ -119,7 +125,7 @@ impl EtcdStore {
                 // An earlier request of this claim, whose outcome was unknown, has put the key.
                 Some(held) => {
                     let place = WatchPlace { created: held.created, lease: held.lease };
-                    self.ask(claim, place, None, deadline).map_err(not_sent)
+                    self.ask(claim, place, None, deadline).map_err(Failure::of_reading)
                 }
                 None => Ok(Stands::Nowhere { busy: !claim.waits }),
             };
@@ -206,7 +212,7 @@ impl EtcdStore {
             let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(None) };
             let fence = Some(u64::try_from(held.created).unwrap_or(0));
             let enough = prolongs.then(|| self.long_enough(wire, &held, claim.lease, deadline));
-            let other_lease = match enough.transpose().map_err(not_sent)? {
+            let other_lease = match enough.transpose().map_err(Failure::of_reading)? {
                 Some(Enough::Ended) => return Ok(None),
                 Some(Enough::Yes) if count.is_none() => return Ok(fence),
                 Some(Enough::Yes) | None => None,

@@ -15,11 +15,9 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
-use crate::park::ServiceWaker;
 use crate::seam::Failure;
 use crate::seam::hub::{Hub, WakeupProtocol};
 use crate::seam::pool::Connector;
-use crate::stores::etcd::early::End;
 use crate::stores::etcd::http::Connection;
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
 use crate::stores::etcd::message::{self, Done, Front, number, txn};
@@ -90,11 +88,9 @@ impl Watch {
         let mut connection = self.protocol.members.connect(deadline)?;
         let ask = {
             let mut state = self.state.lock();
-            if state.closed {
-                return Err(Error::new(ErrorKind::ShutDown, "watch", "the client was shut down"));
-            }
+            Error::when(state.closed, ErrorKind::ShutDown, "watch", || "the client was shut down")?;
             let Some(scope) = state.wanted(Clock::System.now()) else { return Ok(None) };
-            state.own.connection = Some(connection.wire());
+            state.own.connection = Some(Arc::clone(&connection.wire));
             let all = || message::all(&self.protocol.members.address.prefix);
             let (ask, with_puts) = match &scope {
                 Scope::Key(key) => (json!({ "key": key }), false),
@@ -234,14 +230,6 @@ impl Watch {
 }
 
 impl Watch {
-    pub(super) fn watch_holds(&self) {
-        self.state.lock().own.holds.are_watched = true;
-    }
-
-    pub(super) fn attach(&self, watchdog: ServiceWaker) {
-        self.state.lock().own.watchdog = Some(watchdog);
-    }
-
     /// Notes the key of a granted lock, without waiting for the server.
     pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
@@ -255,14 +243,6 @@ impl Watch {
         if !state.closed {
             self.run_thread(&mut state);
         }
-    }
-
-    pub(super) fn sweep(&self) {
-        self.state.lock().own.holds.sweep();
-    }
-
-    pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
-        self.state.lock().own.holds.end(key)
     }
 
     /// Forgets the hold with this key before its release is sent, so that the deletion counts as no loss.

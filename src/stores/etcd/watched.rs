@@ -238,7 +238,7 @@ impl Watch {
             self.changed.wait_for(&mut state, left);
         }
         drop(state);
-        self.protocol.wire.close();
+        self.protocol.wire.pool.close();
         self.close();
     }
 }

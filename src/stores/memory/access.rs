@@ -127,7 +127,6 @@ impl Store for MemoryAccess {
             hold_caching: Some(self),
             itself: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
@@ -150,7 +149,7 @@ impl Store for MemoryAccess {
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let hand_off =
             || self.ask_for((to.kind, &to.name), deadline, |kind, access| kind.hand_off(access, from, to));
-        from.kind.is_handed_off().then(|| ready(hand_off()))
+        from.kind.has_queue().then(|| ready(hand_off()))
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {

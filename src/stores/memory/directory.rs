@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::subscription::Channels;
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::counted::CountedKind;
@@ -31,18 +31,13 @@ impl MemoryState {
         let (text, until) = self.clients.get(&client).filter(|(_, until)| *until > now)?;
         Some(Posted { text: text.clone(), remaining: until.since(now) })
     }
-
-    fn keys_after(&self, after: &str) -> BTreeSet<Box<str>> {
-        let keys = self.locks.keys().chain(self.counted.keys().map(|(_, key)| key));
-        keys.filter(|key| &***key > after).cloned().collect()
-    }
 }
 
 /// Faults do not affect a client's entry, because the watchdog writes it, not a test's call.
 impl Directory for MemoryAccess {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment) -> Answer<()> {
-        let entry = |now: Moment| (text.to_owned(), now.plus(lease));
-        self.directory(|state, now| drop(state.clients.insert(client, entry(now))))
+    fn write(&self, entry: Entry<'_>, _deadline: Moment) -> Answer<()> {
+        let text = entry.text.to_owned();
+        self.directory(|state, now| drop(state.clients.insert(entry.client, (text, now.plus(entry.lease)))))
     }
 
     fn remove(&self, client: ClientId, _deadline: Moment) -> Answer<()> {
@@ -65,12 +60,12 @@ impl Directory for MemoryAccess {
         };
         self.ask(deadline, || self.directory(page))
     }
-}
 
-impl Listing for MemoryAccess {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let page = |state: &mut MemoryState, now| {
-            let keys: Vec<_> = state.keys_after(&from.cursor).into_iter().take(PAGE).collect();
+            let keys = state.locks.keys().chain(state.counted.keys().map(|(_, key)| key));
+            let after: BTreeSet<Box<str>> = keys.filter(|key| ***key > *from.cursor).cloned().collect();
+            let keys: Vec<_> = after.into_iter().take(PAGE).collect();
             let next = keys.get(PAGE - 1).map(ToString::to_string);
             let names = keys.iter().filter_map(|key| wanted.lock(key.to_string()));
             let found = names.map(|name| state.shown(&name, now, &self.shared.channels)).collect();
@@ -109,7 +104,7 @@ impl MemoryState {
                     (None, 0, Some(_)) => (ObjectKind::FencedLock, Some(listeners(key))),
                     (None, ..) => (ObjectKind::FairLock, None),
                 };
-                seen.writers_wait = lock.have_writers_waiting();
+                seen.writers_wait = !lock.waiting.is_empty();
                 seen.a_writer_waits_long = lock.a_writer_waits_long(now);
                 return seen;
             }

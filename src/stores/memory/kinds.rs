@@ -4,7 +4,7 @@ use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::CachedCheck;
 use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Kind, Release};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED};
-use crate::stores::memory::lock::{Lock, LockKind};
+use crate::stores::memory::lock::{Hold, Lock, LockKind};
 use crate::stores::memory::state::{Access, MemoryKind, rw_channel};
 use crate::time::Moment;
 
@@ -124,7 +124,9 @@ impl MemoryKind for LockKind {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool {
         let end = access.now.plus(claim.lease);
-        with_lock(access, &claim.name, |lock, _| lock.prolong(*self, claim.owner, end))
+        with_lock(access, &claim.name, |lock, _| {
+            lock.own(*self, claim.owner).map(|own| own.until = own.until.max(end)).is_some()
+        })
     }
 
     /// Whether others want the lock. Waiters that spin are not seen, because they do not listen.
@@ -138,7 +140,7 @@ impl MemoryKind for LockKind {
                     access.is_listened_to(&rw_channel(key)) || !lock.line.is_empty()
                 }
             };
-            match lock.is_held_by(*self, claim.owner) {
+            match lock.own(*self, claim.owner).is_some() {
                 false => CachedCheck::Lost,
                 true if is_wanted => CachedCheck::Wanted,
                 true => CachedCheck::Stays,
@@ -147,7 +149,10 @@ impl MemoryKind for LockKind {
     }
 
     fn hand_off(&self, access: &mut Access<'_>, from: &Claim, to: &Claim) -> Handoff {
-        match with_lock(access, &to.name, |lock, access| lock.hand_off(*self, from.owner, to, access.now)) {
+        let is_moved = with_lock(access, &to.name, |lock, access| {
+            lock.own(*self, from.owner).map(|own| *own = Hold::new(*self, to, 1, access.now)).is_some()
+        });
+        match is_moved {
             true => Handoff::Granted { fence: access.fence(to.name.key(), to.wants_fence) },
             false => Handoff::Lost,
         }
@@ -156,7 +161,9 @@ impl MemoryKind for LockKind {
     /// Only plain, fair and token locks support this.
     fn expire_at(&self, access: &mut Access<'_>, claim: &Claim, end: Moment) -> bool {
         self.mode().is_none()
-            && with_lock(access, &claim.name, |lock, _| lock.expire_at(*self, claim.owner, end))
+            && with_lock(access, &claim.name, |lock, _| {
+                lock.own(*self, claim.owner).map(|own| own.until = end).is_some()
+            })
     }
 
     fn force(&self, access: &mut Access<'_>, name: &LockName) -> bool {

@@ -36,7 +36,7 @@ pub(super) struct Lock {
     holds: Vec<Hold>,
     pub(super) queue: Alive<Owner>,
     /// The waiting writers of a lock with `writers_first`, which come before readers.
-    waiting: Alive<Owner>,
+    pub(super) waiting: Alive<Owner>,
     pub(super) line: Line,
     /// The clients whose readers have waited since the last write.
     pub(super) readers: Alive<ClientId>,
@@ -46,18 +46,18 @@ pub(super) struct Lock {
     phase: Option<Moment>,
 }
 
-struct Hold {
+pub(super) struct Hold {
     is_token: bool,
     mode: Option<Mode>,
     owner: Owner,
     count: u32,
-    until: Moment,
+    pub(super) until: Moment,
     since: Moment,
     note: Option<HoldNote>,
 }
 
 impl Hold {
-    fn new(kind: LockKind, claim: &Claim, count: u32, now: Moment) -> Hold {
+    pub(super) fn new(kind: LockKind, claim: &Claim, count: u32, now: Moment) -> Hold {
         Hold {
             is_token: kind == LockKind::Token,
             mode: kind.mode(),
@@ -235,10 +235,6 @@ impl Lock {
         self.line.tell(1, 0, now).into_iter().map(|client| (client, b"next".as_slice())).collect()
     }
 
-    pub(super) fn have_writers_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Removes a waiting writer. Returns whether it was the last one, so that readers may enter.
     pub(super) fn stop_waiting(&mut self, kind: LockKind, owner: Owner) -> bool {
         kind == LockKind::Write && self.waiting.leave(owner) && self.waiting.is_empty()
@@ -258,22 +254,6 @@ impl Lock {
         }
     }
 
-    pub(super) fn prolong(&mut self, kind: LockKind, owner: Owner, until: Moment) -> bool {
-        self.own(kind, owner).map(|own| own.until = own.until.max(until)).is_some()
-    }
-
-    pub(super) fn expire_at(&mut self, kind: LockKind, owner: Owner, end: Moment) -> bool {
-        self.own(kind, owner).map(|own| own.until = end).is_some()
-    }
-
-    pub(super) fn hand_off(&mut self, kind: LockKind, from: Owner, to: &Claim, now: Moment) -> bool {
-        self.own(kind, from).map(|own| *own = Hold::new(kind, to, 1, now)).is_some()
-    }
-
-    pub(super) fn is_held_by(&mut self, kind: LockKind, owner: Owner) -> bool {
-        self.own(kind, owner).is_some()
-    }
-
     pub(super) fn shown(&self, now: Moment) -> Option<(Vec<Holder>, Option<Mode>, Moment)> {
         let until = self.holds.iter().map(|hold| hold.until).max()?;
         let writer = self.holds.iter().find(|hold| hold.mode == Some(Mode::Write));
@@ -290,7 +270,7 @@ impl Lock {
         is_held
     }
 
-    fn own(&mut self, kind: LockKind, owner: Owner) -> Option<&mut Hold> {
+    pub(super) fn own(&mut self, kind: LockKind, owner: Owner) -> Option<&mut Hold> {
         self.holds.iter_mut().find(|hold| hold.mode == kind.mode() && hold.owner == owner)
     }
 }

@@ -36,12 +36,6 @@ impl MemoryState {
         self.counted.retain(|(_, name), _| **name != *key);
         had | (self.counted.len() < before)
     }
-
-    pub(super) fn next_fence(&mut self, key: &str, now: Moment) -> FencingToken {
-        let counter = self.fences.entry(key.into()).or_default();
-        *counter = (*counter + 1).max(now.nanos() / 1_000);
-        FencingToken::new(*counter)
-    }
 }
 
 pub(super) fn rw_channel(key: &str) -> String {
@@ -82,8 +76,11 @@ impl Access<'_> {
     }
 
     pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
-        let now = self.now;
-        is_wanted.then(|| self.state.next_fence(key, now))
+        is_wanted.then(|| {
+            let counter = self.state.fences.entry(key.into()).or_default();
+            *counter = (*counter + 1).max(self.now.nanos() / 1_000);
+            FencingToken::new(*counter)
+        })
     }
 }
 

@@ -297,7 +297,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Place(place) => place.fmt(f),
-            Target::Master(sentinels) => write!(f, "master {}", sentinels.name()),
+            Target::Master(sentinels) => write!(f, "master {}", sentinels.name),
         }
     }
 }
@@ -444,7 +444,7 @@ mod tests {
     fn a_url_of_sentinels_is_read() {
         let (read, sentinels) =
             sentinels("redis-sentinel://me:p%40ss@one.example:7000,10.0.0.2,[::1],[::2]:7001/my.master-1/3");
-        assert_eq!(sentinels.name(), "my.master-1");
+        assert_eq!(sentinels.name, "my.master-1");
         let places: Vec<_> = sentinels.places().iter().map(ToString::to_string).collect();
         assert_eq!(places, ["one.example:7000", "10.0.0.2:26379", "::1:26379", "::2:7001"]);
         assert_eq!(

@@ -9,7 +9,7 @@ use redis::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Redirect, decoded, done, list, unexpected};
@@ -26,7 +26,7 @@ const PAGE: u32 = 500;
 /// milliseconds.
 const TOGETHER: usize = 50;
 
-pub(super) fn entry(client: ClientId) -> String {
+pub(super) fn entry_key(client: ClientId) -> String {
     format!("{}{client}", Part::ClientEntry.text())
 }
 
@@ -105,38 +105,6 @@ impl RedisStore {
             Ok((replies, writes))
         })
     }
-
-    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Vec<Option<Posted>>> {
-        let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
-        decoded(posted(&self.ask_plain(ENTRIES.on(&keys), deadline)?))
-    }
-
-    fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        let prefix = Part::ClientEntry.text();
-        let Scanned { keys, cursor, number } = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
-        let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
-        let clients: Vec<ClientId> = clients.collect();
-        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
-        if !clients.is_empty() {
-            // One command for each entry, because in a cluster the entries have different slots. An entry
-            // whose slot has moved is skipped, because the slot's new member lists it.
-            let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
-            let commands: Vec<Command> = commands.collect();
-            let (replies, writes) = self.in_groups(&commands, deadline)?;
-            page.requests += writes;
-            for (client, reply) in clients.into_iter().zip(replies) {
-                match done(reply) {
-                    Ok(reply) => {
-                        let posted = decoded(posted(&reply))?.into_iter().flatten();
-                        page.found.extend(posted.map(|posted| (client, posted)));
-                    }
-                    Err(error) if Redirect::of(&error).is_some() => {}
-                    Err(error) => return Err(Failure::Refused(error)),
-                }
-            }
-        }
-        Ok(page)
-    }
 }
 
 fn goes_on(cursor: String) -> Option<Place> {
@@ -185,53 +153,70 @@ fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     }
 }
 
-fn put(client: ClientId, text: &str, lease: Duration) -> Command {
-    Command::new("SET").arg(entry(client)).arg(text).arg("PX").arg(millis(lease).max(1))
-}
-
 impl Directory for RedisStore {
-    /// Uses the shared connection, so that renewals never wait for the entry.
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        drop(self.failed_entry.lock().take());
-        self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
-        answered(self.ask_plain(put(client, text, lease), deadline).map(drop))
-    }
-
-    /// A request that waits on the shared connection ends that connection at its deadline, and with it the
-    /// requests of other threads. This one does not wait.
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+    /// Uses the shared connection, so that renewals never wait for the entry. A request that waits there ends
+    /// the connection at its deadline, and with it the requests of other threads.
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
-        if let Some(Failure::Refused(error)) = failed
+        self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet
+        let Entry { client, text, lease, is_awaited } = entry;
+        let put = Command::new("SET").arg(entry_key(client)).arg(text).arg("PX").arg(millis(lease).max(1));
+        // ASKING goes before requests that are awaited only.
+        if is_awaited || self.server.connections.asking {
+            return self.ask_plain(put, deadline).map(drop);
+        }
+        if let Some(error) = failed
             && (Redirect::of(&error).is_some() || !error.is_retryable())
         {
             return Err(Failure::Refused(error));
         }
-        self.agree_once(deadline)?;
         let failed = Arc::clone(&self.failed_entry);
         let take = move |outcome: Answer<Value>| {
-            *failed.lock() = answered(outcome.and_then(|reply| done(reply).map_err(Failure::Refused))).err();
+            *failed.lock() = outcome.map_err(Failure::into_error).and_then(done).err();
             None
         };
-        self.server.connections.post(put(client, text, lease), deadline, None, take);
+        self.server.connections.post(put, deadline, None, take);
         Ok(())
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        answered(self.ask_plain(Command::new("DEL").arg(entry(client)), deadline).map(drop))
+        self.ask_plain(Command::new("DEL").arg(entry_key(client)), deadline).map(drop)
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let found = self.entries(clients, deadline);
-        answered(found.map(|found| Page { found, next: None, requests: 1, examined: 0 }))
+        let keys: Vec<String> = clients.iter().map(|client| entry_key(*client)).collect();
+        let found = decoded(posted(&self.ask_plain(ENTRIES.on(&keys), deadline)?))?;
+        Ok(Page::of(found, None, (1, 0)))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        answered(self.entries_page(from, deadline))
+        let prefix = Part::ClientEntry.text();
+        let Scanned { keys, cursor, number } = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
+        let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
+        let clients: Vec<ClientId> = clients.collect();
+        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, examined: number };
+        if !clients.is_empty() {
+            // One command for each entry, because in a cluster the entries have different slots. An entry
+            // whose slot has moved is skipped, because the slot's new member lists it.
+            let commands = clients.iter().map(|client| ENTRIES.on(&[&entry_key(*client)]));
+            let commands: Vec<Command> = commands.collect();
+            let (replies, writes) = self.in_groups(&commands, deadline)?;
+            page.requests += writes;
+            for (client, reply) in clients.into_iter().zip(replies) {
+                match done(reply) {
+                    Ok(reply) => {
+                        let posted = decoded(posted(&reply))?.into_iter().flatten();
+                        page.found.extend(posted.map(|posted| (client, posted)));
+                    }
+                    Err(error) if Redirect::of(&error).is_some() => {}
+                    Err(error) => return Err(Failure::Refused(error)),
+                }
+            }
+        }
+        Ok(page)
     }
-}
 
-impl Listing for RedisStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        answered(self.locks_page(wanted, &from.cursor, deadline, |_, _| None))
+        self.locks_page(wanted, &from.cursor, deadline, |_, _| None)
     }
 }

@@ -10,7 +10,7 @@ use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named, ready};
 use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{fenced, is_batched, is_given_back, needs_copies, release_reply};
+use crate::stores::redis::kinds::kind::{fenced, is_given_back, needs_copies, release_reply};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{NOT_HELD, Tagged, decoded, tagged, ttl};
@@ -47,7 +47,7 @@ impl RedisStore {
             }
             Ok(attempt)
         };
-        (kind.acquisition(claim, count, self.server.connections.link()), read)
+        (kind.acquisition(claim, count, self.server.connections.ledger.link()), read)
     }
 
     fn ask<T>(&self, command: Command, deadline: Moment, read: impl FnOnce(Value) -> Answer<T>) -> Answer<T> {
@@ -69,7 +69,7 @@ impl RedisStore {
     }
 
     pub(super) fn end_all(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let is_grouped = |claim: &Claim| self.has_all_keys && claims.len() > 1 && is_batched(claim.kind);
+        let is_grouped = |claim: &Claim| self.has_all_keys && claims.len() > 1 && claim.kind.has_queue();
         let (grouped, alone): (Vec<_>, Vec<_>) =
             claims.iter().enumerate().partition(|(_, claim)| is_grouped(claim));
         let requests: Vec<&[(usize, &Claim)]> = grouped.chunks(TOGETHER).chain(alone.chunks(1)).collect();
@@ -100,7 +100,7 @@ impl RedisStore {
     }
 
     pub(super) fn ended_at_a_time(kind: Kind) -> u32 {
-        if is_batched(kind) { TOGETHER as u32 } else { 1 }
+        if kind.has_queue() { TOGETHER as u32 } else { 1 }
     }
     fn ask_under<T>(
         &self,
@@ -124,15 +124,8 @@ fn marked<T>(reply: Value, read: impl FnOnce(Value) -> Answer<T>) -> Answer<Mark
 }
 
 impl RingMember for RedisStore {
-    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
-        self.agree(false, None, deadline)?;
-        let command = RING_MARK.on(&[MARK_KEY]).arg(mark).arg(mark);
-        let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
-        named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
-    }
-
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
-        self.agree(true, None, deadline)?;
+        self.agree(expected != new, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
         // A repetition does no harm and an unconfirmed mark is unused, so this counts as refused.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
@@ -246,7 +239,7 @@ impl Batches for RedisStore {
     }
 
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
-        is_batched(kind).then_some(0)
+        kind.has_queue().then_some(0)
     }
 
     fn begin_attempts(

@@ -93,7 +93,7 @@ impl Subscriber {
         let mut state = self.state.lock();
         let parted: Vec<_> = state.channels.keys().filter(|name| is_elsewhere(name)).cloned().collect();
         let parted = parted.iter().filter_map(|name| state.end(name));
-        let parted: Vec<_> = parted.map(|entry| (Arc::clone(&entry.channel), entry.idle_since())).collect();
+        let parted: Vec<_> = parted.map(|entry| (Arc::clone(&entry.channel), entry.idle_since)).collect();
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
@@ -122,12 +122,6 @@ impl Subscriber {
         }
         drop(state);
         self.wake();
-    }
-
-    /// Ends the connection because it leads to the wrong server. The reading thread connects again, and all
-    /// waiters ask the store again.
-    pub(crate) fn look_up_anew(&self) {
-        self.state.lock().own.hang_up();
     }
 }
 
@@ -159,7 +153,7 @@ impl PubSubState {
         self.awaited.clear();
     }
 
-    fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         if let Some(writer) = self.writer.take() {
             writer.shutdown();
         }
@@ -288,10 +282,8 @@ impl RedisPubSub {
                 return Ok(());
             }
             if now.since(last_word) >= silence {
-                if asked {
-                    let words = "the server was silent for too long";
-                    return Err(Error::new(ErrorKind::TimedOut, "subscribe", words));
-                }
+                let words = "the server was silent for too long";
+                Error::when(asked, ErrorKind::TimedOut, "subscribe", || words)?;
                 // Any reply to the PING is a sign of life, even an error.
                 (last_word, asked) = (now, true);
                 hub.state.lock().own.write([(Command::new("PING"), Awaited::Pong)]);

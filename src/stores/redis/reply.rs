@@ -13,10 +13,6 @@ use crate::seam::{Answer, Failure};
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
-    pub(super) fn is_tag_alone(&self) -> bool {
-        self.0.len() == 1
-    }
-
     pub(super) fn tag(&self) -> &[u8] {
         match self.0.first() {
             Some(Value::BulkString(tag)) => tag,

@@ -144,7 +144,7 @@ pub(super) struct Command {
     /// The encoded words, without those that name the script.
     packed: Vec<u8>,
     words: usize,
-    script: Option<&'static Script>,
+    pub(super) script: Option<&'static Script>,
     /// Whether the words include the script's body, so that no hash is sent.
     has_body: bool,
 }
@@ -286,10 +286,6 @@ impl Command {
             let whole = if is_known { None } else { self.with_body() };
             whole.as_ref().unwrap_or(self).pack_into(to);
         }
-    }
-
-    pub(super) fn script(&self) -> Option<&'static Script> {
-        self.script
     }
 
     /// The request to send again, if the script was unknown or the login had ended, so nothing ran.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::config::ServerOptions;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
@@ -22,7 +22,9 @@ use crate::stores::redis::acks::Acks;
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{RedisCall, RedisKind, RedisServer, is_given_back, release_reply};
+use crate::stores::redis::kinds::kind::{
+    RedisCall, RedisKind, RedisServer, is_given_back, release_reply, unsupported,
+};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, RedisPubSub, SubscribeMode};
 use crate::stores::redis::reply::{self, Tagged, tagged};
@@ -41,7 +43,7 @@ pub(crate) struct RedisStore {
     /// Whether a format number was stored at the first request. Empty before that.
     had_format: OnceLock<bool>,
     /// Why the last entry that was written without waiting failed.
-    pub(super) failed_entry: Arc<Mutex<Option<Failure>>>,
+    pub(super) failed_entry: Arc<Mutex<Option<Error>>>,
 }
 
 impl RedisStore {
@@ -86,9 +88,9 @@ impl RedisStore {
         let acks = copies.map(|wanted| Acks::new(&connections, wanted, reporter, &place));
         // A demoted server sends no more useful messages, so its subscriptions end.
         let weak = Arc::downgrade(&subscriber);
-        connections.on_demotion(move || {
+        connections.ledger.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {
-                subscriber.look_up_anew();
+                subscriber.state.lock().own.hang_up();
             }
         });
         let server = RedisServer { connections, subscriber, acks, queues_refused: Arc::default() };
@@ -163,16 +165,11 @@ impl RedisStore {
         let mut replies = self.server.connections.batch(commands, deadline).into_iter();
         let answers = claims.iter().zip(is_sent).map(|(claim, is_sent)| {
             let reply = if is_sent { replies.next() } else { None };
-            let result = reply.unwrap_or_else(|| Err(no_request()));
+            let result = reply.unwrap_or_else(|| Err(unsupported("this kind of lock has no such request")));
             named(result.and_then(|reply| read(&tagged(reply)?)), "renew", claim.name.given())
         });
         answers.collect()
     }
-}
-
-fn no_request() -> Failure {
-    let words = "this kind of lock has no such request";
-    Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
 }
 
 impl Store for RedisStore {
@@ -186,7 +183,6 @@ impl Store for RedisStore {
             wait_queues: Some(self),
             hold_caching: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
@@ -271,7 +267,7 @@ impl Store for RedisStore {
     }
 
     fn poll_completions(&self) -> bool {
-        self.server.connections.poll_completions()
+        self.server.connections.shared.poll_completions()
     }
 
     fn close(&self) {

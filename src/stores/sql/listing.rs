@@ -1,11 +1,9 @@
 //! The list of the locks in a table, and the directory of clients in a table of its own, each read page by
 //! page. Without the second table, only the locks' rows describe their holders.
 
-use std::time::Duration;
-
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::pool::Rank;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
@@ -27,17 +25,6 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.change_entry(deadline, |database, link| {
-            if !self.has_tidied.load(Ordering::Relaxed) {
-                link.run(&database.statements().tidy, &Args::none())?;
-                self.has_tidied.store(true, Ordering::Relaxed);
-            }
-            let args = Args::one("client", client).and("entry", text).and("lease_ms", lease);
-            link.run(&database.statements().post, &args).map(drop)
-        })
-    }
-
     /// No request waits for this connection, but renewals do, so nothing here may wait for a locked row.
     fn change_entry(
         &self,
@@ -62,15 +49,23 @@ fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
 }
 
 impl<D: Rows> Directory for RowStore<D> {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        answered(self.put_entry(&client.to_string(), text, lease, deadline))
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        self.change_entry(deadline, |database, link| {
+            // A refusal is ignored: if a transaction has locked an ended entry, another client removes it later.
+            if !self.has_tidied.swap(true, Ordering::Relaxed)
+                && let Err(unknown @ Failure::Unknown(_)) =
+                    link.run(&database.statements().tidy, &Args::none())
+            {
+                return Err(unknown);
+            }
+            let args = Args::one("client", entry.client.to_string()).and("entry", entry.text);
+            link.run(&database.statements().post, &args.and("lease_ms", entry.lease)).map(drop)
+        })
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let args = Args::one("client", client.to_string());
-        answered(self.change_entry(deadline, |database, link| {
-            link.run(&database.statements().unpost, &args).map(drop)
-        }))
+        self.change_entry(deadline, |database, link| link.run(&database.statements().unpost, &args).map(drop))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
@@ -83,7 +78,7 @@ impl<D: Rows> Directory for RowStore<D> {
             };
             clients.iter().map(one).collect()
         });
-        answered(found.map(|found| Page::of(found, None, (clients.len(), 0))))
+        found.map(|found| Page::of(found, None, (clients.len(), 0)))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
@@ -92,11 +87,9 @@ impl<D: Rows> Directory for RowStore<D> {
             page(&records, last.map(|last| last.text(0)).transpose()?, read)
         };
         let args = Args::one("after", &*from.cursor);
-        answered(self.run(deadline, &args, |all| &all.entries).and_then(read_all))
+        self.run(deadline, &args, |all| &all.entries).and_then(read_all)
     }
-}
 
-impl<D: Rows> Listing for RowStore<D> {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let args = Args::one("after", &*bytes(&from.cursor));
         let one = |record: &Record| {
@@ -109,8 +102,7 @@ impl<D: Rows> Listing for RowStore<D> {
             let last = records.last().map(|last| last.bytes(ID)).transpose()?;
             page(&records, last.map(|id| hex(&id)), one)
         };
-        let page = self.run(deadline, &args, |all| &all.list).and_then(read_all);
-        page.map_err(|failure| Failure::Refused(failure.into_error()))
+        self.run(deadline, &args, |all| &all.list).and_then(read_all)
     }
 }
 

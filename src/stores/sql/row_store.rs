@@ -64,7 +64,6 @@ impl<D: Rows> Store for RowStore<D> {
             wait_queues: if D::HAS_QUEUE { Some(self) } else { None },
             hold_caching: if D::HAS_QUEUE { Some(self) } else { None },
             directory: Some(self),
-            listing: Some(self),
             table: self.pool.database().table(),
             ..Capabilities::default()
         }

@@ -22,16 +22,15 @@ use crate::stores::sql::sqlite::file::{Files, check_path, hindrance, long_log, p
 use crate::stores::sql::statement::{Args, Statements};
 use crate::stores::sql::{no_table, other_table, query};
 use crate::sync::{Condvar, Mutex};
+use crate::system::file_id;
 use crate::time::{Clock, Moment};
 
 mod connection;
 mod file;
 
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    if options.table.session_locks {
-        let words = "SQLite has no session locks: leave session_locks() out";
-        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
-    }
+    let words = "SQLite has no session locks: leave session_locks() out";
+    Error::when(options.table.session_locks, ErrorKind::Unsupported, "connect", || words)?;
     options.tls.refused_without_tls("a file is reached without a network")?;
     let database = Sqlite {
         path: path(&options.url)?.into(),
@@ -54,7 +53,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         }
         if is_there { Ok(true) } else { has_table() }
     };
-    *database.seen.lock() = Some(first.files());
+    *database.seen.lock() = Some(first.files);
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
@@ -97,7 +96,7 @@ impl Sqlite {
         };
         loop {
             end_strays(&self.path, deadline);
-            let before = Files::own_at(&self.path);
+            let before = file_id(&self.path);
             if let Some(error) = hindrance(&self.path).filter(|_| before.is_some()) {
                 return Err(error);
             }
@@ -231,7 +230,7 @@ mod tests {
         let deadline = || Clock::System.after(Duration::from_secs(60));
         // This connection keeps the `-wal` and `-shm` files in existence.
         let first = database.open(true, deadline()).unwrap();
-        first.get().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
+        first.place.lock().as_ref().unwrap().execute_batch("CREATE TABLE some (a)").unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -245,7 +244,7 @@ mod tests {
             // busy machine.
             let opened = std::iter::repeat_with(|| database.open(false, deadline()).ok()).flatten().take(200);
             let read_only: Vec<_> =
-                opened.map(|link| link.get().as_ref().unwrap().is_readonly("main")).collect();
+                opened.map(|link| link.place.lock().as_ref().unwrap().is_readonly("main")).collect();
             is_over.store(true, Ordering::Relaxed);
             assert!(read_only.iter().all(|read_only| *read_only == Ok(false)), "opened only to be read");
         });

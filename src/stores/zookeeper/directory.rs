@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::Answer;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::stores::zookeeper::answer::{Found, NoReply, Replied, failed, if_there, line_of};
 use crate::stores::zookeeper::jute::{self, Mode, Operation, code};
 use crate::stores::zookeeper::{ZooKeeperStore, path};
@@ -106,12 +106,12 @@ impl ZooKeeperStore {
 }
 
 fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
-    answered(found.map_err(|failure| failed(failure, action)))
+    found.map_err(|failure| failed(failure, action))
 }
 
 impl Directory for ZooKeeperStore {
-    fn write(&self, client: ClientId, text: &str, _lease: Duration, deadline: Moment) -> Answer<()> {
-        worded(self.put_entry(client, text, deadline), "directory")
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        worded(self.put_entry(entry.client, entry.text, deadline), "directory")
     }
 
     fn ends_entries(&self) -> bool {
@@ -131,9 +131,7 @@ impl Directory for ZooKeeperStore {
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         worded(self.entries_page(from, deadline), "clients")
     }
-}
 
-impl Listing for ZooKeeperStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         worded(self.locks_page(wanted, from, deadline), "list")
     }

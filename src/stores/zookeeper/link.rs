@@ -56,10 +56,9 @@ pub(super) fn connect(
         return Ok(None);
     }
     let granted = Duration::from_millis(granted);
-    if life.is_some_and(|life| granted < life.timeout) {
-        let words = format!("{} would end the session sooner than was agreed on", place());
-        return Err(Error::new(ErrorKind::Unreachable, "connect", words));
-    }
+    Error::when(life.is_some_and(|life| granted < life.timeout), ErrorKind::Unreachable, "connect", || {
+        format!("{} would end the session sooner than was agreed on", place())
+    })?;
     if let Some(login) = &address.login {
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;

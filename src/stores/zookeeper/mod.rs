@@ -114,7 +114,6 @@ impl Store for ZooKeeperStore {
             sessions: Some(self),
             hold_caching: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
@@ -235,7 +234,7 @@ impl Inspect for ZooKeeperStore {
 
 impl Sessions for ZooKeeperStore {
     fn attach(&self, watchdog: ServiceWaker) {
-        self.session.attach(watchdog);
+        self.session.state.lock().watchdog = Some(watchdog);
     }
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {

@@ -13,11 +13,10 @@ use crate::seam::directory::Wanted;
 const BASE: &str = "/leasehold";
 
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
-    if key.split('/').any(|part| QueuedNode::new(part.to_owned()).is_some()) {
-        let words = "the name, or a part of it, ends as a waiter's node on ZooKeeper (lock-, __READ__ or __WRIT__ and ten \
+    let words = "the name, or a part of it, ends as a waiter's node on ZooKeeper (lock-, __READ__ or __WRIT__ and ten \
                      digits): use another name";
-        return Err(Error::invalid("lock", words));
-    }
+    let is_node = |part: &str| QueuedNode::new(part.to_owned()).is_some();
+    Error::require("lock", !key.split('/').any(is_node), || words)?;
     if key.starts_with('/') {
         check(key)?;
         return Ok(format!("{chroot}{key}"));

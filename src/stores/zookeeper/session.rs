@@ -140,10 +140,6 @@ impl Session {
         self.state.lock().life.as_ref().map_or(self.timeout, |life| life.timeout)
     }
 
-    pub(super) fn attach(&self, watchdog: ServiceWaker) {
-        self.state.lock().watchdog = Some(watchdog);
-    }
-
     pub(super) fn call(&self, request: &Operation<'_>, deadline: Moment) -> Replied {
         let told = self.ask(request, deadline);
         Session::told(&told, request, deadline)
@@ -376,10 +372,8 @@ impl Session {
         if is_over {
             self.expire(life);
         }
-        if is_over || is_elsewhere {
-            return Err(Error::new(ErrorKind::Unreachable, "read", "the session is not this connection's"));
-        }
-        Ok(())
+        let words = "the session is not this connection's";
+        Error::when(is_over || is_elsewhere, ErrorKind::Unreachable, "read", || words)
     }
 
     fn disconnected(&self, error: Error) {

@@ -29,14 +29,14 @@ impl Redlock {
         let redlock = Redlock { monitor, pauses: Mutex::default() };
         let opened = redlock.open_all(connect_timeout);
         redlock.join_all(opened).inspect_err(|_| redlock.close())?;
-        redlock.monitor.wake();
+        redlock.monitor.service.wake();
         Ok(redlock)
     }
 
     /// Connects to all servers. Returns each one's outcome, or `None` for one that has not answered.
     fn open_all(&self, connect_timeout: Duration) -> Vec<Option<Result<()>>> {
         let (nodes, begun) = (&self.monitor.nodes, Clock::System.now());
-        (0..nodes.len()).for_each(|at| self.monitor.begin_to_open(at, connect_timeout));
+        (0..nodes.len()).for_each(|at| self.monitor.begin(at, move |node| (node.open)(connect_timeout)));
         let mut opened = self.monitor.opened.lock();
         let mut wait_until = Moment::NEVER;
         loop {
@@ -73,7 +73,7 @@ impl Redlock {
             }
         }
         let twins = nodes.iter().enumerate().find_map(|(at, node)| {
-            let twin = self.monitor.twin_of(at, node.member()?)?;
+            let twin = self.monitor.twin_of(at, node.member.get()?)?;
             Some(same_server(&node.place, &twin.place))
         });
         let too_few = votes.done().count() < votes.majority();
@@ -86,7 +86,7 @@ impl Redlock {
             return answer.map_err(Failure::into_error);
         }
         // Each node has its own deadline, so a slow node leaves the next one time to store the format number.
-        for member in nodes.iter().filter_map(VotingNode::member) {
+        for member in nodes.iter().filter_map(|node| node.member.get()) {
             member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
         if nodes.len().is_multiple_of(2) {
@@ -97,7 +97,7 @@ impl Redlock {
             ));
         }
         for (node, answer) in nodes.iter().zip(votes.0) {
-            if let Some(member) = node.member() {
+            if let Some(member) = node.member.get() {
                 self.monitor.report_doubts(node, member);
             }
             if let Err(failure) = answer {
@@ -119,10 +119,6 @@ fn is_of_list(error: &Error) -> bool {
 const LATE_CONNECT: Duration = Duration::from_secs(1);
 
 impl NodeMonitor {
-    pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
-        self.begin(node, move |node| (node.open)(connect_timeout));
-    }
-
     fn begin(self: &Arc<Self>, at: usize, open: impl FnOnce(&VotingNode) -> Result<Voter> + Send + 'static) {
         let Some(its) = self.nodes.get(at) else { return };
         its.is_opening.store(true, Ordering::SeqCst);
@@ -178,15 +174,15 @@ impl NodeMonitor {
         }
         node.is_opening.store(false, Ordering::SeqCst);
         // If the client was closed meanwhile, nothing else would close the new store.
-        if let Some(member) = node.member().filter(|_| self.is_stopped()) {
+        if let Some(member) = node.member.get().filter(|_| self.service.is_stopped()) {
             member.store.close();
         }
-        self.wake();
+        self.service.wake();
     }
 
     fn twin_of(&self, at: usize, member: &Voter) -> Option<&VotingNode> {
         let is_twin = |other: &VotingNode| {
-            other.member().is_some_and(|other| is_one_server(&other.identity, &member.identity))
+            other.member.get().is_some_and(|other| is_one_server(&other.identity, &member.identity))
         };
         self.nodes
             .iter()

@@ -4,12 +4,11 @@
 //! locks that it granted, so the listing shows for each lock what a majority of the servers says.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, answered};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::{Answer, Failure, Inspect, Store};
 use crate::time::Moment;
 use crate::topologies::redlock::Redlock;
@@ -27,19 +26,6 @@ impl Redlock {
 
     fn directories(&self) -> impl Iterator<Item = (&VotingNode, &dyn Directory)> {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
-    }
-
-    /// Writes an entry to all servers in use, because a reader may ask any of them.
-    fn on_each(&self, write: impl Fn(&dyn Directory) -> Answer<()>) -> Answer<()> {
-        let mut last = none("no server in use has a directory of clients");
-        let mut failed = None;
-        for (_, directory) in self.directories() {
-            match write(directory) {
-                Ok(()) => last = Ok(()),
-                Err(failure) => failed = Some(failure.into_error()),
-            }
-        }
-        failed.map_or(last, Failure::refused)
     }
 
     /// Whether a server of `before`, already listed, shows the lock with the same owners.
@@ -61,12 +47,17 @@ fn away<T>(words: &'static str) -> Answer<T> {
 }
 
 impl Directory for Redlock {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.on_each(|directory| directory.write(client, text, lease, self.node_until(deadline)))
-    }
-
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.on_each(|directory| directory.post(client, text, lease, self.node_until(deadline)))
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        // To all servers in use, because a reader may ask any of them.
+        let mut last = none("no server in use has a directory of clients");
+        let mut failed = None;
+        for (_, directory) in self.directories() {
+            match directory.write(entry, self.node_until(deadline)) {
+                Ok(()) => last = Ok(()),
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        failed.map_or(last, Err)
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
@@ -110,16 +101,14 @@ impl Directory for Redlock {
         }
         last
     }
-}
 
-impl Listing for Redlock {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         // A server whose `NameMapper` changes names cannot list the names that users gave.
-        let listable = || self.servers().filter(|(node, _)| node.has_names_as_given());
+        let listable = || self.directories().filter(|(node, _)| node.map_names.is_none());
         let all = self.monitor.nodes.len();
         // Each lock with a majority is on at least one of any `enough` servers.
         let enough = all - majority(all) + 1;
-        if self.monitor.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
+        if self.monitor.nodes.iter().filter(|node| node.map_names.is_none()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
         }
         if from.servers.is_none() && listable().count() < enough {
@@ -134,10 +123,7 @@ impl Listing for Redlock {
         let place = Place { servers: None, cursor: cursor.to_owned() };
         let answer = found.map_or_else(
             || away("a server that was about to be asked is away"),
-            |(_, store)| match store.capabilities().listing {
-                Some(listing) => listing.locks(wanted, &place, deadline),
-                None => none("it cannot list its locks"),
-            },
+            |(_, directory)| directory.locks(wanted, &place, deadline),
         );
         let mut page = match answer {
             Ok(page) => page,
@@ -162,7 +148,7 @@ impl Listing for Redlock {
                 continue;
             }
             // `describe` gives each server a deadline of its own, so no common deadline is needed.
-            let agreed = answered(Inspect::describe(self, &name, Moment::NEVER))?;
+            let agreed = Inspect::describe(self, &name, Moment::NEVER)?;
             // An owner that has only a minority does not hold the lock, so it is not listed.
             if owners(&agreed).eq(owners(seen)) {
                 listed.push(agreed);

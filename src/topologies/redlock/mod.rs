@@ -51,7 +51,7 @@ pub(crate) struct Redlock {
 
 impl Redlock {
     fn members(&self) -> impl Iterator<Item = &Voter> {
-        self.monitor.nodes.iter().filter_map(VotingNode::member)
+        self.monitor.nodes.iter().filter_map(|node| node.member.get())
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
@@ -109,7 +109,7 @@ impl Redlock {
         before: &[usize],
         not_held: impl Fn() -> T,
     ) -> Votes<T> {
-        votes.discounted(before, &not_held).discounted(&self.monitor.uncounted(claim), &not_held)
+        votes.discounted(before, &not_held).discounted(&self.monitor.restores.uncounted(claim), &not_held)
     }
 
     fn one<T>(
@@ -240,19 +240,17 @@ impl Store for Redlock {
             majority: Some(self),
             connections: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if !kind.is_one_record() {
-            let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
-            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
-        }
+        let words = "Redlock cannot keep this kind of lock: several servers have no common order of arrival and no common count";
+        Error::when(!kind.is_one_record(), ErrorKind::Unsupported, "lock", || words)
+            .map_err(|error| error.on(name.given()))?;
         for node in &self.monitor.nodes {
             let renamed = node.renamed(name)?;
-            if let Some(member) = node.member() {
+            if let Some(member) = node.member.get() {
                 member.store.check_name(kind, renamed.as_ref().unwrap_or(name))?;
             }
         }
@@ -261,7 +259,7 @@ impl Store for Redlock {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let sent = Clock::System.now();
-        let before = self.monitor.uncounted(claim);
+        let before = self.monitor.restores.uncounted(claim);
         let votes =
             self.ask(claim, deadline, |store, claim, deadline| begin_attempt(store, claim, count, deadline));
         if count == 1 {
@@ -281,7 +279,8 @@ impl Store for Redlock {
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        let before = if left == 0 { self.monitor.over(claim) } else { self.monitor.uncounted(claim) };
+        let before =
+            if left == 0 { self.monitor.over(claim) } else { self.monitor.restores.uncounted(claim) };
         let votes =
             self.ask(claim, deadline, |store, claim, deadline| begin_release(store, claim, left, deadline));
         let votes = self.counted(claim, votes, &before, not_held);
@@ -309,7 +308,8 @@ impl Store for Redlock {
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         let begun = Clock::System.now();
-        let before: Vec<Vec<usize>> = claims.iter().map(|claim| self.monitor.uncounted(claim)).collect();
+        let restores = &self.monitor.restores;
+        let before: Vec<Vec<usize>> = claims.iter().map(|claim| restores.uncounted(claim)).collect();
         let votes = self.batch(claims, deadline, |store, claims, deadline| store.renew(claims, deadline));
         let answers = votes.into_iter().zip(claims).zip(before).map(|((votes, claim), before)| {
             let lacking = votes.nodes_where(|held| !held);
@@ -370,7 +370,7 @@ impl Store for Redlock {
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         let parts = self.monitor.nodes.iter().filter_map(|node| {
             let claim = node.claim(claim).ok()?;
-            node.member()?.store.listen(&claim, waker)
+            node.member.get()?.store.listen(&claim, waker)
         });
         let parts: Vec<Subscription> = parts.collect();
         (!parts.is_empty()).then(|| Subscription::several(parts, majority(self.monitor.nodes.len())))
@@ -379,7 +379,7 @@ impl Store for Redlock {
     fn message_count(&self, claim: &Claim) -> Option<u64> {
         let counts = self.monitor.nodes.iter().filter_map(|node| {
             let claim = node.claim(claim).ok()?;
-            node.member()?.store.message_count(&claim)
+            node.member.get()?.store.message_count(&claim)
         });
         let counts: Vec<u64> = counts.collect();
         let is_enough = counts.len() >= majority(self.monitor.nodes.len());
@@ -391,7 +391,7 @@ impl Store for Redlock {
     }
 
     fn close(&self) {
-        self.monitor.stop();
+        self.monitor.service.stop();
         self.members().for_each(|member| member.store.close());
     }
 }
@@ -414,7 +414,7 @@ impl Inspect for Redlock {
             if alike.len() >= votes.majority() {
                 return Ok(Inspection {
                     name: name.given().to_owned(),
-                    remaining: alike.iter().map(|other| other.remaining).min().flatten(),
+                    remaining: alike.iter().filter_map(|other| other.remaining).min(),
                     fencing_token: votes.done().filter_map(|other| other.fencing_token).max(),
                     writers_wait: votes.count(|other| other.writers_wait) >= votes.majority(),
                     ..seen.clone()
@@ -428,7 +428,7 @@ impl Inspect for Redlock {
 
 impl Majority for Redlock {
     fn first_unspent_number(&self) -> u64 {
-        self.monitor.first_unspent_number()
+        self.monitor.unspent_from.load(Ordering::SeqCst)
     }
 
     fn ended_meanwhile(&self, claim: &Claim) {

@@ -48,7 +48,7 @@ pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
     /// Owner numbers below this one must not be used for another hold.
-    unspent_from: AtomicU64,
+    pub(super) unspent_from: AtomicU64,
     pub(super) restores: Restores,
     /// Requests an early renewal of all holds, after a server returned or a hold was restored.
     pub(super) look_again: AtomicBool,
@@ -56,7 +56,7 @@ pub(super) struct NodeMonitor {
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
-    service: Service,
+    pub(super) service: Service,
     reporter: Arc<Reporter>,
 }
 
@@ -89,10 +89,6 @@ impl NodeMonitor {
         self.nodes.iter().map(|node| node.place.as_str()).collect()
     }
 
-    pub(super) fn node(&self, at: usize) -> Option<&VotingNode> {
-        self.nodes.get(at)
-    }
-
     /// Takes the node out of use if the answer is an error that means silence, such as a time-out.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
         if let Err(failure) = &answer
@@ -103,22 +99,18 @@ impl NodeMonitor {
         answer
     }
 
-    pub(super) fn uncounted(&self, claim: &Claim) -> Vec<usize> {
-        self.restores.uncounted(claim)
-    }
-
     /// Notes that a round of requests, begun at `begun`, confirmed the hold on a majority, and orders the
     /// hold's restore on the `lacking` nodes.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
-        let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
+        let asked = |at: &usize| Some((*at, self.nodes.get(*at)?.claim(claim).ok()?));
         if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
-            self.wake();
+            self.service.wake();
         }
     }
 
     /// Ends all restores of a hold that the caller ends. Returns the servers that do not count for it.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
-        let uncounted = self.uncounted(claim);
+        let uncounted = self.restores.uncounted(claim);
         let owed = self.restores.over(claim, false);
         self.owe_where(claim, |at, _| owed.contains(&at));
         uncounted
@@ -173,10 +165,6 @@ impl NodeMonitor {
         })
     }
 
-    pub(super) fn stop(&self) {
-        self.service.stop();
-    }
-
     pub(super) fn put_out(
         &self,
         node: &VotingNode,
@@ -184,7 +172,7 @@ impl NodeMonitor {
         probe: Option<(Kind, Arc<LockName>, Owner)>,
     ) {
         if node.put_out(error, probe, || self.spend_numbers()) {
-            self.wake();
+            self.service.wake();
         }
     }
 
@@ -206,14 +194,6 @@ impl NodeMonitor {
         let pause = TRY_AGAIN.0;
         let one = PendingCleanup { node, claim, until, next: now, pause, may_come_again: false };
         self.pending_cleanups.lock().push(one);
-        self.wake();
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.service.is_stopped()
-    }
-
-    pub(super) fn wake(&self) {
         self.service.wake();
     }
 
@@ -222,10 +202,6 @@ impl NodeMonitor {
         let first = unbound_number();
         self.unspent_from.fetch_max(first, Ordering::SeqCst);
         first
-    }
-
-    pub(super) fn first_unspent_number(&self) -> u64 {
-        self.unspent_from.load(Ordering::SeqCst)
     }
 
     fn run(self: &Arc<Self>, parker: &Parker) {
@@ -397,7 +373,7 @@ impl PendingRelease {
     }
 
     pub(super) fn take(&self, at: usize, answer: Answer<Release>) {
-        let answer = match self.monitor.node(at) {
+        let answer = match self.monitor.nodes.get(at) {
             Some(node) => self.monitor.noted(node, &self.claim, answer),
             None => answer,
         };

@@ -40,11 +40,11 @@ impl Voter {
 pub(crate) struct VotingNode {
     /// The server's address for error messages, without a password.
     pub(super) place: String,
-    map_names: Option<NameMapper>,
+    pub(super) map_names: Option<NameMapper>,
     pub(super) open: VoterOpener,
     pub(super) is_opening: AtomicBool,
     /// Empty until the first successful connection.
-    member: OnceLock<Voter>,
+    pub(super) member: OnceLock<Voter>,
     outage: Mutex<Option<NodeOutage>>,
     /// The first owner number that was unused when the server went out of use. The server holds nothing for
     /// it and later ones, because it gets no requests.
@@ -80,10 +80,6 @@ impl VotingNode {
         self.map_names.as_ref().map(|map| name.keyed(map(name.key()))).transpose()
     }
 
-    pub(super) fn has_names_as_given(&self) -> bool {
-        self.map_names.is_none()
-    }
-
     pub(super) fn claim(&self, claim: &Claim) -> Result<Claim> {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
@@ -103,10 +99,6 @@ impl VotingNode {
         let is_news = !error.is_silence() && outage.error.kind() != error.kind();
         outage.goes_on(error);
         is_news
-    }
-
-    pub(super) fn member(&self) -> Option<&Voter> {
-        self.member.get()
     }
 
     pub(super) fn ready(&self) -> Result<&Arc<dyn Store>> {

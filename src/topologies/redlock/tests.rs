@@ -451,3 +451,17 @@ fn a_server_silent_at_the_start_joins_later() {
     drop(speaks);
     eventually(|| redlock.monitor.nodes[2].is_ready());
 }
+
+/// A server in whose time the lease has ended, though the lock's record exists, tells no remaining time.
+#[test]
+fn a_server_that_tells_no_remaining_time_does_not_hide_that_of_the_others() {
+    let (redlock, servers) = redlock();
+    let left = [None, Some(Duration::from_secs(20)), Some(Duration::from_secs(10))];
+    for (server, remaining) in servers.iter().zip(left) {
+        let mut seen = Inspection { remaining, ..Inspection::new("a", ObjectKind::Lock) };
+        seen.holders.push(crate::inspect::Holder::new("somebody".to_owned()));
+        server.descriptions.say(move || Ok(seen));
+    }
+    let seen = redlock.describe(&crate::tests::name("a"), soon()).unwrap();
+    assert_eq!(seen.remaining, Some(Duration::from_secs(10)));
+}

@@ -1,13 +1,11 @@
 //! The directory of clients on a ring. Each client's entry is at the home node of the entry's key. A listing
 //! reads one node after the other.
 
-use std::time::Duration;
-
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, page_by_server, read_each};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted, page_by_server, read_each};
 use crate::seam::ring_member::RingMember;
 use crate::seam::{Answer, Failure};
 use crate::time::Moment;
@@ -50,12 +48,8 @@ impl RingStore {
 }
 
 impl Directory for RingStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.at_entry(client, |node| node.write(client, text, lease, deadline))
-    }
-
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.at_entry(client, |node| node.post(client, text, lease, deadline))
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        self.at_entry(entry.client, |node| node.write(entry, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
@@ -71,12 +65,12 @@ impl Directory for RingStore {
             node.capabilities().directory.map_or_else(none, |directory| directory.clients(from, deadline))
         })
     }
-}
 
-impl Listing for RingStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         self.page(from, |node, from| {
-            node.capabilities().listing.map_or_else(none, |listing| listing.locks(wanted, from, deadline))
+            node.capabilities()
+                .directory
+                .map_or_else(none, |directory| directory.locks(wanted, from, deadline))
         })
     }
 }

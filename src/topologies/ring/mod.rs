@@ -252,18 +252,16 @@ impl Store for RingStore {
             connections: Some(self),
             wait_queues: Some(self),
             directory: Some(self),
-            listing: Some(self),
             itself: Some(self),
             ..self.of_nodes
         }
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if kind.is_counted() {
-            let words =
-                "a ring supports locks only: semaphores, latches and conditions cannot move with their name";
-            return Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()));
-        }
+        let words =
+            "a ring supports locks only: semaphores, latches and conditions cannot move with their name";
+        Error::when(kind.is_counted(), ErrorKind::Unsupported, "lock", || words)
+            .map_err(|error| error.on(name.given()))?;
         self.of(name).map_or(Ok(()), |store| store.check_name(kind, name))
     }
 

@@ -201,12 +201,12 @@ impl RingNode {
                 "a weight of {weight} for node {label:?} cannot be used: it must be from 1 to {MOST_WEIGHT}"
             )
         })?;
-        if url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster")) {
-            let detail = format!(
+        let is_cluster = url.split_once("://").is_some_and(|(scheme, _)| scheme.contains("cluster"));
+        Error::when(is_cluster, ErrorKind::Unsupported, "ring", || {
+            format!(
                 "node {label:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, "ring", detail));
-        }
+            )
+        })?;
         Ok(())
     }
 }
@@ -266,13 +266,12 @@ impl RingMark {
                 borne.label
             ));
         }
-        if borne.epoch > self.epoch {
-            let detail = format!(
+        Error::when(borne.epoch > self.epoch, ErrorKind::StaleRing, "ring", || {
+            format!(
                 "node {node:?} knows epoch {}, but this client uses epoch {}: give the client the newer list of nodes by change_ring",
                 borne.epoch, self.epoch
-            );
-            return Err(Error::new(ErrorKind::StaleRing, "ring", detail));
-        }
+            )
+        })?;
         if borne.epoch == self.epoch {
             if (borne.ring, &borne.before) == (self.ring, &self.before) {
                 return Ok(());

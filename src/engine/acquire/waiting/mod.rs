@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn a_slowly_spinning_fair_waiter_keeps_its_place() {
         let hour = Duration::from_secs(3600);
-        let engine = crate::LockClient::in_memory().get_fair_lock("a").engine().clone();
+        let engine = crate::LockClient::in_memory().get_fair_lock("a").engine.clone();
         let name = crate::tests::name("a");
         let pause = |kind, backoff| {
             let config = LockConfig { backoff: Some(backoff), ..LockConfig::default() };

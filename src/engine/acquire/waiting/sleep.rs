@@ -37,7 +37,7 @@ impl Waiting<'_> {
         // `Engine::shutdown`.
         engine.usable(call.action)?;
         // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
-        let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
+        let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
         let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
         self.count_waiter();
         let is_held_here =

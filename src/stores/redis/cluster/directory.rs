@@ -1,23 +1,26 @@
 //! The directory of clients in a cluster: each entry is on its slot's member, so a listing reads all.
 
-use std::time::Duration;
-
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::directory::{
-    Directory, Listing, Page, Place, Posted, Wanted, answered, page_by_server, read_each,
-};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted, page_by_server, read_each};
 use crate::seam::{Answer, Failure, Inspect};
 use crate::stores::redis::cluster::ClusterStore;
-use crate::stores::redis::directory::entry;
+use crate::stores::redis::directory::entry_key;
 use crate::stores::redis::reply::Redirect;
 use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
 
-const ACTION: &str = "directory";
-
 impl ClusterStore {
+    fn at_entry<T>(
+        &self,
+        client: ClientId,
+        deadline: Moment,
+        ask: impl Fn(&RedisStore) -> Answer<T>,
+    ) -> Answer<T> {
+        self.ask("directory", &LockName::reserved(entry_key(client)), deadline, ask)
+    }
+
     /// Asks the member that `from` names for its next page. Once its pages are read, the next member follows.
     fn page<T>(
         &self,
@@ -37,39 +40,27 @@ impl ClusterStore {
 }
 
 impl Directory for ClusterStore {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        let name = LockName::reserved(entry(client));
-        self.ask(ACTION, &name, deadline, |store| store.write(client, text, lease, deadline))
-    }
-
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        let name = LockName::reserved(entry(client));
-        self.ask(ACTION, &name, deadline, |store| store.post(client, text, lease, deadline))
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        self.at_entry(entry.client, deadline, |store| store.write(entry, deadline))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        let name = LockName::reserved(entry(client));
-        self.ask(ACTION, &name, deadline, |store| store.remove(client, deadline))
+        self.at_entry(client, deadline, |store| store.remove(client, deadline))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        read_each(clients, |client| {
-            let name = LockName::reserved(entry(client));
-            self.ask(ACTION, &name, deadline, |store| store.read(&[client], deadline))
-        })
+        read_each(clients, |client| self.at_entry(client, deadline, |store| store.read(&[client], deadline)))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.page(from, |store, from| store.clients(from, deadline))
     }
-}
 
-impl Listing for ClusterStore {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let describe = |name: &LockName, error: &Error| {
             let moves = Redirect::of(error).is_some() || error.kind() == ErrorKind::Busy;
             moves.then(|| self.describe(name, deadline))
         };
-        self.page(from, |store, from| answered(store.locks_page(wanted, &from.cursor, deadline, describe)))
+        self.page(from, |store, from| store.locks_page(wanted, &from.cursor, deadline, describe))
     }
 }

@@ -35,7 +35,7 @@ use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::{is_batched, is_given_back};
+use crate::stores::redis::kinds::kind::is_given_back;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -319,7 +319,6 @@ impl Store for ClusterStore {
             wait_queues: Some(self),
             hold_caching: Some(self),
             directory: Some(self),
-            listing: Some(self),
             ..Capabilities::default()
         }
     }
@@ -442,7 +441,7 @@ impl Batches for ClusterStore {
     }
 
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32> {
-        is_batched(kind).then(|| u32::from(slot(name.key())))
+        kind.has_queue().then(|| u32::from(slot(name.key())))
     }
 
     fn begin_attempts(
@@ -465,7 +464,7 @@ impl Batches for ClusterStore {
 
 impl WaitQueues for ClusterStore {
     fn is_refused(&self) -> bool {
-        self.topology.queues_refused().stands(|| Clock::System.now())
+        self.topology.settings.queues_refused.stands(|| Clock::System.now())
     }
 
     /// Tells only the member last known to have the slot. Elsewhere the place expires.

@@ -36,7 +36,7 @@ pub(crate) fn keeps_its_slot(name: &str) -> bool {
 
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
-    members: Vec<Endpoint>,
+    pub(super) members: Vec<Endpoint>,
     /// For each slot, the index of its primary in `members`.
     primaries: Vec<Option<u16>>,
 }
@@ -75,10 +75,8 @@ impl SlotMap {
                 }
             }
         }
-        if map.members.is_empty() {
-            let words = "the server knows no member of the cluster that has slots";
-            return Err(Error::new(ErrorKind::Busy, "connect", words));
-        }
+        let words = "the server knows no member of the cluster that has slots";
+        Error::when(map.members.is_empty(), ErrorKind::Busy, "connect", || words)?;
         for slot in 0..SLOTS {
             if map.primary(slot).is_none()
                 && let Some(before) = self.primary(slot)
@@ -95,10 +93,9 @@ impl SlotMap {
         if let Some(place) = places.get(&key) {
             return Ok(*place);
         }
-        if self.members.len() >= MOST_MEMBERS {
-            let words = format!("the answer to CLUSTER SLOTS names more than {MOST_MEMBERS} members");
-            return Err(Error::new(ErrorKind::Protocol, "connect", words));
-        }
+        Error::when(self.members.len() >= MOST_MEMBERS, ErrorKind::Protocol, "connect", || {
+            format!("the answer to CLUSTER SLOTS names more than {MOST_MEMBERS} members")
+        })?;
         let place = u16::try_from(self.members.len()).unwrap_or(u16::MAX);
         self.members.push(endpoint);
         places.insert(key, place);
@@ -108,10 +105,6 @@ impl SlotMap {
     pub(super) fn primary(&self, slot: u16) -> Option<&Endpoint> {
         let index = (*self.primaries.get(usize::from(slot))?)?;
         self.members.get(usize::from(index))
-    }
-
-    pub(super) fn members(&self) -> &[Endpoint] {
-        &self.members
     }
 
     pub(super) fn is_same(&self, other: &SlotMap) -> bool {
@@ -211,9 +204,9 @@ mod tests {
         assert_eq!(at(200).as_deref(), Some("asked:7003"));
         assert_eq!(at(350).as_deref(), Some("old:1"));
         assert_eq!(at(400), None);
-        assert_eq!(map.members().len(), 5);
+        assert_eq!(map.members.len(), 5);
         assert!(map.is_same(&map.clone()) && !map.is_same(&before));
-        let member = |index: usize| map.is_primary(&map.members()[index]);
+        let member = |index: usize| map.is_primary(&map.members[index]);
         assert!(member(0) && !member(1) && member(2));
     }
 
@@ -230,7 +223,7 @@ mod tests {
         };
         for reply in answer(MOST_MEMBERS) {
             let map = SlotMap::new().updated(&reply, &Host::named("asked")).unwrap();
-            assert_eq!(map.members().len(), MOST_MEMBERS);
+            assert_eq!(map.members.len(), MOST_MEMBERS);
         }
         for reply in answer(46_000) {
             let error = SlotMap::new().updated(&reply, &Host::named("asked")).unwrap_err();

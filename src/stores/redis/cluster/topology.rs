@@ -43,7 +43,7 @@ pub(super) struct ClusterNode {
 }
 
 pub(super) struct Topology {
-    settings: Settings,
+    pub(super) settings: Settings,
     seeds: Vec<Endpoint>,
     map: Mutex<Arc<SlotMap>>,
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
@@ -54,14 +54,14 @@ pub(super) struct Topology {
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
-struct Settings {
+pub(super) struct Settings {
     options: ServerOptions,
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
     publishes: Option<Prefix>,
-    queues_refused: Arc<Refused>,
+    pub(super) queues_refused: Arc<Refused>,
 }
 
 struct TopologyLook {
@@ -160,10 +160,9 @@ impl Topology {
         if let Some(node) = nodes.get(endpoint) {
             return Ok(Arc::clone(node));
         }
-        if nodes.len() > MOST_MEMBERS {
-            let words = format!("more than {MOST_MEMBERS} members of the cluster have been named");
-            return Err(Error::new(ErrorKind::Protocol, "request", words));
-        }
+        Error::when(nodes.len() > MOST_MEMBERS, ErrorKind::Protocol, "request", || {
+            format!("more than {MOST_MEMBERS} members of the cluster have been named")
+        })?;
         let store = self.settings.store(endpoint, false)?;
         let node = Arc::new(ClusterNode { endpoint: endpoint.clone(), store, asking: Mutex::new(None) });
         nodes.insert(endpoint.clone(), Arc::clone(&node));
@@ -207,8 +206,8 @@ impl Topology {
         // Cleared before the reload, so that a doubt during the reload causes another one.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
-        let mut order: Vec<Endpoint> = known.members().to_vec();
-        order.extend(self.seeds.iter().filter(|seed| !known.members().contains(seed)).cloned());
+        let mut order: Vec<Endpoint> = known.members.to_vec();
+        order.extend(self.seeds.iter().filter(|seed| !known.members.contains(seed)).cloned());
         let turn = look.in_vain.checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(turn);
         if let Some(at) = order.iter().position(|endpoint| look.first.as_ref() == Some(endpoint)) {
@@ -245,10 +244,6 @@ impl Topology {
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
-    pub(super) fn queues_refused(&self) -> &Refused {
-        &self.settings.queues_refused
-    }
-
     pub(super) fn listen(&self, channel: &str, waker: &Waker) -> Option<Subscription> {
         self.wakeups.listen(channel, waker, |endpoint| self.subscriber(endpoint))
     }
@@ -259,7 +254,7 @@ impl Topology {
 
     pub(super) fn primaries(&self) -> Vec<Endpoint> {
         let map = Arc::clone(&self.map.lock());
-        map.members().iter().filter(|endpoint| map.is_primary(endpoint)).cloned().collect()
+        map.members.iter().filter(|endpoint| map.is_primary(endpoint)).cloned().collect()
     }
 
     pub(super) fn nodes(&self) -> Vec<Arc<ClusterNode>> {

@@ -93,7 +93,7 @@ pub(super) fn connect(
 pub(crate) const TRUSTED: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
-    stream: Arc<Wire>,
+    pub(crate) stream: Arc<Wire>,
     replies: Replies,
     armed: Cell<Duration>,
     pub(super) used: Moment,
@@ -109,10 +109,6 @@ impl Connection {
             used: Clock::System.now(),
             origin: Origin::new(),
         }
-    }
-
-    pub(crate) fn stream(&self) -> &Arc<Wire> {
-        &self.stream
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8], deadline: Moment) -> Result<()> {
@@ -260,7 +256,7 @@ impl Dialog<'_> {
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
-            if let Some(script) = command.script() {
+            if let Some(script) = command.script {
                 let sent = SentScript { script, forgotten };
                 self.ledger.note_script(&mut self.connection.origin, sent, &reply);
             }

@@ -36,8 +36,8 @@ pub(crate) struct Connections {
     /// The slots of all connections except the one for renewals; the shared connection also occupies one.
     /// `None` after `close`, which ends the pool's thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
-    shared: Arc<SharedConnection>,
-    ledger: Arc<Ledger>,
+    pub(crate) shared: Arc<SharedConnection>,
+    pub(crate) ledger: Arc<Ledger>,
     /// Used only for renewals, so that no other request can delay a renewal past its lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
@@ -94,14 +94,6 @@ impl Connections {
         Connections { shared: Arc::new(SharedConnection::noted_in(Arc::clone(&ledger))), ledger, ..self }
     }
 
-    pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
-        self.ledger.on_demotion(act);
-    }
-
-    pub(crate) fn link(&self) -> u32 {
-        self.ledger.link()
-    }
-
     /// Opens the first connection, so that wrong settings cause an error now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
@@ -143,7 +135,7 @@ impl Connections {
         deadline: Moment,
         connect: impl FnOnce(Moment) -> Result<Shareable>,
     ) -> Answer<Arc<Reply>> {
-        let sent = self.shared.send(command.script(), command.packing(), deadline, None, connect);
+        let sent = self.shared.send(command.script, command.packing(), deadline, None, connect);
         sent.map_err(|(failure, _)| failure)
     }
 
@@ -184,22 +176,17 @@ impl Connections {
             let pack = |to: &mut Vec<u8>| whole.pack_into(to);
             let its = Arc::clone(&shared);
             let take: ReplySink = Box::new(move |outcome| take(&its, outcome));
-            if let Err((failure, Some(take))) =
-                shared.send_if_open(whole.script(), pack, deadline, Some(take))
+            if let Err((failure, Some(take))) = shared.send_if_open(whole.script, pack, deadline, Some(take))
             {
                 take(Err(failure));
             }
         });
         let connect = |by| self.connect_shared(by);
         if let Err((failure, Some(take))) =
-            self.shared.send(command.script(), command.packing(), deadline, Some(take), connect)
+            self.shared.send(command.script, command.packing(), deadline, Some(take), connect)
         {
             take(Err(failure));
         }
-    }
-
-    pub(crate) fn poll_completions(&self) -> bool {
-        self.shared.poll_completions()
     }
 
     #[cfg(all(test, unix, not(leasehold_shuttle)))]

@@ -15,8 +15,6 @@ use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
-/// How long to wait for the version of a server without HELLO, which only the error's words need.
-const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Not `Debug`, because it contains the password.
 #[derive(Clone)]
@@ -52,7 +50,7 @@ pub(crate) fn open_at(
     begun: impl Fn(&Arc<Wire>),
 ) -> Result<Connection> {
     let mut connection = dial(place, &login.hosts, login.write_timeout, deadline)?;
-    begun(connection.stream());
+    begun(&connection.stream);
     let auth = auth(login.username.as_deref(), login.password.as_deref());
     let select = (login.database != 0).then(|| Command::new("SELECT").arg(login.database.to_string()));
     let name = login.client_name.as_ref().map(|name| Command::new("CLIENT").arg("SETNAME").arg(name));
@@ -75,8 +73,9 @@ pub(crate) fn open_at(
     match next()? {
         Ok(greeting) => check_server(&greeting, login.role, login.is_durable)?,
         Err(error) if is_lacking(&error) => {
-            let owed = usize::from(select.is_some()) + usize::from(name.is_some());
-            return Err(without_hello(connection, owed, deadline));
+            let words = "the server does not know HELLO: it is older than Redis 6.2, the oldest supported, or a \
+                proxy stands in front of it; give the address of the server itself";
+            return Err(Error::new(ErrorKind::TooOld, "connect", words));
         }
         Err(error) => return Err(refusal(&error)),
     }
@@ -119,29 +118,6 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
-/// The error of a server without HELLO, a command of Redis 6.0: an old server, or a proxy. `owed`: how many
-/// replies are still to come.
-fn without_hello(mut connection: Connection, owed: usize, deadline: Moment) -> Error {
-    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
-    let mut bytes = Vec::new();
-    Command::new("INFO").arg("server").pack_into(&mut bytes);
-    let sent = connection.send(&bytes, deadline);
-    let last = sent.and_then(|()| (0..owed).try_for_each(|_| connection.receive(deadline).map(drop)));
-    match last.and_then(|()| connection.receive(deadline)).ok().and_then(|info| version_in(&info)) {
-        Some(version) if is_before(&version, OLDEST) => too_old(&version),
-        _ => {
-            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
-                front of it; give the address of the server itself";
-            Error::new(ErrorKind::Unsupported, "connect", words)
-        }
-    }
-}
-
-fn version_in(info: &Value) -> Option<String> {
-    let version = text(info)?.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
-    Some(version.trim().to_owned())
-}
-
 fn too_old(version: &str) -> Error {
     let (major, minor) = OLDEST;
     let words = format!("the server is Redis {version}; the oldest supported is {major}.{minor}");
@@ -166,33 +142,25 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
 }
 
 fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> {
-    if !matches!(greeting, Value::Array(_)) {
-        return Err(Error::new(ErrorKind::Protocol, "connect", "the answer to HELLO is not that of a Redis"));
-    }
+    let words = "the answer to HELLO is not that of a Redis";
+    Error::when(!matches!(greeting, Value::Array(_)), ErrorKind::Protocol, "connect", || words)?;
     let field = |name: &str| field(greeting, name).and_then(text).unwrap_or_default();
-    if field("mode") == "sentinel" {
-        let words = "the server is a Sentinel, which keeps no locks: give a URL of the form \
+    let words = "the server is a Sentinel, which keeps no locks: give a URL of the form \
             redis-sentinel://…/master-name";
-        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
-    }
-    if wanted != Role::Primary && field("mode") != "cluster" {
-        let words = "the server is not a member of a cluster: give its address as redis://…";
-        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
-    }
+    Error::when(field("mode") == "sentinel", ErrorKind::Unsupported, "connect", || words)?;
+    let words = "the server is not a member of a cluster: give its address as redis://…";
+    let is_alone = wanted != Role::Primary && field("mode") != "cluster";
+    Error::when(is_alone, ErrorKind::Unsupported, "connect", || words)?;
     let version = field("version");
     let lacks = |least| field("server") != "valkey" && is_before(version, least);
-    if is_durable && lacks(WAITAOF_SINCE) {
-        let words = "durable() needs WAITAOF, which came with Redis 7.2 and Valkey 7.2";
-        let words = format!("{words}; the server is {version}");
-        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
-    }
+    Error::when(is_durable && lacks(WAITAOF_SINCE), ErrorKind::Unsupported, "connect", || {
+        format!("durable() needs WAITAOF, which came with Redis 7.2 and Valkey 7.2; the server is {version}")
+    })?;
     if lacks(OLDEST) {
         return Err(too_old(version));
     }
-    if wanted != Role::ClusterMember && matches!(field("role"), "replica" | "slave") {
-        return Err(Error::new(ErrorKind::ReadOnly, "connect", "the server is a read-only replica"));
-    }
-    Ok(())
+    let is_replica = wanted != Role::ClusterMember && matches!(field("role"), "replica" | "slave");
+    Error::when(is_replica, ErrorKind::ReadOnly, "connect", || "the server is a read-only replica")
 }
 
 fn is_before(version: &str, least: (u32, u32)) -> bool {

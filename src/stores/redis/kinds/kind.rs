@@ -23,10 +23,6 @@ pub(crate) fn is_given_back(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-pub(crate) fn is_batched(kind: Kind) -> bool {
-    kind.has_queue()
-}
-
 /// Whether a grant must have copies on replicas. A re-entry needs none, because its hold already has them.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
@@ -153,6 +149,6 @@ pub(crate) fn fenced(script: &'static Script, claim: &Claim) -> Command {
     if claim.wants_fence { script.on(&[lock, &keys::fence_counter(lock)]) } else { script.on(&[lock]) }
 }
 
-pub(super) fn unsupported(words: &'static str) -> Failure {
+pub(crate) fn unsupported(words: &'static str) -> Failure {
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
 }

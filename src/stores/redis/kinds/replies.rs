@@ -73,7 +73,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
 /// Reads the reply to a release. Of the clients that got its message, `own_listeners` are this client.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     decoded(match reply.tag() {
-        b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: Others::Nobody }),
+        b"freed" if reply.len() == 0 => Ok(Release::Freed { others: Others::Nobody }),
         b"freed" => reply.number(1).map(|listeners| freed(listeners, own_listeners)),
         b"still_held" => Ok(Release::StillHeld),
         b"no_lock" => return Err(no_lock()),

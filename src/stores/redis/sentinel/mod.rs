@@ -42,7 +42,7 @@ const PROMOTION: Duration = Duration::from_secs(3);
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
-    name: String,
+    pub(super) name: String,
     /// The Sentinels' addresses. A Sentinel that does not answer moves to the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
     access: Arc<Renewable<Access>>,
@@ -109,10 +109,6 @@ impl Sentinels {
             known: Mutex::default(),
             changed: Condvar::new(),
         })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn places(&self) -> Vec<Arc<ServerPlace>> {
@@ -260,7 +256,7 @@ impl Sentinels {
             let talk = || {
                 let mut connection =
                     dial(&place.secured(access.tls.as_ref()), &self.hosts, self.write_timeout, deadline)?;
-                begun(connection.stream());
+                begun(&connection.stream);
                 connection.send(&bytes, deadline)?;
                 if auth.is_some() {
                     accepted(connection.receive(deadline)?).map_err(|error| auth_refused(&error))?;

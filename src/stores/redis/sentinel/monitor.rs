@@ -75,7 +75,7 @@ impl MonitorShared {
             let next = Clock::System.after(EVERY);
             self.round(&mut posts);
             let connections = posts.iter().filter_map(|post| post.connection.as_ref());
-            let streams: Vec<_> = connections.map(|connection| &**connection.stream()).collect();
+            let streams: Vec<_> = connections.map(|connection| &*connection.stream).collect();
             if streams.is_empty() {
                 return next;
             }

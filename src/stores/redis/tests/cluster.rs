@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use super::prelude::*;
 use crate::config::ClusterPubSub;
 use crate::hosts::Hosts;
+use crate::ident::ClientId;
+use crate::seam::directory::{Directory, Entry};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;
 
@@ -147,6 +149,30 @@ fn a_redirection_is_followed_once() {
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
         assert_eq!(there.asked(), expected);
     }
+}
+
+#[test]
+fn an_entry_on_a_moving_slot_is_written_behind_asking() {
+    let there = RingMember::start(|_| Some("+OK\r\n".to_owned()));
+    let port = there.port;
+    let here = RingMember::start(move |_| Some(format!("-ASK 5 127.0.0.1:{port}\r\n")));
+    let store = here.store();
+    let entry = Entry {
+        client: ClientId::random(),
+        text: "entry",
+        lease: Duration::from_secs(30),
+        is_awaited: false,
+    };
+    // The first request on the member's connection asks for the format, and sends ASKING in any case.
+    let writes = || there.asked().iter().filter(|word| *word != "ASKING").count();
+    eventually(|| {
+        store.poll_completions();
+        store.write(entry, soon()).unwrap();
+        writes() > 1
+    });
+    let asked = there.asked();
+    let written = asked.iter().rposition(|word| word != "ASKING").unwrap();
+    assert_eq!(asked[written - 1], "ASKING", "{asked:?}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ use mysql::{Error as Driver, Transaction, params};
 
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ident::MAX_NAME_LEN;
 use crate::stores::sql::mysql::refusal::{
     LOCK_WAIT_TIMEOUT, NO_SUCH_TABLE, classify, ends_the_session, worded,
 };
@@ -117,9 +118,8 @@ impl NameTable {
         name: &str,
         wait: Duration,
     ) -> Result<Option<TxLock>> {
-        if name.is_empty() || name.len() > crate::ident::MAX_NAME_LEN {
-            return Err(Error::invalid("lock", "the name is empty or too long"));
-        }
+        let is_usable = (1..=MAX_NAME_LEN).contains(&name.len());
+        Error::require("lock", is_usable, || "the name is empty or too long")?;
         let failed = |error| failed("lock", error).on(name);
         let (before, ends): (u64, bool) = transaction
             .query_first("SELECT @@innodb_lock_wait_timeout, @@innodb_rollback_on_timeout")
@@ -139,10 +139,8 @@ impl NameTable {
             }
             Err(Driver::MySqlError(error)) if error.code == LOCK_WAIT_TIMEOUT => {
                 limit(transaction, before).map_err(failed)?;
-                if ends {
-                    let words = "the wait timed out, and the server then ends the transaction (innodb_rollback_on_timeout)";
-                    return Err(Error::new(ErrorKind::Lost, "lock", words).on(name));
-                }
+                let words = "the wait timed out, and the server then ends the transaction (innodb_rollback_on_timeout)";
+                Error::when(ends, ErrorKind::Lost, "lock", || words).map_err(|error| error.on(name))?;
                 Ok(None)
             }
             Err(error) => Err(failed(error)),

@@ -16,7 +16,8 @@ use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, query};
 
-/// The oldest versions accepted. Session locks need version 14, which can end idle sessions.
+/// The oldest versions accepted. Each session sets `plan_cache_mode`, which came with version 12. Session
+/// locks need version 14, which can end idle sessions.
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 

@@ -32,6 +32,7 @@ use postgres::{GenericClient, Transaction};
 
 use crate::config::check_table;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ident::MAX_NAME_LEN;
 use crate::stores::sql::postgres::check::{quoted, unless_in_sight};
 use crate::stores::sql::postgres::refusal::{classify, worded};
 use crate::stores::sql::refused;
@@ -217,9 +218,8 @@ fn waiting(
     wait: Duration,
     take: impl FnOnce(&mut Transaction<'_>, Moment) -> Driver<()>,
 ) -> Result<Option<TxLock>> {
-    if name.is_empty() || name.len() > crate::ident::MAX_NAME_LEN {
-        return Err(Error::invalid("lock", "the name is empty or too long"));
-    }
+    let is_usable = (1..=MAX_NAME_LEN).contains(&name.len());
+    Error::require("lock", is_usable, || "the name is empty or too long")?;
     let failed = |error| failed("lock", error).on(name);
     let deadline = Clock::System.after(wait);
     let mut inner = transaction.savepoint("leasehold").map_err(failed)?;

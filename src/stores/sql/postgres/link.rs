@@ -149,7 +149,7 @@ fn ending() -> Error {
 }
 
 pub(super) struct PostgresConnection {
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
     /// Whether a statement was prepared since the last check that no transaction is open.
@@ -224,10 +224,6 @@ impl PostgresConnection {
         let row = last_row(&answer);
         let word = |row: &SimpleQueryRow, at| row.get(at).unwrap_or_default().to_owned();
         Ok(row.map_or_else(Vec::new, |row| (0..row.len()).map(|at| word(row, at)).collect()))
-    }
-
-    pub(super) fn cancel_token(&self) -> CancelToken {
-        self.client.cancel_token()
     }
 
     /// Whether the connection seems open. Lets the runtime poll the socket before it answers.

@@ -30,7 +30,7 @@ pub(super) struct Notifications {
     /// Part of each channel's name, so that equal lock names in different tables have different channels.
     realm: String,
     connect_timeout: Duration,
-    changed: Notify,
+    pub(super) changed: Notify,
 }
 
 impl WakeupProtocol for Notifications {
@@ -71,13 +71,9 @@ impl NotificationListener {
         self.protocol.hashed(name.key().bytes().chain([0]).chain(client.to_string().bytes()))
     }
 
-    pub(super) fn look_at_role(&self) {
-        self.protocol.changed.notify_one();
-    }
-
     fn next_check(&self) -> Duration {
         let state = self.state.lock();
-        let is_idle = state.channels.values().any(|entry| entry.idle_since().is_some());
+        let is_idle = state.channels.values().any(|entry| entry.idle_since.is_some());
         if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
     }
 

@@ -138,12 +138,12 @@ impl Database for Postgres {
     /// cancels the commit, so that sessions do not accumulate.
     fn give_up(&self, link: PostgresConnection) {
         if link.silent {
-            self.given_up.lock().push(link.cancel_token());
+            self.given_up.lock().push(link.client.cancel_token());
         }
     }
 
     fn note_read_only(&self) {
-        self.listener.look_at_role();
+        self.listener.protocol.changed.notify_one();
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {

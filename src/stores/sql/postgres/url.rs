@@ -47,10 +47,9 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     {
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
-    if config.get_channel_binding() == ChannelBinding::Require {
-        let words = "channel_binding=require is not supported: leave it out of the URL";
-        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
-    }
+    let words = "channel_binding=require is not supported: leave it out of the URL";
+    let is_bound = config.get_channel_binding() == ChannelBinding::Require;
+    Error::when(is_bound, ErrorKind::Unsupported, "connect", || words)?;
     if config.get_hosts().len() > 1 {
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     }

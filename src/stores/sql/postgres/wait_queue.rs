@@ -35,10 +35,6 @@ pub(super) struct QueueUse {
 }
 
 impl QueueUse {
-    fn was_awaited(&self) -> bool {
-        self.awaited.load(Ordering::Relaxed)
-    }
-
     fn is_to_be_tidied(&self, now: Moment) -> bool {
         let mut tidied = self.tidied.lock();
         let is_due = tidied.is_none_or(|at| now.since(at) >= TIDY_EVERY);
@@ -72,7 +68,7 @@ impl Postgres {
         let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || stands_for_election
-            || claim.queue_mode == QueueMode::Waits && !self.queue.was_awaited()
+            || claim.queue_mode == QueueMode::Waits && !self.queue.awaited.load(Ordering::Relaxed)
         {
             let records = link.run(&self.queries.take_cached, &args)?;
             let taken = taken_of(&records)?;
@@ -207,7 +203,7 @@ impl Postgres {
         claim: &Claim,
     ) -> Answer<Change<Others>> {
         let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
-        if !self.queue.was_awaited() {
+        if !self.queue.awaited.load(Ordering::Relaxed) {
             let statement = &self.queries.free_unawaited;
             match self.change_and_notify(link, statement, &claim.name, Args::of(claim))? {
                 Change::Made(_) => return Ok(Change::Made(Others::Nobody)),

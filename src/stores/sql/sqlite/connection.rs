@@ -18,8 +18,8 @@ use crate::stores::sql::MIGRATION;
 use crate::stores::sql::database::Link;
 use crate::stores::sql::sqlite::file::{Files, boot, up_ms};
 use crate::stores::sql::statement::{Args, Record, Statement, Value};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 use crate::system::FileId;
 use crate::time::{Clock, Moment};
 
@@ -31,8 +31,8 @@ type Table = Vec<(Files, Weak<Place>)>;
 static OPEN: Mutex<Table> = Mutex::new(Table::new());
 
 pub(super) struct SqliteConnection {
-    place: Arc<Place>,
-    files: Files,
+    pub(super) place: Arc<Place>,
+    pub(super) files: Files,
     path: Arc<Path>,
     has_failed: AtomicBool,
     pub(super) deadline: Moment,
@@ -107,7 +107,7 @@ impl SqliteConnection {
     }
 
     pub(super) fn on<T>(&self, talk: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
-        let conn = self.get();
+        let conn = self.place.lock();
         let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
         limit(conn, self.deadline).map_err(failed)?;
         let outcome = talk(conn);
@@ -127,16 +127,7 @@ impl SqliteConnection {
     /// Whether to use the connection again. One that failed to read may have combined an index with another
     /// log, and all connections that share the index must be closed.
     pub(super) fn is_sound(&self) -> bool {
-        !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
-    }
-
-    pub(super) fn files(&self) -> Files {
-        self.files
-    }
-
-    /// Locks the connection for one use. The value is `None` if it was closed since the check.
-    pub(super) fn get(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.place.lock()
+        !self.has_failed.load(Ordering::Relaxed) && self.place.lock().is_some() && self.is_in_place()
     }
 }
 
@@ -262,6 +253,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::system::file_id;
 
     /// A database without log and index, as after its last connection was closed.
     fn at_rest() -> (TempDir, Arc<Path>) {
@@ -311,7 +303,10 @@ mod tests {
             let link = SqliteConnection::among(&mut open, opened(&path), &path, None, soon()).unwrap();
             drop(open);
             looks.join().unwrap();
-            assert!(link.is_sound() && link.get().is_some(), "ended, though its files are in their places");
+            assert!(
+                link.is_sound() && link.place.lock().is_some(),
+                "ended, though its files are in their places"
+            );
         });
     }
 
@@ -333,7 +328,7 @@ mod tests {
     #[test]
     fn a_database_replaced_during_opening_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());
-        let before = Files::own_at(&path);
+        let before = file_id(&path);
         let (conn, _stands) = (opened(&path), opened(&other));
         for end in ["", "-wal", "-shm"] {
             let at = |path: &Path| format!("{}{end}", path.display());

@@ -37,10 +37,6 @@ impl Files {
         Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
 
-    pub(super) fn own_at(path: &Path) -> Option<FileId> {
-        file_id(path)
-    }
-
     pub(super) fn is_of(&self, own: FileId) -> bool {
         self.own == own
     }
