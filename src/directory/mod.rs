@@ -33,7 +33,7 @@ const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 /// Longer names are left out, except in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-pub(crate) const LONGEST_TEXT: usize = 64;
+const LONGEST_TEXT: usize = 64;
 
 /// A client of this crate that holds or waits for locks; an item of
 /// [`LockClient::clients`](crate::LockClient::clients).
@@ -172,10 +172,6 @@ impl ClientInfo {
         }
     }
 
-    pub(crate) fn using(&self, uses: Vec<LockUse>, unlisted: u64, age: Duration) -> ClientInfo {
-        ClientInfo { age, uses, unlisted, ..self.clone() }
-    }
-
     pub(crate) fn written(&self, lease: Duration) -> String {
         let is_short = |one: &&LockUse| one.by.is_some() || one.name.len() <= LONGEST_KEY;
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
@@ -266,7 +262,7 @@ impl ClientInfo {
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
-    fn place_of(&self, used: Option<&LockUse>) -> Location {
+    pub(crate) fn place_of(&self, used: Option<&LockUse>) -> Location {
         Location {
             host: self.host.clone(),
             pid: self.pid,

@@ -12,7 +12,7 @@ use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::capabilities::ConnectionWatch;
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
 struct Timer {
     core: Arc<Core>,
@@ -62,11 +62,8 @@ impl Timer {
             self.next_hung_up = self.check_connections(self.next_hung_up);
             self.core.announce(now);
             next.min(self.next_hung_up)
-        } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // Nothing is held: the next hold wakes this thread.
-            Moment::NEVER
         } else {
-            next
+            Moment::NEVER // nothing is held: the next hold wakes this thread
         }
     }
 
@@ -86,13 +83,7 @@ impl Timer {
         }
         let now = self.core.clock.now();
         let first = self.core.registry.first_check();
-        let longest = match self.core.clock {
-            Clock::System if first != Moment::NEVER => {
-                LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
-            }
-            // A hold that begins meanwhile is not due for a renewal earlier than this.
-            Clock::System | Clock::Manual(_) => renewal_period(self.core.options.lease),
-        };
+        let longest = LONGEST_SLEEP.min(renewal_period(self.core.options.lease));
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
@@ -185,7 +176,7 @@ mod tests {
     use crate::observe::reporter::Reporter;
     use crate::seam::{Claim, Kind, Store};
     use crate::stores::memory::MemoryStore;
-    use crate::time::{Lease, ManualClock};
+    use crate::time::{Clock, Lease, ManualClock};
 
     /// All holds are due within the slack, as after a time in which the timer did not run.
     #[test]

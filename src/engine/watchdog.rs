@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
+use crate::engine::core::{Cleanup, Core};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
 use crate::engine::pace::{
-    Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, longer, renewal_period, renewal_slack,
+    Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack,
 };
 use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::error::Result;
@@ -26,6 +26,15 @@ use crate::time::Moment;
 
 /// How long a clean-up may wait for a place in a batch, even if its lease has ended by then.
 const WAITS: Duration = Duration::from_secs(30);
+
+/// The pause after the first failed clean-up. It is short, because the connection that lost the request has
+/// probably been replaced, and other owners may wait. It doubles up to a 30th of the lease, at most
+/// `RETRY_MOST`.
+const RETRY_LEAST: Duration = Duration::from_millis(10);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+
+/// Longest pause after a clean-up that found nothing, unless the command time-out is longer.
+const FOUND_NOTHING: Duration = Duration::from_secs(2);
 
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
@@ -109,10 +118,9 @@ impl Round {
         let (mut renewed, mut is_any_lost) = (0, false);
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
-            let tally = batch.tallies.entry(hold.home()).or_default();
             match answer {
                 Ok(is_held) => {
-                    tally.answered += 1;
+                    batch.answered.insert(hold.home());
                     core.tell_if_ended(hold, claim, core.clock.now());
                     hold.end_renewal();
                     if is_held {
@@ -125,7 +133,6 @@ impl Round {
                     self.let_go(hold);
                 }
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                    tally.failed += 1;
                     if error.outcome_unknown() {
                         hold.retire_owner_on_end(); // the late renewal must not prolong the next hold
                     }
@@ -147,7 +154,7 @@ impl Round {
                             span(&|| observer.event(&event));
                         });
                     }
-                    self.due.put_back(item);
+                    self.due.put_back(&mut batch, item);
                 }
             }
         }
@@ -173,7 +180,6 @@ impl Round {
         let now = core.clock.now();
         let capabilities = core.store.capabilities();
         let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
-        let mut is_held_back = false;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
             let mut room = CHUNK;
@@ -182,10 +188,12 @@ impl Round {
                 .cleanups
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
             let is_asked = |cleanup: &mut Cleanup| {
-                let is_due = room > 0 && cleanup.next <= now && !self.due.is_down(cleanup.claim.home);
+                let is_due = room > 0 && cleanup.repeat.at <= now && !self.due.is_down(cleanup.claim.home);
                 let share = CLEANUP / together(cleanup.claim.kind).max(1);
                 let is_asked = is_due && self.pace.take(share, CLEANUPS_AHEAD, now);
-                is_held_back |= is_due && !is_asked;
+                if is_due && !is_asked {
+                    cleanup.repeat.at = now.plus(CLEANUP);
+                }
                 room -= usize::from(is_asked);
                 is_asked
             };
@@ -198,8 +206,7 @@ impl Round {
         inbox.cleanups.append(&mut asked);
         inbox.cleanups.shrink_if_sparse();
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
-        let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-        if is_held_back { next.max(now.plus(CLEANUP)) } else { next }
+        waiting.map(|cleanup| cleanup.repeat.at).min().unwrap_or(Moment::NEVER)
     }
 
     /// Sends these clean-ups, and keeps those in `asked` that must be repeated.
@@ -216,25 +223,18 @@ impl Round {
             // If the store will never accept the clean-up, it is not repeated.
             let is_to_be_answered =
                 outlasts_leases && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
-            let pause = match answer {
+            let (least, most) = match answer {
                 Some(Ok(Release::Freed { .. })) => {
                     core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                     return false; // the request had been carried out, and is undone now
                 }
-                // The request may still arrive, so the clean-up is repeated until the request can do no harm.
-                Some(Ok(_)) => {
-                    let pause = longer(command_timeout, cleanup.tries);
-                    cleanup.tries += 1;
-                    pause
-                }
-                Some(Err(_)) | None => {
-                    let most = renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST);
-                    let doubled = (cleanup.pause * 2).min(most);
-                    std::mem::replace(&mut cleanup.pause, doubled)
-                }
+                // The request may still arrive, so the clean-up is repeated until the request can do no harm. The
+                // more often it found nothing, the less likely is that.
+                Some(Ok(_)) => (command_timeout, command_timeout.max(FOUND_NOTHING)),
+                Some(Err(_)) | None => (RETRY_LEAST, renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST)),
             };
-            cleanup.next = now.plus(pause);
-            is_to_be_answered || cleanup.next < cleanup.until
+            cleanup.repeat.plan(least, most, now);
+            is_to_be_answered || cleanup.repeat.at < cleanup.until
         });
     }
 }

@@ -4,22 +4,13 @@
 //! The threads go on meanwhile, so a cycle in one view may never have existed. A cycle counts if a second
 //! view, begun after the first ended, shows the same waits and owners: see `docs/decisions/0047`.
 
-use crate::ident::ClientId;
+use crate::ident::{ClientId, Owner};
 use crate::seam::Kind;
-
-/// Maximum number of threads that one search visits.
-pub(crate) const MOST_OWNERS: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Thread {
     pub(crate) client: ClientId,
     pub(crate) id: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) client: ClientId,
-    pub(crate) number: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,35 +31,20 @@ pub(crate) struct Wait {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) wait: Wait,
-    pub(crate) holder: Holder,
+    pub(crate) holder: Owner,
     /// Whether one thread only can release the lock. If any thread can, the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 
 pub(crate) trait View {
     /// The owners that must release the lock before it can be granted to this waiter.
-    fn holders(&mut self, wait: &Wait) -> Vec<Holder>;
+    fn holders(&mut self, wait: &Wait) -> Vec<Owner>;
 
-    /// The one thread that can release the lock for this owner; `None`: unknown, or any thread can.
-    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
-
-    /// The threads that will probably release a lock that any thread can release: the thread that acquired
-    /// it, and a waiting thread in a process that works under the hold.
-    fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
-        let _ = (holder, key);
-        Vec::new()
-    }
+    /// The threads that will probably release the lock for this owner. `true`: the one thread that can;
+    /// otherwise the thread that acquired it, and a waiting thread in a process that works under the hold.
+    fn keepers_of(&mut self, holder: Owner, key: &str) -> (Vec<Thread>, bool);
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
-
-    fn note_beyond(&mut self) {}
-}
-
-fn keepers_of(view: &mut dyn View, holder: Holder, key: &str) -> (Vec<Thread>, bool) {
-    match view.thread_of(holder, key) {
-        Some(thread) => (vec![thread], true),
-        None => (view.takers_of(holder, key), false),
-    }
 }
 
 pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
@@ -79,15 +55,13 @@ pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
 /// Whether a path from `wait` leads back to the first thread in `met`. `path` then contains the path.
 fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
     for holder in view.holders(wait) {
-        let (keepers, is_certain) = keepers_of(view, holder, &wait.key);
+        let (keepers, is_certain) = view.keepers_of(holder, &wait.key);
         for thread in keepers {
             path.push(Link { wait: wait.clone(), holder, is_certain });
             if met.first() == Some(&thread) {
                 return true;
             }
-            if met.len() >= MOST_OWNERS {
-                view.note_beyond();
-            } else if !met.contains(&thread) {
+            if !met.contains(&thread) {
                 met.push(thread);
                 if let Some(next) = view.wait_of(thread)
                     && follow(view, &next, met, path)
@@ -110,7 +84,7 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
-        is_same && keepers_of(view, link.holder, &link.wait.key).0.contains(&next.wait.thread)
+        is_same && view.keepers_of(link.holder, &link.wait.key).0.contains(&next.wait.thread)
     })
 }
 
@@ -133,16 +107,33 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::directory::{LockUse, WaitRecord};
+    use crate::engine::stuck::OwnWait;
 
     pub(crate) fn wait(thread: Thread, id: u64, key: &str, number: u64) -> Wait {
         let (key, kind) = (key.to_owned(), Kind::Mutex);
         Wait { thread, id, key, kind, number, at_ms: 0, takes_again: false, writers_first: false }
     }
 
+    pub(crate) fn own_wait(wait: Wait) -> OwnWait {
+        let Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first } = wait;
+        let kind = kind.label().to_owned();
+        let shown = LockUse {
+            is_waiting: true,
+            by: Some(thread.id),
+            published: Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }),
+            ..LockUse::new(&key, number, "", Duration::ZERO)
+        };
+        OwnWait { shown, known: Arc::default() }
+    }
+
     fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
         let wait = Wait { at_ms, takes_again, ..wait(Thread { client, id }, id, "", 1) };
-        Link { wait, holder: Holder { client, number: 1 }, is_certain: true }
+        Link { wait, holder: Owner::new(client, 1), is_certain: true }
     }
 
     #[test]
@@ -175,13 +166,13 @@ pub(crate) mod tests {
     struct Crossed(ClientId);
 
     impl View for Crossed {
-        fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
-            let of = |number| Holder { client: self.0, number };
+        fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
+            let of = |number| Owner::new(self.0, number);
             if wait.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
         }
 
-        fn thread_of(&mut self, holder: Holder, _key: &str) -> Option<Thread> {
-            Some(Thread { client: self.0, id: holder.number })
+        fn keepers_of(&mut self, holder: Owner, _key: &str) -> (Vec<Thread>, bool) {
+            (vec![Thread { client: self.0, id: holder.number() }], true)
         }
 
         fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
@@ -194,7 +185,7 @@ pub(crate) mod tests {
         let client = ClientId::random();
         let mut view = Crossed(client);
         let ring = ring_of(&mut view, &link(client, 1, 0, false).wait).unwrap();
-        assert_eq!(ring.iter().map(|link| link.holder.number).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(ring.iter().map(|link| link.holder.number()).collect::<Vec<_>>(), [2, 1]);
         assert!(are_held(&mut view, &ring) && are_waited_for(&mut view, &ring));
     }
 }
