@@ -127,10 +127,12 @@ pub struct LockUse {
 }
 
 /// The part of a wait that the search for deadlocks needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitRecord {
     /// Unique among the client's waits.
     pub(crate) id: u64,
+    /// When the wait began by its machine's wall clock, in milliseconds. Clients compare these times to
+    /// choose one wait of a cycle. Clocks may differ, as long as all clients compare the same values.
     pub(crate) at_ms: u64,
     /// The kind of lock, by its label.
     pub(crate) kind: String,

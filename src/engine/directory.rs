@@ -224,25 +224,20 @@ impl Core {
             return;
         }
         let (now, deadline) = (self.clock.now(), self.clock.after(self.options.command_timeout));
-        let mut infos = vec![self.own_info(now)];
         let (mut waiters, mut unnamed): (Vec<Waiter>, u64) = (Vec::new(), 0);
-        let mut pages = self.pages_of_clients(|| deadline).zip(1..);
-        loop {
+        let own = std::iter::once(Ok(vec![self.own_info(now)]));
+        for (read, page) in own.chain(self.pages_of_clients(|| deadline)).enumerate() {
+            // If the directory cannot be read, no further waiter is named.
+            let Some(infos) = page.ok().filter(|_| read <= MOST_PAGES) else {
+                seen.waiting_at_least = read > 1;
+                break;
+            };
             for info in infos {
                 // An entry names some waiters only, and says how many more there are.
                 let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
                 unnamed = its.map(|one| one.more_waiters).fold(unnamed, u64::saturating_add);
                 waiters.extend(waiters_of(&info, key));
             }
-            infos = match pages.next() {
-                Some((Ok(more), read)) if read <= MOST_PAGES => more,
-                // If the directory cannot be read, no further waiter is named.
-                Some((_, read)) => {
-                    seen.waiting_at_least = read > 1;
-                    break;
-                }
-                None => break,
-            };
         }
         waiters.sort_by_key(|one| std::cmp::Reverse(one.waiting_for));
         seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX).saturating_add(unnamed);

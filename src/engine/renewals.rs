@@ -74,11 +74,17 @@ impl Due {
         self.items.extend(holds.into_iter().map(|hold| Item { hold, has_failed: false, report }));
     }
 
-    /// The renewal failed.
-    pub(crate) fn put_back(&mut self, batch: &mut Batch, item: Item) {
+    /// The renewal failed. Returns whether to report that: the first failure is reported, later ones less and
+    /// less often.
+    pub(crate) fn put_back(&mut self, batch: &mut Batch, mut item: Item, now: Moment) -> bool {
         batch.failed.insert(item.hold.home());
+        let is_reported = now >= item.report.at;
+        if is_reported {
+            item.report.plan(Duration::ZERO, Duration::MAX, now);
+        }
         self.items.push(Item { has_failed: true, ..item });
         self.is_sorted = false;
+        is_reported
     }
 
     pub(crate) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
@@ -175,25 +181,8 @@ impl Due {
     }
 }
 
-impl Item {
-    /// Whether to report this failure: the first is reported, later ones less and less often.
-    pub(crate) fn is_reported(&mut self, now: Moment) -> bool {
-        let is_reported = now >= self.report.at;
-        if is_reported {
-            self.report.plan(Duration::ZERO, Duration::MAX, now);
-        }
-        is_reported
-    }
-}
-
 fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> Vec<Item> {
-    let mut taken = 0;
-    let is_taken = |item: &mut Item| {
-        let is_taken = taken < most && wanted(item);
-        taken += usize::from(is_taken);
-        is_taken
-    };
-    items.extract_if(.., is_taken).collect()
+    items.extract_if(.., |item| wanted(item)).take(most).collect()
 }
 
 #[cfg(not(leasehold_shuttle))]
@@ -230,7 +219,7 @@ mod tests {
             if answers(&item.hold) {
                 batch.answered.insert(item.hold.home());
             } else {
-                due.put_back(&mut batch, item);
+                due.put_back(&mut batch, item, now);
             }
         }
         let over = now.plus(if batch.failed.is_empty() { millis(1) } else { batch.limit });
@@ -301,7 +290,9 @@ mod tests {
         let mut now = start.plus(LEASE / 2);
         for _ in 0..5 {
             let mut batch = due.next(now).unwrap();
-            std::mem::take(&mut batch.items).into_iter().for_each(|item| due.put_back(&mut batch, item));
+            for item in std::mem::take(&mut batch.items) {
+                assert!(due.put_back(&mut batch, item, now) == (now == start.plus(LEASE / 2)));
+            }
             due.report(&batch, now);
             let again = due.next(now).unwrap_err();
             assert!(again >= now.plus(FIRST_GAP) && again < now.plus(MOST_GAP), "{:?}", again.since(now));
@@ -339,8 +330,12 @@ mod tests {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);
-        let mut item = due.items.remove(0);
-        let reported = (0..30_000).filter(|n| item.is_reported(start.plus(millis(*n)))).count();
+        let mut batch = due.next(start).unwrap();
+        let mut fails = |n| {
+            let item = batch.items.pop().unwrap_or_else(|| due.items.remove(0));
+            due.put_back(&mut batch, item, start.plus(millis(n)))
+        };
+        let reported = (0..30_000).filter(|n| fails(*n)).count();
         assert_eq!(reported, 4, "at 0, 3, 9 and 21 s");
     }
 

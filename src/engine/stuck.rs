@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
 use crate::engine::hold::{Hold, State};
 use crate::engine::registry::{Registry, shown};
-use crate::engine::waiter::{PublishedWait, Wait};
+use crate::engine::waiter::Wait;
 use crate::ident::{Owner, unbound_number};
 use crate::seam::Family;
 use crate::time::{Moment, millis};
@@ -46,9 +46,7 @@ impl OwnWait {
 
 impl Stuck {
     pub(crate) fn ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.waits.iter().filter_map(OwnWait::id).collect();
-        ids.sort_unstable();
-        ids
+        ids_of(self.waits.iter().map(|wait| &wait.shown))
     }
 
     pub(crate) fn uses(&self) -> Vec<LockUse> {
@@ -58,14 +56,14 @@ impl Stuck {
 
     /// The part that fits into an entry: the oldest waits, each before the holds of its thread. A wait is
     /// left out if the holds do not fit, because a search needs both.
-    pub(crate) fn named(&self) -> Named {
+    pub(crate) fn named(&self) -> Vec<LockUse> {
         let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
         waits.sort_unstable_by_key(|wait| Reverse(wait.shown.lasted));
         let mut holds_of: HashMap<Option<u64>, Vec<&LockUse>> = HashMap::new();
         for OwnHold { shown, .. } in &self.holds {
             holds_of.entry(shown.by.or(shown.taker)).or_default().push(shown);
         }
-        let mut named = Named::default();
+        let mut named = Vec::new();
         let (mut room, mut bytes) = (MAX_REPORTED, MAX_REPORTED_BYTES);
         for wait in waits {
             let mut block = vec![&wait.shown];
@@ -74,20 +72,19 @@ impl Stuck {
             let left = (room.checked_sub(block.len()), bytes.checked_sub(names));
             if let (Some(room_left), Some(bytes_left)) = left {
                 (room, bytes) = (room_left, bytes_left);
-                named.ids.extend(wait.id());
-                named.uses.extend(block.into_iter().cloned());
+                named.extend(block.into_iter().cloned());
             }
         }
-        named.ids.sort_unstable();
         named
     }
 }
 
-/// The published waits and holds of an entry.
-#[derive(Debug, Default)]
-pub(crate) struct Named {
-    pub(crate) uses: Vec<LockUse>,
-    pub(crate) ids: Vec<u64>,
+/// The ids of the published waits, in order.
+pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64> {
+    let published = uses.into_iter().filter_map(|one| one.published.as_ref());
+    let mut ids: Vec<u64> = published.map(|record| record.id).collect();
+    ids.sort_unstable();
+    ids
 }
 
 impl Registry {
@@ -146,11 +143,14 @@ impl Registry {
         let waits =
             waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, known, one)| {
-            let (lasted, kind) = (now.since(one.since), one.kind.label().to_owned());
-            let at_ms = wall_ms.saturating_sub(millis(lasted));
-            let PublishedWait { id, at_ms } = known.publish(|| PublishedWait { id: unbound_number(), at_ms });
-            let (takes_again, writers_first) = (one.takes_again, one.writers_first);
-            let record = WaitRecord { id, at_ms, kind, takes_again, writers_first };
+            let lasted = now.since(one.since);
+            let record = known.publish(|| WaitRecord {
+                id: unbound_number(),
+                at_ms: wall_ms.saturating_sub(millis(lasted)),
+                kind: one.kind.label().to_owned(),
+                takes_again: one.takes_again,
+                writers_first: one.writers_first,
+            });
             let shown = LockUse {
                 is_waiting: true,
                 by: Some(one.thread.id()),
@@ -201,17 +201,17 @@ mod tests {
     #[test]
     fn a_full_entry_names_the_oldest_waits() {
         let all = stuck(5, 2).named();
-        assert_eq!((all.ids, all.uses.len()), (vec![1, 2, 3, 4, 5], 15));
+        assert_eq!((ids_of(&all), all.len()), (vec![1, 2, 3, 4, 5], 15));
         let full = stuck(300, 1).named();
-        assert_eq!((full.ids, full.uses.len()), ((1..=256).collect(), MAX_REPORTED));
-        assert!(full.uses.iter().step_by(2).all(|one| one.published.is_some()), "each before what it holds");
-        assert!(stuck(1, 600).named().ids.is_empty(), "not without all holds of its thread");
+        assert_eq!((ids_of(&full), full.len()), ((1..=256).collect(), MAX_REPORTED));
+        assert!(full.iter().step_by(2).all(|one| one.published.is_some()), "each before what it holds");
+        assert!(stuck(1, 600).named().is_empty(), "not without all holds of its thread");
     }
 
     #[test]
     fn long_names_leave_room_for_fewer_waits() {
         let mut stuck = stuck(3, 1);
         stuck.holds.iter_mut().for_each(|hold| hold.shown.name = "x".repeat(MAX_REPORTED_BYTES / 2 - 100));
-        assert_eq!(stuck.named().ids, [1, 2]);
+        assert_eq!(ids_of(&stuck.named()), [1, 2]);
     }
 }

@@ -59,7 +59,9 @@ impl Timer {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
-            self.next_hung_up = self.check_connections(self.next_hung_up);
+            if now >= self.next_hung_up {
+                self.next_hung_up = self.check_connections(now);
+            }
             self.core.announce(now);
             next.min(self.next_hung_up)
         } else {
@@ -89,11 +91,7 @@ impl Timer {
     }
 
     /// Renews a sample of the holds if a connection has ended; returns when to check next.
-    fn check_connections(&self, due: Moment) -> Moment {
-        let now = self.core.clock.now();
-        if now < due {
-            return due;
-        }
+    fn check_connections(&self, now: Moment) -> Moment {
         match self.core.store.capabilities().connections.and_then(ConnectionWatch::hung_up) {
             None => Moment::NEVER,
             Some(false) => now.plus(HUNG_UP_EVERY),

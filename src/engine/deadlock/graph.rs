@@ -4,6 +4,7 @@
 //! The threads go on meanwhile, so a cycle in one view may never have existed. A cycle counts if a second
 //! view, begun after the first ended, shows the same waits and owners: see `docs/decisions/0047`.
 
+use crate::directory::WaitRecord;
 use crate::ident::{ClientId, Owner};
 use crate::seam::Kind;
 
@@ -16,15 +17,10 @@ pub(crate) struct Thread {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) thread: Thread,
-    pub(crate) id: u64,
+    pub(crate) number: u64,
     pub(crate) key: String,
     pub(crate) kind: Kind,
-    pub(crate) number: u64,
-    pub(crate) at_ms: u64,
-    /// The wait reacquires a lock after a condition, and must not be ended to break a deadlock.
-    pub(crate) takes_again: bool,
-    /// If a reader waits: waiting writers go before it.
-    pub(crate) writers_first: bool,
+    pub(crate) record: WaitRecord,
 }
 
 /// A wait, and an owner that it waits for. The next link is the wait of that owner's thread.
@@ -83,7 +79,8 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
 /// their ids. Then they acquired nothing since the first reading, so the holders have not changed either.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
-        let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
+        let is_same =
+            view.wait_of(link.wait.thread).is_some_and(|wait| wait.record.id == link.wait.record.id);
         is_same && view.keepers_of(link.holder, &link.wait.key).0.contains(&next.wait.thread)
     })
 }
@@ -91,14 +88,14 @@ pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
 /// The wait to end if the client breaks deadlocks: the youngest that may be ended. All clients choose the
 /// same one, because they compare the same published times.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
-    let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
-    can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
+    let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.record.takes_again);
+    can_end.max_by_key(|wait| (wait.record.at_ms, wait.thread.client.as_u128(), wait.record.id))
 }
 
 pub(crate) type RingKey = Vec<(u128, u64)>;
 
 pub(crate) fn key_of(ring: &[Link]) -> RingKey {
-    let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.id);
+    let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.record.id);
     let mut key: RingKey = ring.iter().map(of_wait).collect();
     key.sort_unstable();
     key
@@ -111,28 +108,28 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::directory::{LockUse, WaitRecord};
+    use crate::directory::LockUse;
     use crate::engine::stuck::OwnWait;
 
     pub(crate) fn wait(thread: Thread, id: u64, key: &str, number: u64) -> Wait {
         let (key, kind) = (key.to_owned(), Kind::Mutex);
-        Wait { thread, id, key, kind, number, at_ms: 0, takes_again: false, writers_first: false }
+        let record = WaitRecord { id, kind: kind.label().to_owned(), ..WaitRecord::default() };
+        Wait { thread, number, key, kind, record }
     }
 
     pub(crate) fn own_wait(wait: Wait) -> OwnWait {
-        let Wait { thread, id, key, kind, number, at_ms, takes_again, writers_first } = wait;
-        let kind = kind.label().to_owned();
         let shown = LockUse {
             is_waiting: true,
-            by: Some(thread.id),
-            published: Some(WaitRecord { id, at_ms, kind, takes_again, writers_first }),
-            ..LockUse::new(&key, number, "", Duration::ZERO)
+            by: Some(wait.thread.id),
+            published: Some(wait.record),
+            ..LockUse::new(&wait.key, wait.number, "", Duration::ZERO)
         };
         OwnWait { shown, known: Arc::default() }
     }
 
     fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
-        let wait = Wait { at_ms, takes_again, ..wait(Thread { client, id }, id, "", 1) };
+        let mut wait = wait(Thread { client, id }, id, "", 1);
+        (wait.record.at_ms, wait.record.takes_again) = (at_ms, takes_again);
         Link { wait, holder: Owner::new(client, 1), is_certain: true }
     }
 
@@ -145,7 +142,7 @@ pub(crate) mod tests {
             let mut turned = ring.to_vec();
             let mut each = (0..ring.len()).map(|_| {
                 turned.rotate_left(1);
-                youngest(&turned).map(|wait| wait.id)
+                youngest(&turned).map(|wait| wait.record.id)
             });
             let first = each.next().unwrap();
             assert!(each.all(|one| one == first), "members choose differently");
@@ -168,7 +165,7 @@ pub(crate) mod tests {
     impl View for Crossed {
         fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
             let of = |number| Owner::new(self.0, number);
-            if wait.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
+            if wait.record.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
         }
 
         fn keepers_of(&mut self, holder: Owner, _key: &str) -> (Vec<Thread>, bool) {

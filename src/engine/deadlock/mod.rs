@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::deadlock::Deadlock;
-use crate::directory::ClientInfo;
+use crate::directory::{ClientInfo, LockUse};
 use crate::engine::Engine;
 use crate::engine::core::Core;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, youngest};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{MOST_THREADS, Reading, Rings, entry_wait};
-use crate::engine::stuck::{Named, Stuck};
+use crate::engine::stuck::{Stuck, ids_of};
 use crate::error::{Error, Result};
 use crate::observe::event::Event;
 use crate::park::Parker;
@@ -102,8 +102,10 @@ impl Finder {
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);
         let (named, ids, mut next) = (stuck.named(), stuck.ids(), stuck.next);
-        let named_ids = named.ids.clone();
-        self.write(named, &stuck, is_entry_due, (now, deadline));
+        let named_ids = ids_of(&named);
+        if self.written != named_ids || is_entry_due {
+            self.write(named, &stuck, (now, deadline));
+        }
         let own = core.id.as_u128();
         let is_here = |(client, id): &(u128, u64)| *client != own || ids.binary_search(id).is_ok();
         self.forget(|key| !key.iter().all(is_here), now);
@@ -122,18 +124,16 @@ impl Finder {
         next.min(Moment::from_nanos(core.finder_due.fetch_min(next.nanos(), Ordering::SeqCst)))
     }
 
-    fn write(&mut self, named: Named, stuck: &Stuck, is_due: bool, (now, deadline): (Moment, Moment)) {
-        if self.written == named.ids && !is_due {
-            return;
-        }
+    fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
+        let ids = ids_of(&named);
         // Other clients' searches must find waits in the entry when a search here begins, and no waits that have
         // ended.
-        let is_awaited = !(named.ids.is_empty() && self.written.is_empty());
-        match self.core.write_entry(named.uses, stuck, is_awaited, (now, deadline)) {
+        let is_awaited = !(ids.is_empty() && self.written.is_empty());
+        match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {
             Some(Ok(())) => {
                 self.next_write = now.plus(WRITES_APART);
                 self.pace.spend(1, now);
-                self.written = named.ids;
+                self.written = ids;
             }
             // Empty, so that the first round after the refusal writes the entry again.
             None => self.written.clear(),
@@ -160,11 +160,7 @@ impl Finder {
 
     fn sees_others(&self, now: Moment) -> bool {
         let directory = self.core.store.capabilities().directory;
-        directory.is_some() && self.core.announcer.is_seen(now) && !self.is_refused(now)
-    }
-
-    fn is_refused(&self, now: Moment) -> bool {
-        self.refused.stands(|| now)
+        directory.is_some() && self.core.announcer.is_seen(now) && !self.refused.stands(|| now)
     }
 
     fn warn_once(&mut self, text: String) {
@@ -224,7 +220,7 @@ impl Finder {
         if reading.refusal.is_some() {
             self.refused.note(ended);
         }
-        if self.is_refused(ended) || !sees_others && leaves {
+        if self.refused.stands(|| ended) || !sees_others && leaves {
             let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the                          directory of clients is off, or refused, or the store has none";
             self.warn_once(words.to_owned());
         }
@@ -244,7 +240,7 @@ impl Finder {
         let breaks = core.options.break_deadlocks && deadlock.is_certain;
         let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
-            && let Some(own) = stuck.waits.iter().find(|own| own.id() == Some(wait.id))
+            && let Some(own) = stuck.waits.iter().find(|own| own.id() == Some(wait.record.id))
         {
             own.known.end_for(&deadlock);
         }

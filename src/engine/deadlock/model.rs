@@ -207,7 +207,7 @@ impl World {
         ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
             let (by, number) = (next.wait.thread.id as usize, link.holder.number());
             let lock: usize = link.wait.key.parse().unwrap();
-            waits(link.wait.thread.id as usize, (link.wait.id, lock))
+            waits(link.wait.thread.id as usize, (link.wait.record.id, lock))
                 && self.locks[lock] == Some((by, number))
         })
     }

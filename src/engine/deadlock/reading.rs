@@ -87,7 +87,7 @@ impl<'a> Reading<'a> {
     pub(super) fn shown(&mut self, ring: &[Link]) -> Deadlock {
         let core = self.core;
         let given = |key: &str| key.strip_prefix(&*core.options.key_prefix).unwrap_or(key).to_owned();
-        let youngest = youngest(ring).map(|wait| (wait.thread, wait.id));
+        let youngest = youngest(ring).map(|wait| (wait.thread, wait.record.id));
         let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
         let steps = before.zip(ring).map(|(before, Link { wait, .. })| {
             let (client, thread) = (wait.thread.client, wait.thread.id);
@@ -97,14 +97,14 @@ impl<'a> Reading<'a> {
             let nowhere = || Location::new(String::new(), 0, String::new());
             DeadlockStep {
                 owner: format!("{client}:{}", wait.number),
-                wait_id: wait.id,
+                wait_id: wait.record.id,
                 location: info.map_or_else(nowhere, |info| info.place_of(one)),
                 by_this_client: client == core.id,
                 holds: given(&before.wait.key),
                 waits_for: given(&wait.key),
                 kind: wait.kind.label().to_owned(),
                 waiting_for: one.map(|one| one.lasted).unwrap_or_default(),
-                is_youngest: youngest == Some((wait.thread, wait.id)),
+                is_youngest: youngest == Some((wait.thread, wait.record.id)),
             }
         });
         Deadlock { steps: steps.collect(), is_certain: ring.iter().all(|link| link.is_certain) }
@@ -202,7 +202,7 @@ impl<'a> Reading<'a> {
 /// Whether this reader must wait for a waiting writer: it lets writers go first, or the writer has waited
 /// long, or the store has one queue, in which the reader is not first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
-    if wait.writers_first && seen.writers_wait || seen.a_writer_waits_long {
+    if wait.record.writers_first && seen.writers_wait || seen.a_writer_waits_long {
         return true;
     }
     let own = Owner::new(wait.thread.client, wait.number);
@@ -228,17 +228,9 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
 
 /// A published wait of another client's entry; `None`: a hold, or a wait that is not published.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
-    let published = one.published.as_ref().filter(|_| one.is_waiting)?;
-    Some(Wait {
-        thread: Thread { client, id: one.by? },
-        id: published.id,
-        key: one.name.clone(),
-        kind: kind_of(&published.kind)?,
-        number: one.owner,
-        at_ms: published.at_ms,
-        takes_again: published.takes_again,
-        writers_first: published.writers_first,
-    })
+    let record = one.published.clone().filter(|_| one.is_waiting)?;
+    let (thread, kind) = (Thread { client, id: one.by? }, kind_of(&record.kind)?);
+    Some(Wait { thread, number: one.owner, key: one.name.clone(), kind, record })
 }
 
 impl View for Reading<'_> {
@@ -310,15 +302,11 @@ mod tests {
     fn writers_first_readers_count_as_waiting_for_writers() {
         let mut seen = Inspection::new("a", ObjectKind::ReadWriteLock { mode: Mode::Read });
         seen.writers_wait = true;
-        let wait = |writers_first| Wait {
-            thread: Thread { client: ClientId::random(), id: 1 },
-            id: 1,
-            key: "a".to_owned(),
-            kind: Kind::Read,
-            number: 1,
-            at_ms: 0,
-            takes_again: false,
-            writers_first,
+        let wait = |writers_first| {
+            let thread = Thread { client: ClientId::random(), id: 1 };
+            let mut wait = Wait { kind: Kind::Read, ..graph::tests::wait(thread, 1, "a", 1) };
+            wait.record.writers_first = writers_first;
+            wait
         };
         assert_eq!([false, true].map(|first| is_behind_a_writer(&seen, &wait(first))), [false, true]);
     }
@@ -331,7 +319,9 @@ mod tests {
         };
         let wait = |key: &str, id, number, thread| {
             let wait = graph::tests::wait(Thread { client, id: thread }, id, key, number);
-            own_wait(Wait { at_ms: id, ..wait })
+            let mut own = own_wait(wait);
+            own.shown.published.as_mut().unwrap().at_ms = id;
+            own
         };
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
