@@ -33,7 +33,7 @@ const MOST_READ: usize = MOST_USES + MAX_REPORTED;
 /// Longer names are left out, except in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-pub(crate) const LONGEST_TEXT: usize = 64;
+const LONGEST_TEXT: usize = 64;
 
 /// A client of this crate that holds or waits for locks; an item of
 /// [`LockClient::clients`](crate::LockClient::clients).
@@ -127,10 +127,12 @@ pub struct LockUse {
 }
 
 /// The part of a wait that the search for deadlocks needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WaitRecord {
     /// Unique among the client's waits.
     pub(crate) id: u64,
+    /// When the wait began by its machine's wall clock, in milliseconds. Clients compare these times to
+    /// choose one wait of a cycle. Clocks may differ, as long as all clients compare the same values.
     pub(crate) at_ms: u64,
     /// The kind of lock, by its label.
     pub(crate) kind: String,
@@ -170,10 +172,6 @@ impl ClientInfo {
             uses: Vec::new(),
             unlisted: 0,
         }
-    }
-
-    pub(crate) fn using(&self, uses: Vec<LockUse>, unlisted: u64, age: Duration) -> ClientInfo {
-        ClientInfo { age, uses, unlisted, ..self.clone() }
     }
 
     pub(crate) fn written(&self, lease: Duration) -> String {
@@ -266,7 +264,7 @@ impl ClientInfo {
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
-    fn place_of(&self, used: Option<&LockUse>) -> Location {
+    pub(crate) fn place_of(&self, used: Option<&LockUse>) -> Location {
         Location {
             host: self.host.clone(),
             pid: self.pid,

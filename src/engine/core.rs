@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::pace::POLL_COMPLETIONS_EVERY;
+use crate::engine::pace::{POLL_COMPLETIONS_EVERY, Repeat};
 use crate::engine::registry::Registry;
 use crate::engine::store::Unopened;
-use crate::engine::stuck::{PublishedWaits, Stuck};
+use crate::engine::stuck::Stuck;
 use crate::error::{Error, Result};
 use crate::ident::{ClientId, LockName};
 use crate::observe::LossReason;
@@ -32,7 +32,8 @@ pub(crate) struct Core {
     pub(crate) calls: Arc<Calls>,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Announcer,
-    pub(crate) published_waits: PublishedWaits,
+    /// When the watchdog next writes the client's entry or searches for deadlocks, as `Moment::nanos`.
+    pub(crate) finder_due: AtomicU64,
     pub(crate) watchdog: Service,
     pub(crate) timer: Service,
     pub(crate) cache_thread: CacheThread,
@@ -60,7 +61,7 @@ impl Core {
             calls: Arc::default(),
             reporter,
             announcer: Announcer::new(id, &options, &clock),
-            published_waits: PublishedWaits::new(options.detect_deadlocks_after),
+            finder_due: AtomicU64::new(u64::MAX),
             watchdog,
             timer,
             cache_thread: CacheThread::default(),
@@ -95,28 +96,30 @@ impl Core {
 
     /// Called while anything is held or waited for. Makes the watchdog write the client's entry, if due.
     pub(crate) fn announce(&self, now: Moment) {
-        if self.announcer.want(now) {
-            self.watchdog.wake();
+        if self.announcer.is_due(now) {
+            self.find_by(now);
         }
     }
 
-    /// Called before a waiter sleeps. Makes the watchdog search for deadlocks if the wait lasts too long.
-    pub(crate) fn note_wait(&self, since: Moment) {
-        if let Some(by) = self.published_waits.note_wait(since) {
-            self.watchdog.run_by(by);
+    /// Makes the watchdog write the client's entry, if that has changed or is due, and search for deadlocks.
+    /// The caller first changes the queue or the entry's time. Pairs with `Finder::round`.
+    pub(crate) fn find_by(&self, moment: Moment) {
+        if moment.nanos() < self.finder_due.fetch_min(moment.nanos(), Ordering::SeqCst) {
+            self.watchdog.run_by(moment);
         }
     }
 
     /// The waits of this client that have lasted long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
-        self.registry.stuck(self.id, (now, wall_ms()), self.published_waits.after, &self.options.under)
+        let Options { detect_deadlocks_after, under, .. } = &self.options;
+        self.registry.stuck((now, wall_ms()), *detect_deadlocks_after, under)
     }
 
     /// Hands a request of unknown outcome to the watchdog, which repeats a clean-up until the owner certainly
     /// holds nothing, or until `until` (see [`Cleanup::until`]). The owner may keep its hold until `from`.
     /// The owner number must have been retired.
     pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
-        let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, tries: 0 };
+        let cleanup = Cleanup { claim, until, from, repeat: Repeat::new(from, Duration::ZERO) };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
     }
@@ -213,10 +216,6 @@ impl CacheThread {
     }
 }
 
-/// The pause after the first failed clean-up. It doubles up to a 30th of the lease, at most `RETRY_MOST`.
-pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
-pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
-
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) renewals: Vec<Arc<Hold>>,
@@ -232,12 +231,7 @@ pub(crate) struct Cleanup {
     pub(crate) until: Moment,
     /// The first clean-up is not sent before this; until then the owner may keep its hold.
     pub(crate) from: Moment,
-    pub(crate) next: Moment,
-    /// The pause after the next failure. The first pause is short, because the connection that lost the
-    /// request has probably been replaced, and other owners may wait for this clean-up.
-    pub(crate) pause: Duration,
-    /// How often a clean-up found nothing. The more often, the less likely is a late request.
-    pub(crate) tries: u32,
+    pub(crate) repeat: Repeat,
 }
 
 /// Counts acquires and releases under way, also releases for which no thread waits. `shutdown` awaits them.

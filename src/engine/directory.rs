@@ -4,20 +4,19 @@
 //! to sleep ask for it. The watchdog then writes it, at most once in each third of the lease.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use crate::config::Options;
 use crate::directory::run::{id_under, written_under};
-use crate::directory::{ClientInfo, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of};
+use crate::directory::{ClientInfo, LockUse, MOST_USES, clients_of, locate, shown, waiters_of};
+use crate::engine::core::Core;
 use crate::engine::pace::{renewal_period, renewal_slack};
-use crate::engine::registry::Registry;
 use crate::engine::stuck::Stuck;
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
-use crate::refused::{self, Refused};
-use crate::seam::directory::{Directory, Entry, Place};
-use crate::seam::{Answer, Kind, Store};
+use crate::refused::Refused;
+use crate::seam::directory::{Entry, Place};
+use crate::seam::{Answer, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
@@ -31,153 +30,155 @@ const MOST_PAGES: usize = 400;
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
-    id: ClientId,
     /// The constant part of the entry.
     identity: ClientInfo,
-    lease: Duration,
     began: Moment,
-    /// When the entry is due, as `Moment::nanos`; the maximum if the client writes none.
+    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
     due: AtomicU64,
     refused: Refused,
-    pub(crate) is_wanted: AtomicBool,
     is_written: AtomicBool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Posting {
-    Done,
-    Never,
-    Failed,
 }
 
 impl Announcer {
     pub(crate) fn new(id: ClientId, options: &Options, clock: &Clock) -> Announcer {
-        let label = options.label.as_ref();
-        let label = label.map(|label| label.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect());
         Announcer {
-            id,
-            identity: ClientInfo::here(id, label),
-            lease: options.lease,
+            identity: ClientInfo::here(id, options.label.as_deref().map(shown)),
             began: clock.now(),
             due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
             refused: Refused::default(),
-            is_wanted: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
         }
     }
 
-    /// Called while something is held or waited for. `true`: the caller must wake the watchdog to write.
-    pub(crate) fn want(&self, now: Moment) -> bool {
-        now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_on(&self) -> bool {
-        self.due.load(Ordering::Relaxed) != u64::MAX
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        now.nanos() >= self.due.load(Ordering::SeqCst) && !self.refused.stands(|| now)
     }
 
     pub(crate) fn is_seen(&self, now: Moment) -> bool {
-        self.is_on() && !self.refused.stands(|| now)
+        self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
     }
 
     /// Remembers for a while that this client may not write, because the server would log each try.
     fn note(&self, answer: &Answer<()>, now: Moment) {
-        let is_of_rights = |error: &Error| {
-            matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
-        };
         if let Err(failure) = answer
-            && is_of_rights(failure.error())
+            && matches!(
+                failure.error().kind(),
+                ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType
+            )
         {
             self.refused.note(now);
-            self.due.store(now.plus(refused::LASTS).nanos(), Ordering::SeqCst);
             self.is_written.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// This client, with these holds and waits.
+    pub(crate) fn using(&self, (uses, unlisted): (Vec<LockUse>, u64), now: Moment) -> ClientInfo {
+        ClientInfo { age: now.since(self.began), uses, unlisted, ..self.identity.clone() }
+    }
+}
+
+impl Core {
+    /// Whether the entry is due; the next one is then due in a third of the lease.
+    pub(crate) fn take_due_entry(&self, now: Moment) -> bool {
+        let (lease, is_due) = (self.options.lease, self.announcer.is_due(now));
+        if is_due {
+            let next = now.plus(renewal_period(lease) - renewal_slack(lease));
+            self.announcer.due.store(next.nanos(), Ordering::SeqCst);
+        }
+        is_due
     }
 
     /// Writes the entry, which names `uses` first. Runs on the watchdog, which waits for the answer if it is
-    /// awaited.
-    pub(crate) fn write(
+    /// awaited. `None`: this client writes no entries.
+    pub(crate) fn write_entry(
         &self,
-        store: &dyn Store,
-        registry: &Registry,
-        (mut uses, stuck): (Vec<LockUse>, &Stuck),
+        mut uses: Vec<LockUse>,
+        stuck: &Stuck,
         is_awaited: bool,
         (now, deadline): (Moment, Moment),
-    ) -> Posting {
-        let is_seen = self.is_seen(now);
-        self.postpone(now);
-        let Some(directory) = store.capabilities().directory.filter(|_| is_seen) else {
-            return Posting::Never;
-        };
-        let (rest, unlisted) = registry.uses(MOST_USES, now);
-        let is_listed = |one: &LockUse, listed: &[LockUse]| {
-            listed.iter().any(|listed| {
+    ) -> Option<Answer<()>> {
+        let (announcer, lease) = (&self.announcer, self.options.lease);
+        let directory = self.store.capabilities().directory.filter(|_| announcer.is_seen(now))?;
+        let (mut rest, unlisted) = self.registry.uses(MOST_USES, now);
+        rest.retain(|one| {
+            !uses.iter().any(|listed| {
                 (&listed.name, listed.owner, listed.is_waiting) == (&one.name, one.owner, one.is_waiting)
             })
-        };
-        let rest: Vec<_> = rest.into_iter().filter(|one| !is_listed(one, &uses)).collect();
-        uses.extend(rest);
-        let info = self.identity.using(uses, unlisted, now.since(self.began));
-        self.is_written.store(true, Ordering::SeqCst);
-        let text = info.written(self.lease);
-        let entry = Entry { client: self.id, text: &text, lease: self.lease, is_awaited };
-        let answer = directory.write(entry, deadline);
-        self.note(&answer, now);
-        self.write_under(directory, stuck, deadline);
-        match answer {
-            Ok(()) => Posting::Done,
-            Err(_) if !self.is_seen(now) => Posting::Never,
-            Err(_) => Posting::Failed,
+        });
+        uses.append(&mut rest);
+        announcer.is_written.store(true, Ordering::SeqCst);
+        let text = announcer.using((uses, unlisted), now).written(lease);
+        let answer = directory.write(Entry { client: self.id, text: &text, lease, is_awaited }, deadline);
+        announcer.note(&answer, now);
+        // For each hold of another client under which this process works, a further entry says which thread
+        // here has waited longest. These entries expire; the wait itself is in this client's own entry.
+        let first = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted);
+        if let Some(thread) = first.and_then(|wait| wait.shown.by) {
+            for owner in &stuck.under {
+                let text = written_under(*owner, self.id, thread);
+                let client = id_under(*owner);
+                drop(directory.write(Entry { client, text: &text, lease, is_awaited: true }, deadline));
+            }
         }
-    }
-
-    /// Writes an entry for each hold of another client under which this process works: which thread here has
-    /// waited longest. These entries expire; the wait itself is in this client's own entry.
-    fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
-        let Some(first) = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted) else { return };
-        for owner in &stuck.under {
-            let text = written_under(*owner, self.id, first.wait.thread.id);
-            let (client, lease) = (id_under(*owner), self.lease);
-            drop(directory.write(Entry { client, text: &text, lease, is_awaited: true }, deadline));
-        }
-    }
-
-    pub(crate) fn here(&self, now: Moment) -> ClientInfo {
-        self.identity.using(Vec::new(), 0, now.since(self.began))
+        announcer.is_seen(now).then_some(answer)
     }
 
     /// Runs on the watchdog: removes an entry that is not wanted any more, if the store does not expire it.
-    pub(crate) fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
-        let due = self.due.load(Ordering::SeqCst);
-        if self.is_written.load(Ordering::SeqCst)
-            && now >= Moment::from_nanos(due).plus(self.lease)
-            && let Some(directory) = store.capabilities().directory
-            && !directory.ends_entries()
-            && let Ok(()) = directory.remove(self.id, deadline)
+    pub(crate) fn remove_unused_entry(&self, now: Moment, deadline: Moment) {
+        let due = Moment::from_nanos(self.announcer.due.load(Ordering::SeqCst));
+        if now >= due.plus(self.options.lease)
+            && self.store.capabilities().directory.is_some_and(|directory| !directory.ends_entries())
         {
-            self.is_written.store(false, Ordering::SeqCst);
+            self.remove_entry(deadline);
         }
     }
 
-    /// `due` is set before `is_wanted` is cleared, so that no waiter sets `is_wanted` again at once.
-    fn postpone(&self, now: Moment) {
-        if self.is_on() {
-            let next = now.plus(renewal_period(self.lease) - renewal_slack(self.lease));
-            self.due.store(next.nanos(), Ordering::SeqCst);
-        }
-        self.is_wanted.store(false, Ordering::SeqCst);
-    }
-
-    pub(crate) fn remove(&self, store: &dyn Store, deadline: Moment) {
-        if self.is_written.swap(false, Ordering::SeqCst)
-            && let Some(directory) = store.capabilities().directory
+    pub(crate) fn remove_entry(&self, deadline: Moment) {
+        if self.announcer.is_written.load(Ordering::SeqCst)
+            && let Some(directory) = self.store.capabilities().directory
+            && directory.remove(self.id, deadline).is_ok()
         {
-            drop(directory.remove(self.id, deadline));
+            self.announcer.is_written.store(false, Ordering::SeqCst);
         }
     }
 
-    pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
-        let (uses, unlisted) = registry.uses(MOST_USES, now);
-        self.identity.using(uses, unlisted, now.since(self.began))
+    fn own_info(&self, now: Moment) -> ClientInfo {
+        self.announcer.using(self.registry.uses(MOST_USES, now), now)
+    }
+
+    /// Reads the entries of these clients into `known`; returns the number of requests.
+    pub(crate) fn read_entries(
+        &self,
+        clients: &[ClientId],
+        known: &mut HashMap<ClientId, Option<ClientInfo>>,
+        deadline: Moment,
+    ) -> Answer<u64> {
+        let Some(directory) = self.store.capabilities().directory else { return Ok(0) };
+        let page = directory.read(clients, deadline)?;
+        for (client, posted) in clients.iter().zip(page.found) {
+            let info = posted.and_then(|posted| ClientInfo::read(*client, &posted.text, posted.remaining));
+            known.insert(*client, info);
+        }
+        Ok(page.requests)
+    }
+
+    /// The entries of all other clients, page by page.
+    pub(crate) fn pages_of_clients(
+        &self,
+        deadline: impl Fn() -> Moment,
+    ) -> impl Iterator<Item = Answer<Vec<ClientInfo>>> {
+        let mut next = self.store.capabilities().directory.map(|directory| (directory, Place::default()));
+        std::iter::from_fn(move || {
+            let (directory, place) = next.take()?;
+            let page = directory.clients(&place, deadline()).map(|page| {
+                next = page.next.map(|place| (directory, place));
+                let others = page.found.into_iter().filter(|(id, _)| *id != self.id);
+                others
+                    .filter_map(|(id, posted)| ClientInfo::read(id, &posted.text, posted.remaining))
+                    .collect()
+            });
+            Some(page)
+        })
     }
 
     /// Adds hosts and threads to the holders and waiters in `seen`. Reads the directory for clients that are
@@ -186,30 +187,17 @@ impl Announcer {
         &self,
         seen: &mut [(String, Inspection)],
         known: &mut HashMap<ClientId, Option<ClientInfo>>,
-        (store, registry): (&dyn Store, &Registry),
-        (now, deadline): (Moment, Moment),
     ) -> u64 {
-        let mut asked: Vec<ClientId> = Vec::new();
-        for client in seen.iter().flat_map(|(_, one)| clients_of(one)) {
-            if client == self.id {
-                known.entry(client).or_insert_with(|| Some(self.own(registry, now)));
-            } else if !known.contains_key(&client) && !asked.contains(&client) {
-                asked.push(client);
-            }
+        let (now, deadline) = (self.clock.now(), self.clock.after(self.options.command_timeout));
+        let clients = || seen.iter().flat_map(|(_, one)| clients_of(one));
+        if clients().any(|client| client == self.id) {
+            known.entry(self.id).or_insert_with(|| Some(self.own_info(now)));
         }
         let mut requests = 0;
-        let directory = store.capabilities().directory;
-        for together in asked.chunks(CLIENTS_TOGETHER) {
+        for together in unknown(clients(), known).chunks(CLIENTS_TOGETHER) {
             // If the directory cannot be read, owners are shown by their ids.
-            let Some(Ok(page)) = directory.map(|directory| directory.read(together, deadline)) else {
-                break;
-            };
-            requests += page.requests;
-            for (client, posted) in together.iter().zip(page.found) {
-                let info =
-                    posted.and_then(|posted| ClientInfo::read(*client, &posted.text, posted.remaining));
-                known.insert(*client, info);
-            }
+            let Ok(sent) = self.read_entries(together, known, deadline) else { break };
+            requests += sent;
         }
         for (key, one) in seen {
             locate(one, key, known);
@@ -218,17 +206,12 @@ impl Announcer {
     }
 
     /// Adds the waiters in clients' entries, the longest wait first, unless the store knows all waiters.
-    pub(crate) fn add_waiters(
-        &self,
-        (key, seen): (&str, &mut Inspection),
-        (store, registry): (&dyn Store, &Registry),
-        (now, deadline): (Moment, Moment),
-    ) {
-        let capabilities = store.capabilities();
+    pub(crate) fn add_waiters(&self, key: &str, seen: &mut Inspection) {
         // Waiters subscribe, except for token locks. So a lock without subscribers has no waiters.
         let is_known = seen.waiting > 0 || seen.listeners == Some(0) && seen.kind != ObjectKind::TokenLock;
         // A store with queues of its own has shown all waiters.
-        let is_known = is_known || seen.listeners.is_none() && (capabilities.queues)(Kind::Mutex);
+        let has_queues = || (self.store.capabilities().queues)(Kind::Mutex);
+        let is_known = is_known || seen.listeners.is_none() && has_queues();
         // A free lock has no waiters, and entries that name some are out of date.
         let is_free = match seen.kind {
             ObjectKind::Semaphore
@@ -240,33 +223,21 @@ impl Announcer {
         if is_known || is_free {
             return;
         }
-        let own = self.own(registry, now);
-        let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
-        // An entry names some waiters only, and says how many more there are.
-        let more_of = |info: &ClientInfo| {
-            let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
-            its.map(|one| one.more_waiters).fold(0, u64::saturating_add)
-        };
-        let mut unnamed = more_of(&own);
-        let mut next = capabilities.directory.map(|directory| (directory, Place::default()));
-        let mut pages = 0;
-        while let Some((directory, place)) = next.take() {
-            if pages == MOST_PAGES {
-                seen.waiting_at_least = true;
-                break;
-            }
+        let (now, deadline) = (self.clock.now(), self.clock.after(self.options.command_timeout));
+        let (mut waiters, mut unnamed): (Vec<Waiter>, u64) = (Vec::new(), 0);
+        let own = std::iter::once(Ok(vec![self.own_info(now)]));
+        for (read, page) in own.chain(self.pages_of_clients(|| deadline)).enumerate() {
             // If the directory cannot be read, no further waiter is named.
-            let Ok(page) = directory.clients(&place, deadline) else {
-                seen.waiting_at_least = pages > 0;
+            let Some(infos) = page.ok().filter(|_| read <= MOST_PAGES) else {
+                seen.waiting_at_least = read > 1;
                 break;
             };
-            pages += 1;
-            for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
-                let info = ClientInfo::read(id, &posted.text, posted.remaining);
-                unnamed = info.iter().map(more_of).fold(unnamed, u64::saturating_add);
-                waiters.extend(info.iter().flat_map(|info| waiters_of(info, key)));
+            for info in infos {
+                // An entry names some waiters only, and says how many more there are.
+                let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
+                unnamed = its.map(|one| one.more_waiters).fold(unnamed, u64::saturating_add);
+                waiters.extend(waiters_of(&info, key));
             }
-            next = page.next.map(|place| (directory, place));
         }
         waiters.sort_by_key(|one| std::cmp::Reverse(one.waiting_for));
         seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX).saturating_add(unnamed);
@@ -275,9 +246,25 @@ impl Announcer {
     }
 }
 
+/// The clients that are not in `known`, each once.
+pub(crate) fn unknown<T>(
+    clients: impl Iterator<Item = ClientId>,
+    known: &HashMap<ClientId, T>,
+) -> Vec<ClientId> {
+    let mut wanted = Vec::new();
+    for client in clients {
+        if !known.contains_key(&client) && !wanted.contains(&client) {
+            wanted.push(client);
+        }
+    }
+    wanted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
+    use crate::refused;
     use crate::seam::Failure;
 
     #[test]
@@ -288,9 +275,9 @@ mod tests {
         assert!(announcer.is_seen(at));
         let refusal = Error::new(ErrorKind::NoPermission, "directory", "not you");
         announcer.note(&Err(Failure::Refused(refusal)), at);
-        assert!(!announcer.is_seen(at) && !announcer.want(at));
+        assert!(!announcer.is_seen(at) && !announcer.is_due(at));
         let later = at.plus(refused::LASTS);
-        assert!(announcer.is_seen(later) && announcer.want(later));
-        assert!(!Announcer::new(id, &off, &clock).want(later), "it is off");
+        assert!(announcer.is_seen(later) && announcer.is_due(later));
+        assert!(!Announcer::new(id, &off, &clock).is_due(later), "it is off");
     }
 }

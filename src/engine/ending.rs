@@ -67,7 +67,7 @@ impl Engine {
         claims.append(&mut self.stop());
         let (left, outcome) = self.release_all(claims);
         if outcome.is_ok() {
-            self.announcer.remove(&*self.store, self.one_command());
+            self.remove_entry(self.one_command());
         }
         if !is_still {
             let words = "a call on another thread did not end in time: a lock that it acquired ends with its lease, or call shutdown() again";

@@ -4,11 +4,24 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// When something is due again: after a pause, which doubles each time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repeat {
+    pub(crate) at: Moment,
+    pause: Duration,
+}
 
-/// The pause after a clean-up that found nothing, which doubles each time.
-pub(super) fn longer(first: Duration, times: u32) -> Duration {
-    first.saturating_mul(1 << times.min(20)).min(LONGEST_PAUSE.max(first))
+impl Repeat {
+    /// Due first at `at`. `pause` follows.
+    pub(crate) fn new(at: Moment, pause: Duration) -> Repeat {
+        Repeat { at, pause }
+    }
+
+    /// Plans the next time, after a pause within these limits.
+    pub(crate) fn plan(&mut self, least: Duration, most: Duration, now: Moment) {
+        let pause = self.pause.clamp(least, most);
+        (self.at, self.pause) = (now.plus(pause), pause.saturating_mul(2));
+    }
 }
 
 /// A budget of time that limits a rate of requests: each request spends some time, if need be in advance.

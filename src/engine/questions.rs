@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::directory::host;
 use crate::directory::run::{KEPT, LastRun, id_of};
-use crate::directory::{ClientInfo, host};
 use crate::engine::Engine;
 use crate::engine::hold::{Hold, LocalLock, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
-use crate::ident::{ClientId, LockName, Owner, ThreadMarker};
+use crate::ident::{LockName, Owner, ThreadMarker};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::stats::Stats;
@@ -85,19 +85,8 @@ impl Engine {
         let mut seen = [(name.key().to_owned(), seen)];
         self.locate(&mut seen, &mut HashMap::new());
         let [(key, mut seen)] = seen;
-        let (now, deadline) = (self.clock.now(), self.one_command());
-        self.announcer.add_waiters((&key, &mut seen), (&*self.store, &self.registry), (now, deadline));
+        self.add_waiters(&key, &mut seen);
         Ok(seen)
-    }
-
-    /// Adds hosts and threads of holders and waiters, from the directory; returns the number of requests.
-    pub(crate) fn locate(
-        &self,
-        seen: &mut [(String, Inspection)],
-        known: &mut HashMap<ClientId, Option<ClientInfo>>,
-    ) -> u64 {
-        let now = self.clock.now();
-        self.announcer.locate(seen, known, (&*self.store, &self.registry), (now, self.one_command()))
     }
 
     pub(crate) fn stats(&self) -> Stats {

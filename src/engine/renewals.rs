@@ -5,11 +5,12 @@
 //! answer gets only a few renewals now and then, until it answers.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::hold::{Hold, Standing};
+use crate::engine::pace::Repeat;
 use crate::shrink::Shrink;
 use crate::time::Moment;
 
@@ -30,24 +31,19 @@ const FIRST_GAP: Duration = Duration::from_millis(10);
 pub(crate) struct Item {
     pub(crate) hold: Arc<Hold>,
     has_failed: bool,
-    report_at: Moment,
-    report_gap: Duration,
+    report: Repeat,
 }
 
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
-    pub(crate) tallies: HashMap<u32, Tally>,
+    /// The home nodes that answered a renewal, and those where one failed.
+    pub(crate) answered: HashSet<u32>,
+    pub(crate) failed: HashSet<u32>,
     pub(crate) limit: Duration,
     is_probe: bool,
     sent: Moment,
     left: Duration,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Tally {
-    pub(crate) answered: usize,
-    pub(crate) failed: usize,
 }
 
 #[derive(Debug)]
@@ -57,7 +53,7 @@ struct NodeFailure {
     again_at: Moment,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Due {
     lease: Duration,
     command_timeout: Duration,
@@ -69,29 +65,26 @@ pub(crate) struct Due {
 
 impl Due {
     pub(crate) fn new(lease: Duration, command_timeout: Duration) -> Due {
-        Due {
-            lease,
-            command_timeout,
-            items: Vec::new(),
-            is_sorted: true,
-            failures: HashMap::new(),
-            pace: Duration::ZERO,
-        }
+        Due { lease, command_timeout, ..Due::default() }
     }
 
     pub(crate) fn add(&mut self, holds: Vec<Arc<Hold>>) {
         self.is_sorted &= holds.is_empty();
-        self.items.extend(holds.into_iter().map(|hold| Item {
-            hold,
-            has_failed: false,
-            report_at: Moment::from_nanos(0),
-            report_gap: self.lease / 10,
-        }));
+        let report = Repeat::new(Moment::from_nanos(0), self.lease / 10);
+        self.items.extend(holds.into_iter().map(|hold| Item { hold, has_failed: false, report }));
     }
 
-    pub(crate) fn put_back(&mut self, item: Item) {
+    /// The renewal failed. Returns whether to report that: the first failure is reported, later ones less and
+    /// less often.
+    pub(crate) fn put_back(&mut self, batch: &mut Batch, mut item: Item, now: Moment) -> bool {
+        batch.failed.insert(item.hold.home());
+        let is_reported = now >= item.report.at;
+        if is_reported {
+            item.report.plan(Duration::ZERO, Duration::MAX, now);
+        }
         self.items.push(Item { has_failed: true, ..item });
         self.is_sorted = false;
+        is_reported
     }
 
     pub(crate) fn let_go(&mut self, now: Moment) -> Vec<Arc<Hold>> {
@@ -160,24 +153,21 @@ impl Due {
         };
         let least = (self.lease / 6).min(LEAST_LIMIT).max(self.pace * 4);
         let limit = share.max(least).min(self.command_timeout);
-        Ok(Batch { items, tallies: HashMap::new(), limit, is_probe, sent: now, left })
+        let (answered, failed) = (HashSet::new(), HashSet::new());
+        Ok(Batch { items, answered, failed, limit, is_probe, sent: now, left })
     }
 
     pub(crate) fn report(&mut self, batch: &Batch, now: Moment) {
-        let mut all_answered = true;
-        for (home, tally) in &batch.tallies {
-            if tally.failed == 0 {
-                if batch.is_probe {
-                    self.failures.remove(home);
-                }
-                continue;
-            }
-            all_answered = false;
+        if batch.is_probe {
+            let Batch { answered, failed, .. } = batch;
+            self.failures.retain(|home, _| failed.contains(home) || !answered.contains(home));
+        }
+        let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
+        for home in &batch.failed {
             let failure =
                 self.failures.entry(*home).or_insert(NodeFailure { is_down: false, tries: 0, again_at: now });
-            failure.is_down = tally.answered == 0;
+            failure.is_down = !batch.answered.contains(home);
             failure.tries = failure.tries.saturating_add(1);
-            let least = (self.lease / 15).clamp(FIRST_GAP, LEAST_GAP);
             let gap = match failure.tries {
                 1 => FIRST_GAP,
                 ..=QUICK_TRIES => least,
@@ -185,32 +175,14 @@ impl Due {
             };
             failure.again_at = batch.sent.plus(gap).max(now.plus(FIRST_GAP));
         }
-        if all_answered {
+        if batch.failed.is_empty() {
             self.pace = now.since(batch.sent).max(self.pace - self.pace / 8);
         }
     }
 }
 
-impl Item {
-    /// Whether to report this failure: the first is reported, later ones less and less often.
-    pub(crate) fn is_reported(&mut self, now: Moment) -> bool {
-        let is_reported = now >= self.report_at;
-        if is_reported {
-            self.report_at = now.plus(self.report_gap);
-            self.report_gap *= 2;
-        }
-        is_reported
-    }
-}
-
 fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> Vec<Item> {
-    let mut taken = 0;
-    let is_taken = |item: &mut Item| {
-        let is_taken = taken < most && wanted(item);
-        taken += usize::from(is_taken);
-        is_taken
-    };
-    items.extract_if(.., is_taken).collect()
+    items.extract_if(.., |item| wanted(item)).take(most).collect()
 }
 
 #[cfg(not(leasehold_shuttle))]
@@ -243,18 +215,14 @@ mod tests {
     /// Sends the batch at `now`. If any renewal fails, the batch takes its whole time limit. Returns when it
     /// ends.
     fn send(due: &mut Due, mut batch: Batch, now: Moment, answers: impl Fn(&Hold) -> bool) -> Moment {
-        let mut failed = false;
         for item in std::mem::take(&mut batch.items) {
-            let tally = batch.tallies.entry(item.hold.home()).or_default();
             if answers(&item.hold) {
-                tally.answered += 1;
+                batch.answered.insert(item.hold.home());
             } else {
-                tally.failed += 1;
-                failed = true;
-                due.put_back(item);
+                due.put_back(&mut batch, item, now);
             }
         }
-        let over = now.plus(if failed { batch.limit } else { millis(1) });
+        let over = now.plus(if batch.failed.is_empty() { millis(1) } else { batch.limit });
         due.report(&batch, over);
         over
     }
@@ -322,8 +290,9 @@ mod tests {
         let mut now = start.plus(LEASE / 2);
         for _ in 0..5 {
             let mut batch = due.next(now).unwrap();
-            batch.tallies.entry(0).or_default().failed += 1;
-            batch.items.drain(..).for_each(|item| due.put_back(item));
+            for item in std::mem::take(&mut batch.items) {
+                assert!(due.put_back(&mut batch, item, now) == (now == start.plus(LEASE / 2)));
+            }
             due.report(&batch, now);
             let again = due.next(now).unwrap_err();
             assert!(again >= now.plus(FIRST_GAP) && again < now.plus(MOST_GAP), "{:?}", again.since(now));
@@ -361,8 +330,12 @@ mod tests {
         let start = ManualClock::new().now();
         let mut due = Due::new(LEASE, TIMEOUT);
         due.add(vec![hold(0, start)]);
-        let mut item = due.items.remove(0);
-        let reported = (0..30_000).filter(|n| item.is_reported(start.plus(millis(*n)))).count();
+        let mut batch = due.next(start).unwrap();
+        let mut fails = |n| {
+            let item = batch.items.pop().unwrap_or_else(|| due.items.remove(0));
+            due.put_back(&mut batch, item, start.plus(millis(n)))
+        };
+        let reported = (0..30_000).filter(|n| fails(*n)).count();
         assert_eq!(reported, 4, "at 0, 3, 9 and 21 s");
     }
 

@@ -12,7 +12,7 @@ use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
 use crate::seam::capabilities::ConnectionWatch;
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
 struct Timer {
     core: Arc<Core>,
@@ -59,14 +59,13 @@ impl Timer {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
-            self.next_hung_up = self.check_connections(self.next_hung_up);
+            if now >= self.next_hung_up {
+                self.next_hung_up = self.check_connections(now);
+            }
             self.core.announce(now);
             next.min(self.next_hung_up)
-        } else if self.next_hung_up != Moment::NEVER || self.core.announcer.is_on() {
-            // Nothing is held: the next hold wakes this thread.
-            Moment::NEVER
         } else {
-            next
+            Moment::NEVER // nothing is held: the next hold wakes this thread
         }
     }
 
@@ -86,23 +85,13 @@ impl Timer {
         }
         let now = self.core.clock.now();
         let first = self.core.registry.first_check();
-        let longest = match self.core.clock {
-            Clock::System if first != Moment::NEVER => {
-                LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
-            }
-            // A hold that begins meanwhile is not due for a renewal earlier than this.
-            Clock::System | Clock::Manual(_) => renewal_period(self.core.options.lease),
-        };
+        let longest = LONGEST_SLEEP.min(renewal_period(self.core.options.lease));
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
     /// Renews a sample of the holds if a connection has ended; returns when to check next.
-    fn check_connections(&self, due: Moment) -> Moment {
-        let now = self.core.clock.now();
-        if now < due {
-            return due;
-        }
+    fn check_connections(&self, now: Moment) -> Moment {
         match self.core.store.capabilities().connections.and_then(ConnectionWatch::hung_up) {
             None => Moment::NEVER,
             Some(false) => now.plus(HUNG_UP_EVERY),
@@ -185,7 +174,7 @@ mod tests {
     use crate::observe::reporter::Reporter;
     use crate::seam::{Claim, Kind, Store};
     use crate::stores::memory::MemoryStore;
-    use crate::time::{Lease, ManualClock};
+    use crate::time::{Clock, Lease, ManualClock};
 
     /// All holds are due within the slack, as after a time in which the timer did not run.
     #[test]

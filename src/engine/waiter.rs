@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::config::debug_fields;
 use crate::deadlock::Deadlock;
+use crate::directory::WaitRecord;
 use crate::engine::lock::Waits;
 use crate::error::Error;
 use crate::ident::ThreadMarker;
@@ -27,16 +28,9 @@ pub(crate) struct LocalWaiter {
 pub(crate) struct Wait {
     /// Set before the thread first sleeps.
     waker: OnceLock<Waker>,
-    pub(crate) published: OnceLock<PublishedWait>,
+    /// Once the wait was published in the client's entry.
+    pub(crate) published: OnceLock<WaitRecord>,
     pub(crate) ends_for: OnceLock<Arc<Deadlock>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PublishedWait {
-    pub(crate) id: u64,
-    /// When the wait began by this machine's wall clock, in milliseconds. Clients compare these times to
-    /// choose one wait of a cycle. Clocks may differ, as long as all clients compare the same values.
-    pub(crate) at_ms: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -71,11 +65,11 @@ impl Wait {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The id and time of the wait for other clients, made by `make` the first time. Called under the local
+    /// The record of the wait for other clients, made by `make` the first time. Called under the local
     /// lock's mutex, so a waiter that has left the queue knows whether it was published. Pairs with
     /// `Waiting::take_or_give_up`.
-    pub(crate) fn publish(&self, make: impl FnOnce() -> PublishedWait) -> PublishedWait {
-        *self.published.get_or_init(make)
+    pub(crate) fn publish(&self, make: impl FnOnce() -> WaitRecord) -> WaitRecord {
+        self.published.get_or_init(make).clone()
     }
 
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
@@ -201,7 +195,7 @@ mod tests {
     fn a_wait_is_published_under_one_id() {
         let wait = Wait::default();
         assert!(wait.published.get().is_none());
-        let names = [1, 2].map(|id| wait.publish(|| PublishedWait { id, at_ms: 0 }).id);
+        let names = [1, 2].map(|id| wait.publish(|| WaitRecord { id, ..WaitRecord::default() }).id);
         assert!(wait.published.get().is_some());
         assert_eq!(names, [1, 1]);
     }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::core::{Cleanup, Core, RETRY_LEAST, RETRY_MOST};
+use crate::engine::core::{Cleanup, Core};
 use crate::engine::deadlock::Finder;
 use crate::engine::hold::Hold;
 use crate::engine::pace::{
-    Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, longer, renewal_period, renewal_slack,
+    Budget, CLEANUP, CLEANUPS_AHEAD, POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack,
 };
 use crate::engine::renewals::{Batch, CHUNK, Due};
 use crate::error::Result;
@@ -26,6 +26,15 @@ use crate::time::Moment;
 
 /// How long a clean-up may wait for a place in a batch, even if its lease has ended by then.
 const WAITS: Duration = Duration::from_secs(30);
+
+/// The pause after the first failed clean-up. It is short, because the connection that lost the request has
+/// probably been replaced, and other owners may wait. It doubles up to a 30th of the lease, at most
+/// `RETRY_MOST`.
+const RETRY_LEAST: Duration = Duration::from_millis(10);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+
+/// Longest pause after a clean-up that found nothing, unless the command time-out is longer.
+const FOUND_NOTHING: Duration = Duration::from_secs(2);
 
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
@@ -107,12 +116,11 @@ impl Round {
         let error = answers.iter().find_map(|answer| answer.as_ref().err().map(Failure::error));
         core.reporter.observe_request("renew", sent, &core.clock, error);
         let (mut renewed, mut is_any_lost) = (0, false);
-        for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
+        for ((item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
-            let tally = batch.tallies.entry(hold.home()).or_default();
             match answer {
                 Ok(is_held) => {
-                    tally.answered += 1;
+                    batch.answered.insert(hold.home());
                     core.tell_if_ended(hold, claim, core.clock.now());
                     hold.end_renewal();
                     if is_held {
@@ -125,18 +133,16 @@ impl Round {
                     self.let_go(hold);
                 }
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                    tally.failed += 1;
                     if error.outcome_unknown() {
                         hold.retire_owner_on_end(); // the late renewal must not prolong the next hold
                     }
                     hold.end_renewal();
                     hold.note_failed_renewal();
-                    let now = core.clock.now();
+                    let (now, hold) = (core.clock.now(), Arc::clone(hold));
                     // A cached hold is released soon, so its failed renewal concerns nobody.
                     let is_used = !hold.is_cached();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
-                    if is_used && item.is_reported(now) {
-                        let hold = &item.hold;
+                    if self.due.put_back(&mut batch, item, now) && is_used {
                         let error = error.during("renew").on(hold.name().given());
                         let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));
                         let (kind, owner) = (hold.kind().label(), hold.owner());
@@ -147,7 +153,6 @@ impl Round {
                             span(&|| observer.event(&event));
                         });
                     }
-                    self.due.put_back(item);
                 }
             }
         }
@@ -173,68 +178,51 @@ impl Round {
         let now = core.clock.now();
         let capabilities = core.store.capabilities();
         let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
-        let mut is_held_back = false;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
-            let mut room = CHUNK;
             // A clean-up whose request has expired is dropped.
             inbox
                 .cleanups
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);
             let is_asked = |cleanup: &mut Cleanup| {
-                let is_due = room > 0 && cleanup.next <= now && !self.due.is_down(cleanup.claim.home);
+                let is_due = cleanup.repeat.at <= now && !self.due.is_down(cleanup.claim.home);
                 let share = CLEANUP / together(cleanup.claim.kind).max(1);
                 let is_asked = is_due && self.pace.take(share, CLEANUPS_AHEAD, now);
-                is_held_back |= is_due && !is_asked;
-                room -= usize::from(is_asked);
+                if is_due && !is_asked {
+                    cleanup.repeat.at = now.plus(CLEANUP);
+                }
                 is_asked
             };
-            inbox.cleanups.extract_if(.., is_asked).collect()
+            inbox.cleanups.extract_if(.., is_asked).take(CHUNK).collect()
         };
         if !asked.is_empty() {
-            self.ask_to_clean_up(&mut asked, next_renewal.since(now).max(lease / 6).min(command_timeout));
+            let limit = next_renewal.since(now).max(lease / 6).min(command_timeout);
+            let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
+            let mut answers = core.store.clean_up(&claims, core.clock.after(limit)).into_iter();
+            let now = core.clock.now();
+            asked.retain_mut(|cleanup| {
+                let answer = answers.next();
+                // If the store will never accept the clean-up, it is not repeated.
+                let is_to_be_answered = outlasts_leases
+                    && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
+                let (least, most) = match answer {
+                    Some(Ok(Release::Freed { .. })) => {
+                        core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
+                        return false; // the request had been carried out, and is undone now
+                    }
+                    // The request may still arrive, so the clean-up is repeated until the request can do no
+                    // harm. The more often it found nothing, the less likely is that.
+                    Some(Ok(_)) => (command_timeout, command_timeout.max(FOUND_NOTHING)),
+                    Some(Err(_)) | None => (RETRY_LEAST, renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST)),
+                };
+                cleanup.repeat.plan(least, most, now);
+                is_to_be_answered || cleanup.repeat.at < cleanup.until
+            });
         }
         let mut inbox = core.inbox.lock();
         inbox.cleanups.append(&mut asked);
         inbox.cleanups.shrink_if_sparse();
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
-        let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
-        if is_held_back { next.max(now.plus(CLEANUP)) } else { next }
-    }
-
-    /// Sends these clean-ups, and keeps those in `asked` that must be repeated.
-    fn ask_to_clean_up(&self, asked: &mut Vec<Cleanup>, limit: Duration) {
-        let core = &self.core;
-        let Options { lease, command_timeout, .. } = core.options;
-        let outlasts_leases = core.store.capabilities().outlasts_leases;
-        let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-        let answers = core.store.clean_up(&claims, core.clock.after(limit));
-        let now = core.clock.now();
-        let mut answers = answers.into_iter();
-        asked.retain_mut(|cleanup| {
-            let answer = answers.next();
-            // If the store will never accept the clean-up, it is not repeated.
-            let is_to_be_answered =
-                outlasts_leases && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
-            let pause = match answer {
-                Some(Ok(Release::Freed { .. })) => {
-                    core.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
-                    return false; // the request had been carried out, and is undone now
-                }
-                // The request may still arrive, so the clean-up is repeated until the request can do no harm.
-                Some(Ok(_)) => {
-                    let pause = longer(command_timeout, cleanup.tries);
-                    cleanup.tries += 1;
-                    pause
-                }
-                Some(Err(_)) | None => {
-                    let most = renewal_slack(lease).clamp(RETRY_LEAST, RETRY_MOST);
-                    let doubled = (cleanup.pause * 2).min(most);
-                    std::mem::replace(&mut cleanup.pause, doubled)
-                }
-            };
-            cleanup.next = now.plus(pause);
-            is_to_be_answered || cleanup.next < cleanup.until
-        });
+        waiting.map(|cleanup| cleanup.repeat.at).min().unwrap_or(Moment::NEVER)
     }
 }

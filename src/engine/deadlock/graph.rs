@@ -4,11 +4,9 @@
 //! The threads go on meanwhile, so a cycle in one view may never have existed. A cycle counts if a second
 //! view, begun after the first ended, shows the same waits and owners: see `docs/decisions/0047`.
 
-use crate::ident::ClientId;
+use crate::directory::WaitRecord;
+use crate::ident::{ClientId, Owner};
 use crate::seam::Kind;
-
-/// Maximum number of threads that one search visits.
-pub(crate) const MOST_OWNERS: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Thread {
@@ -16,59 +14,33 @@ pub(crate) struct Thread {
     pub(crate) id: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) client: ClientId,
-    pub(crate) number: u64,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) thread: Thread,
-    pub(crate) id: u64,
+    pub(crate) number: u64,
     pub(crate) key: String,
     pub(crate) kind: Kind,
-    pub(crate) number: u64,
-    pub(crate) at_ms: u64,
-    /// The wait reacquires a lock after a condition, and must not be ended to break a deadlock.
-    pub(crate) takes_again: bool,
-    /// If a reader waits: waiting writers go before it.
-    pub(crate) writers_first: bool,
+    pub(crate) record: WaitRecord,
 }
 
 /// A wait, and an owner that it waits for. The next link is the wait of that owner's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) wait: Wait,
-    pub(crate) holder: Holder,
+    pub(crate) holder: Owner,
     /// Whether one thread only can release the lock. If any thread can, the cycle may be no deadlock.
     pub(crate) is_certain: bool,
 }
 
 pub(crate) trait View {
     /// The owners that must release the lock before it can be granted to this waiter.
-    fn holders(&mut self, wait: &Wait) -> Vec<Holder>;
+    fn holders(&mut self, wait: &Wait) -> Vec<Owner>;
 
-    /// The one thread that can release the lock for this owner; `None`: unknown, or any thread can.
-    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
-
-    /// The threads that will probably release a lock that any thread can release: the thread that acquired
-    /// it, and a waiting thread in a process that works under the hold.
-    fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
-        let _ = (holder, key);
-        Vec::new()
-    }
+    /// The threads that will probably release the lock for this owner. `true`: the one thread that can;
+    /// otherwise the thread that acquired it, and a waiting thread in a process that works under the hold.
+    fn keepers_of(&mut self, holder: Owner, key: &str) -> (Vec<Thread>, bool);
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
-
-    fn note_beyond(&mut self) {}
-}
-
-fn keepers_of(view: &mut dyn View, holder: Holder, key: &str) -> (Vec<Thread>, bool) {
-    match view.thread_of(holder, key) {
-        Some(thread) => (vec![thread], true),
-        None => (view.takers_of(holder, key), false),
-    }
 }
 
 pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
@@ -79,15 +51,13 @@ pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
 /// Whether a path from `wait` leads back to the first thread in `met`. `path` then contains the path.
 fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
     for holder in view.holders(wait) {
-        let (keepers, is_certain) = keepers_of(view, holder, &wait.key);
+        let (keepers, is_certain) = view.keepers_of(holder, &wait.key);
         for thread in keepers {
             path.push(Link { wait: wait.clone(), holder, is_certain });
             if met.first() == Some(&thread) {
                 return true;
             }
-            if met.len() >= MOST_OWNERS {
-                view.note_beyond();
-            } else if !met.contains(&thread) {
+            if !met.contains(&thread) {
                 met.push(thread);
                 if let Some(next) = view.wait_of(thread)
                     && follow(view, &next, met, path)
@@ -109,22 +79,23 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
 /// their ids. Then they acquired nothing since the first reading, so the holders have not changed either.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
-        let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
-        is_same && keepers_of(view, link.holder, &link.wait.key).0.contains(&next.wait.thread)
+        let is_same =
+            view.wait_of(link.wait.thread).is_some_and(|wait| wait.record.id == link.wait.record.id);
+        is_same && view.keepers_of(link.holder, &link.wait.key).0.contains(&next.wait.thread)
     })
 }
 
 /// The wait to end if the client breaks deadlocks: the youngest that may be ended. All clients choose the
 /// same one, because they compare the same published times.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
-    let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
-    can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
+    let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.record.takes_again);
+    can_end.max_by_key(|wait| (wait.record.at_ms, wait.thread.client.as_u128(), wait.record.id))
 }
 
 pub(crate) type RingKey = Vec<(u128, u64)>;
 
 pub(crate) fn key_of(ring: &[Link]) -> RingKey {
-    let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.id);
+    let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.record.id);
     let mut key: RingKey = ring.iter().map(of_wait).collect();
     key.sort_unstable();
     key
@@ -133,16 +104,33 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::directory::LockUse;
+    use crate::engine::stuck::OwnWait;
 
     pub(crate) fn wait(thread: Thread, id: u64, key: &str, number: u64) -> Wait {
         let (key, kind) = (key.to_owned(), Kind::Mutex);
-        Wait { thread, id, key, kind, number, at_ms: 0, takes_again: false, writers_first: false }
+        let record = WaitRecord { id, kind: kind.label().to_owned(), ..WaitRecord::default() };
+        Wait { thread, number, key, kind, record }
+    }
+
+    pub(crate) fn own_wait(wait: Wait) -> OwnWait {
+        let shown = LockUse {
+            is_waiting: true,
+            by: Some(wait.thread.id),
+            published: Some(wait.record),
+            ..LockUse::new(&wait.key, wait.number, "", Duration::ZERO)
+        };
+        OwnWait { shown, known: Arc::default() }
     }
 
     fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
-        let wait = Wait { at_ms, takes_again, ..wait(Thread { client, id }, id, "", 1) };
-        Link { wait, holder: Holder { client, number: 1 }, is_certain: true }
+        let mut wait = wait(Thread { client, id }, id, "", 1);
+        (wait.record.at_ms, wait.record.takes_again) = (at_ms, takes_again);
+        Link { wait, holder: Owner::new(client, 1), is_certain: true }
     }
 
     #[test]
@@ -154,7 +142,7 @@ pub(crate) mod tests {
             let mut turned = ring.to_vec();
             let mut each = (0..ring.len()).map(|_| {
                 turned.rotate_left(1);
-                youngest(&turned).map(|wait| wait.id)
+                youngest(&turned).map(|wait| wait.record.id)
             });
             let first = each.next().unwrap();
             assert!(each.all(|one| one == first), "members choose differently");
@@ -175,13 +163,13 @@ pub(crate) mod tests {
     struct Crossed(ClientId);
 
     impl View for Crossed {
-        fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
-            let of = |number| Holder { client: self.0, number };
-            if wait.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
+        fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
+            let of = |number| Owner::new(self.0, number);
+            if wait.record.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
         }
 
-        fn thread_of(&mut self, holder: Holder, _key: &str) -> Option<Thread> {
-            Some(Thread { client: self.0, id: holder.number })
+        fn keepers_of(&mut self, holder: Owner, _key: &str) -> (Vec<Thread>, bool) {
+            (vec![Thread { client: self.0, id: holder.number() }], true)
         }
 
         fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
@@ -194,7 +182,7 @@ pub(crate) mod tests {
         let client = ClientId::random();
         let mut view = Crossed(client);
         let ring = ring_of(&mut view, &link(client, 1, 0, false).wait).unwrap();
-        assert_eq!(ring.iter().map(|link| link.holder.number).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(ring.iter().map(|link| link.holder.number()).collect::<Vec<_>>(), [2, 1]);
         assert!(are_held(&mut view, &ring) && are_waited_for(&mut view, &ring));
     }
 }

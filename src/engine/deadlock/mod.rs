@@ -10,30 +10,35 @@
 //! Because entries can be out of date, a cycle counts only when it was seen twice, [`SEEN_FOR`] apart: by
 //! then each client that can write has removed the waits that had ended.
 
-mod again;
 pub(crate) mod graph;
 #[cfg(all(test, not(leasehold_shuttle)))]
 mod model;
 mod pace;
 mod reading;
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::deadlock::Deadlock;
+use crate::directory::{ClientInfo, LockUse};
+use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::deadlock::again::{SEEN_FOR, read_again};
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, youngest};
 use crate::engine::deadlock::pace::Pace;
-use crate::engine::deadlock::reading::{Asked, Reading};
-use crate::engine::directory::Posting;
-use crate::engine::stuck::Stuck;
+use crate::engine::deadlock::reading::{MOST_THREADS, Reading, Rings, entry_wait};
+use crate::engine::stuck::{Stuck, ids_of};
+use crate::error::{Error, Result};
 use crate::observe::event::Event;
+use crate::park::Parker;
 use crate::refused::Refused;
+use crate::seam::Failure;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
+
+/// The time between the two searches that must both show a cycle: enough for a client to remove an ended wait
+/// from its entry, which takes `WRITES_APART` and a request, even on a busy machine.
+const SEEN_FOR: Duration = Duration::from_secs(1);
 
 /// Shortest time between two writes of the entry that only deadlock searches need.
 const WRITES_APART: Duration = Duration::from_millis(100);
@@ -46,22 +51,25 @@ const MOST_CLIENTS: u64 = 64;
 /// for the entry of the holder's client.
 const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 
+/// Maximum number of pages of the directory that [`Engine::deadlocks`] reads.
+const MOST_PAGES: usize = 100;
+
 pub(crate) struct Finder {
     core: Arc<Core>,
     pace: Pace,
     /// The ids of the waits in the entry as last written.
     written: Vec<u64>,
-    next_write: Option<Moment>,
-    seen: HashMap<RingKey, Moment>,
-    /// Cycles that were reported and are not known to be over.
-    reported: HashMap<RingKey, Reported>,
+    next_write: Moment,
+    /// Cycles that were seen and are not known to be over.
+    seen: HashMap<RingKey, Seen>,
     warned: HashSet<String>,
     refused: Refused,
 }
 
-struct Reported {
-    ring: Arc<Deadlock>,
-    since: Moment,
+struct Seen {
+    first: Moment,
+    /// The report, and its time.
+    reported: Option<(Arc<Deadlock>, Moment)>,
 }
 
 impl Finder {
@@ -70,9 +78,8 @@ impl Finder {
             core: Arc::clone(core),
             pace: Pace::default(),
             written: Vec::new(),
-            next_write: None,
+            next_write: Moment::from_nanos(0),
             seen: HashMap::new(),
-            reported: HashMap::new(),
             warned: HashSet::new(),
             refused: Refused::default(),
         }
@@ -82,101 +89,78 @@ impl Finder {
     /// Returns the time of the next round.
     pub(crate) fn round(&mut self, deadline: Moment) -> Moment {
         let core = Arc::clone(&self.core);
+        let due = Moment::from_nanos(core.finder_due.load(Ordering::SeqCst)).max(self.next_write);
         let now = core.clock.now();
-        let due = Moment::from_nanos(core.published_waits.due.load(Ordering::SeqCst));
-        let is_wanted = core.announcer.is_wanted.load(Ordering::SeqCst);
-        if !is_wanted {
-            core.announcer.end(&*core.store, now, deadline);
-            if now < due {
-                return due;
-            }
+        if now < due {
+            core.remove_unused_entry(now, deadline);
+            return due;
         }
-        if let Some(next) = self.next_write.filter(|next| now < *next) {
-            return next;
-        }
-        core.published_waits.due.store(u64::MAX, Ordering::SeqCst);
+        core.finder_due.store(u64::MAX, Ordering::SeqCst);
+        // Read after the reset: the entry of a caller that set an earlier time is due by now, and its wait is
+        // in the queue. Pairs with `Core::find_by`.
+        let now = core.clock.now();
+        let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);
-        self.write(&stuck, is_wanted, (now, deadline));
-        self.end_rings(&stuck, now);
-        self.pace.keep(&stuck.ids(), now);
+        let (named, ids, mut next) = (stuck.named(), stuck.ids(), stuck.next);
+        let named_ids = ids_of(&named);
+        if self.written != named_ids || is_entry_due {
+            self.write(named, &stuck, (now, deadline));
+        }
+        let own = core.id.as_u128();
+        let is_here = |(client, id): &(u128, u64)| *client != own || ids.binary_search(id).is_ok();
+        self.forget(|key| !key.iter().all(is_here), now);
+        self.pace.keep(&ids, now);
         let due = self.pace.due(now);
         if !due.is_empty() {
-            self.search(&stuck, &due, (now, deadline));
+            self.search(stuck, &due, (now, deadline));
         }
         let now = core.clock.now();
-        let mut next = stuck.next.unwrap_or(Moment::NEVER);
-        next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if self.written != stuck.named().ids && self.sees_others(now) {
-            // The last write failed, so it is repeated.
-            next = next.min(self.next_write.unwrap_or(now));
+        next = next.min(self.pace.next(now));
+        if self.written != named_ids && self.sees_others(now) {
+            next = next.min(self.next_write); // the last write failed, so it is repeated
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
-        // Keeps an earlier time that a waiter has set. Pairs with `PublishedWaits::note_wait`.
-        Moment::from_nanos(
-            core.published_waits.due.fetch_min(next.nanos(), Ordering::SeqCst).min(next.nanos()),
-        )
+        // Keeps an earlier time that a waiter has set.
+        next.min(Moment::from_nanos(core.finder_due.fetch_min(next.nanos(), Ordering::SeqCst)))
     }
 
-    fn write(&mut self, stuck: &Stuck, is_wanted: bool, (now, deadline): (Moment, Moment)) {
-        let core = &self.core;
-        let named = stuck.named();
-        if self.written == named.ids && !is_wanted {
-            return;
-        }
+    fn write(&mut self, named: Vec<LockUse>, stuck: &Stuck, (now, deadline): (Moment, Moment)) {
+        let ids = ids_of(&named);
         // Other clients' searches must find waits in the entry when a search here begins, and no waits that have
         // ended.
-        let is_awaited = !(named.ids.is_empty() && self.written.is_empty());
-        let (uses, times) = ((named.uses, stuck), (now, deadline));
-        match core.announcer.write(&*core.store, &core.registry, uses, is_awaited, times) {
-            Posting::Done => {
-                self.next_write = Some(now.plus(WRITES_APART));
+        let is_awaited = !(ids.is_empty() && self.written.is_empty());
+        match self.core.write_entry(named, stuck, is_awaited, (now, deadline)) {
+            Some(Ok(())) => {
+                self.next_write = now.plus(WRITES_APART);
                 self.pace.spend(1, now);
-                self.written = named.ids;
+                self.written = ids;
             }
             // Empty, so that the first round after the refusal writes the entry again.
-            Posting::Never => self.written.clear(),
-            Posting::Failed => self.next_write = Some(core.clock.now().plus(WRITE_AGAIN)),
+            None => self.written.clear(),
+            Some(Err(_)) => self.next_write = self.core.clock.after(WRITE_AGAIN),
         }
     }
 
-    /// Forgets cycles that lack one of their waits here by now, and reports the end of reported ones.
-    fn end_rings(&mut self, stuck: &Stuck, now: Moment) {
-        let ids: HashSet<u64> = stuck.ids().into_iter().collect();
-        let own = self.core.id.as_u128();
-        let stays = |key: &RingKey| key.iter().all(|(client, id)| *client != own || ids.contains(id));
-        self.seen.retain(|key, _| stays(key));
-        let over: Vec<RingKey> = self.reported.keys().filter(|key| !stays(key)).cloned().collect();
-        over.iter().for_each(|key| self.report_over(key, now));
+    /// Forgets cycles that are over, and reports the end of reported ones.
+    fn forget(&mut self, is_over: impl Fn(&RingKey) -> bool, now: Moment) {
+        for (_, seen) in self.seen.extract_if(|key, _| is_over(key)) {
+            let Some((deadlock, since)) = seen.reported else { continue };
+            let lasted = now.since(since);
+            self.core.reporter.observe_later(move |observer| {
+                observer.event(&Event::DeadlockOver { deadlock: &deadlock, lasted });
+            });
+        }
     }
 
-    /// Whether a cycle was first seen [`SEEN_FOR`] ago. If not, plans another search of its waits for that
-    /// time.
+    /// Whether a cycle was first seen [`SEEN_FOR`] ago.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
-        let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
-        if now < ripe {
-            let own = self.core.id.as_u128();
-            key.iter()
-                .filter(|(client, _)| *client == own)
-                .for_each(|(_, id)| self.pace.confirm_by(*id, ripe));
-        }
-        now >= ripe
-    }
-
-    fn report_over(&mut self, key: &RingKey, now: Moment) {
-        let Some(reported) = self.reported.remove(key) else { return };
-        let lasted = now.since(reported.since);
-        self.core.reporter.observe_later(move |observer| {
-            observer.event(&Event::DeadlockOver { deadlock: &reported.ring, lasted });
-        });
+        let seen = self.seen.entry(key.clone()).or_insert(Seen { first: now, reported: None });
+        now >= seen.first.plus(SEEN_FOR)
     }
 
     fn sees_others(&self, now: Moment) -> bool {
         let directory = self.core.store.capabilities().directory;
-        directory.is_some() && self.core.announcer.is_seen(now) && !self.is_refused(now)
-    }
-
-    fn is_refused(&self, now: Moment) -> bool {
-        self.refused.stands(|| now)
+        directory.is_some() && self.core.announcer.is_seen(now) && !self.refused.stands(|| now)
     }
 
     fn warn_once(&mut self, text: String) {
@@ -186,80 +170,66 @@ impl Finder {
     }
 
     /// Follows the waits `due` in one reading. A second reading, begun after the first ended, checks cycles
-    /// that were seen long enough ago. Pairs with `PublishedWaits::note_end`.
-    fn search(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
+    /// that were seen long enough ago.
+    fn search(&mut self, stuck: Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
-        let core = Arc::clone(&self.core);
-        let each = deadline.since(now);
-        let here = core.announcer.here(now);
-        let asked =
-            Asked { store: &*core.store, here: &here, clock: &core.clock, sees_others, deadline, each };
-        let room = self.pace.room(now);
-        let mut first = Reading::new(&asked, stuck);
-        let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
-        let (mut searched, mut leaves) = (Vec::new(), false);
-        for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.wait.id == *id)) {
-            if sees_others && first.requests >= room {
+        let (core, room) = (Arc::clone(&self.core), self.pace.room(now));
+        let mut reading = Reading::new(&core, stuck, sees_others, deadline);
+        let (mut rings, mut searched) = (Rings::new(), HashMap::new());
+        for id in due {
+            if sees_others && reading.requests >= room {
                 break; // a later round searches the rest
             }
-            let before = first.has_gaps;
-            first.limit(MOST_REQUESTS);
-            rings.extend(ring_of(&mut first, &wait.wait).filter(|ring| met.insert(key_of(ring))));
-            leaves |= first.has_gaps && !before;
-            searched.push(wait.wait.id);
+            let own = reading.own.waits.iter().find(|own| own.id() == Some(*id));
+            let Some(wait) = own.and_then(|own| entry_wait(core.id, &own.shown)) else { continue };
+            reading.limit(MOST_REQUESTS);
+            let ring = ring_of(&mut reading, &wait);
+            searched.insert(*id, ring.as_deref().map(key_of));
+            rings.extend(ring.map(|ring| (key_of(&ring), ring)));
         }
-        let (mut refusal, mut has_gaps, mut requests) =
-            (first.refusal.take(), first.has_gaps, first.requests);
-        let is_beyond = first.is_beyond;
-        drop(first);
-        if is_beyond {
+        let (ended, leaves) = (core.clock.now(), reading.has_gaps);
+        if reading.is_beyond {
             self.warn_once(format!(
-                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
-                 more than {MOST_CLIENTS} clients, or {} threads, are not found",
-                graph::MOST_OWNERS
+                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of                  more than {MOST_CLIENTS} clients, or {MOST_THREADS} threads, are not found"
             ));
         }
-        let ended = core.clock.now();
-        let named = &self.written;
-        searched.iter().for_each(|id| self.pace.searched(*id, named.binary_search(id).is_ok(), ended));
         let own = core.id.as_u128();
         let was_searched =
-            |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains(id));
-        self.seen.retain(|key, _| has_gaps || !was_searched(key) || met.contains(key));
-        rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
-        // The cycles that the second reading confirmed.
-        let mut found: HashSet<RingKey> = HashSet::new();
-        if !rings.is_empty() {
-            let stuck = || core.stuck(core.clock.now());
-            let again = read_again(&asked, &stuck, rings, &core.options.key_prefix);
-            for (ring, deadlock) in again.rings {
-                found.insert(key_of(&ring));
-                self.report(&ring, deadlock, &again.own, ended);
-            }
-            refusal = refusal.or(again.refusal);
-            has_gaps |= again.has_gaps;
-            requests += again.requests;
+            |key: &RingKey| key.iter().any(|(client, id)| *client == own && searched.contains_key(id));
+        if !leaves {
+            self.forget(|key| was_searched(key) && !rings.contains_key(key), ended);
         }
-        self.pace.spend(requests, ended);
-        if refusal.is_some() {
+        for (id, key) in &searched {
+            // A new cycle is confirmed by the wait's next search.
+            let is_new = key.as_ref().is_some_and(|key| !self.is_ripe(key, ended));
+            self.pace.searched(*id, is_new, self.written.binary_search(id).is_ok(), ended);
+        }
+        rings.retain(|key, _| self.is_ripe(key, ended));
+        if !rings.is_empty() {
+            let ripe: HashSet<RingKey> = rings.keys().cloned().collect();
+            reading.confirm(&mut rings, || core.stuck(core.clock.now()));
+            for ring in rings.values() {
+                let deadlock = reading.shown(ring);
+                self.report(ring, deadlock, &reading.own, ended);
+            }
+            if !reading.has_gaps {
+                self.forget(|key| ripe.contains(key) && !rings.contains_key(key), ended);
+            }
+        }
+        self.pace.spend(reading.requests, ended);
+        if reading.refusal.is_some() {
             self.refused.note(ended);
         }
-        if self.is_refused(ended) || !sees_others && leaves {
-            let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the \
-                         directory of clients is off, or refused, or the store has none";
+        if self.refused.stands(|| ended) || !sees_others && leaves {
+            let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the                          directory of clients is off, or refused, or the store has none";
             self.warn_once(words.to_owned());
-        }
-        if !has_gaps {
-            let over = self.reported.keys().filter(|key| was_searched(key) && !found.contains(*key));
-            let over: Vec<RingKey> = over.cloned().collect();
-            over.iter().for_each(|key| self.report_over(key, ended));
         }
     }
 
     fn report(&mut self, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
         let (core, deadlock) = (&self.core, Arc::new(deadlock));
-        if let Entry::Vacant(place) = self.reported.entry(key_of(ring)) {
-            place.insert(Reported { ring: Arc::clone(&deadlock), since: now });
+        if let Some(seen @ Seen { reported: None, .. }) = self.seen.get_mut(&key_of(ring)) {
+            seen.reported = Some((Arc::clone(&deadlock), now));
             // Uncertain ones are not counted: a thread outside of the cycle may end them.
             core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let reported = Arc::clone(&deadlock);
@@ -270,10 +240,41 @@ impl Finder {
         let breaks = core.options.break_deadlocks && deadlock.is_certain;
         let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
-            && let Some(own) = stuck.waits.iter().find(|own| own.wait.id == wait.id)
+            && let Some(own) = stuck.waits.iter().find(|own| own.id() == Some(wait.record.id))
         {
             own.known.end_for(&deadlock);
         }
+    }
+}
+
+impl Engine {
+    /// Searches for all deadlocks, of threads of any client.
+    pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
+        let during = |error: Error| error.during("deadlocks");
+        self.usable("deadlocks")?;
+        let (own, sees_others) =
+            (self.stuck(self.clock.now()), self.store.capabilities().directory.is_some());
+        let mut reading = Reading::new(self, own, sees_others, Moment::NEVER);
+        for page in self.pages_of_clients(|| self.one_command()).take(MOST_PAGES) {
+            let infos = page.map_err(Failure::into_read_error).map_err(during)?;
+            reading.clients.extend(infos.into_iter().map(|info| (info.id, Some(info))));
+        }
+        let waits_of =
+            |info: &ClientInfo| info.uses.iter().filter_map(|one| entry_wait(info.id, one)).collect();
+        let origins: Vec<Vec<Wait>> = reading.clients.values().flatten().map(waits_of).collect();
+        let found = origins.iter().flatten().filter_map(|origin| ring_of(&mut reading, origin));
+        let mut rings: Rings = found.map(|ring| (key_of(&ring), ring)).collect();
+        let answered =
+            |reading: &mut Reading<'_>| reading.refusal.take().map_or(Ok(()), |error| Err(during(error)));
+        answered(&mut reading)?;
+        if rings.is_empty() {
+            return Ok(Vec::new());
+        }
+        // After this pause each client has removed ended waits from its entry: see `SEEN_FOR`.
+        Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
+        reading.confirm(&mut rings, || self.stuck(self.clock.now()));
+        answered(&mut reading)?;
+        Ok(rings.values().map(|ring| reading.shown(ring)).collect())
     }
 }
 
@@ -293,7 +294,7 @@ mod tests {
         // A cycle that has ended is forgotten.
         let own: RingKey = vec![(finder.core.id.as_u128(), 1), (8, 2)];
         assert!(!finder.is_ripe(&own, begun));
-        finder.end_rings(&Stuck::default(), begun);
+        finder.forget(|key| *key == own, begun);
         assert!(!finder.is_ripe(&own, begun.plus(SEEN_FOR)));
     }
 }

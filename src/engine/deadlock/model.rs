@@ -18,8 +18,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::graph::{self, Holder, Link, Thread, View, Wait, are_held, are_waited_for, ring_of};
-use crate::ident::ClientId;
+use super::graph::{self, Link, Thread, View, Wait, are_held, are_waited_for, ring_of};
+use crate::ident::{ClientId, Owner};
 
 const THREADS: usize = 3;
 const LOCKS: usize = 3;
@@ -205,9 +205,9 @@ impl World {
             own == Some(wait) || is_dead && published() == Some(wait)
         };
         ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
-            let (by, number) = (next.wait.thread.id as usize, link.holder.number);
+            let (by, number) = (next.wait.thread.id as usize, link.holder.number());
             let lock: usize = link.wait.key.parse().unwrap();
-            waits(link.wait.thread.id as usize, (link.wait.id, lock))
+            waits(link.wait.thread.id as usize, (link.wait.record.id, lock))
                 && self.locks[lock] == Some((by, number))
         })
     }
@@ -306,21 +306,21 @@ impl<'a> Reading<'a> {
 }
 
 impl View for Reading<'_> {
-    fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
+    fn holders(&mut self, wait: &Wait) -> Vec<Owner> {
         let lock: usize = wait.key.parse().unwrap();
         if self.locks[lock].is_none() {
             self.world_goes_on();
             self.locks[lock] = Some(self.world.locks[lock]);
         }
         let held = self.locks[lock].flatten();
-        held.map(|(by, number)| Holder { client: self.clients[by], number }).into_iter().collect()
+        held.map(|(by, number)| Owner::new(self.clients[by], number)).into_iter().collect()
     }
 
-    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
-        let (worker, lock) = (self.of_client(holder.client), key.parse::<usize>().unwrap());
-        let entry = self.entry(worker)?;
-        let is_its = entry.holds[lock] == Some(holder.number);
-        is_its.then_some(Thread { client: holder.client, id: worker as u64 })
+    fn keepers_of(&mut self, holder: Owner, key: &str) -> (Vec<Thread>, bool) {
+        let (worker, lock) = (self.of_client(holder.client()), key.parse::<usize>().unwrap());
+        let is_its = self.entry(worker).is_some_and(|entry| entry.holds[lock] == Some(holder.number()));
+        let thread = is_its.then_some(Thread { client: holder.client(), id: worker as u64 });
+        (thread.into_iter().collect(), true)
     }
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::engine::pace::Budget;
+use crate::engine::pace::{Budget, Repeat};
 use crate::time::Moment;
 
 /// The pause after the first search for a wait. Later pauses double up to `LONGEST_PAUSE`. The second search
@@ -18,8 +18,7 @@ const AHEAD: Duration = Duration::from_millis(960);
 
 #[derive(Debug, Clone, Copy)]
 struct Due {
-    at: Moment,
-    pause: Duration,
+    repeat: Repeat,
     rank: Rank,
 }
 
@@ -42,7 +41,7 @@ impl Pace {
     pub(super) fn keep(&mut self, ids: &[u64], now: Moment) {
         self.next.retain(|id, _| ids.binary_search(id).is_ok());
         for id in ids {
-            self.next.entry(*id).or_insert(Due { at: now, pause: FIRST_PAUSE, rank: Rank::New });
+            self.next.entry(*id).or_insert(Due { repeat: Repeat::new(now, FIRST_PAUSE), rank: Rank::New });
         }
     }
 
@@ -50,27 +49,21 @@ impl Pace {
     /// the last wait of a cycle closes it; then the others, the longest due first.
     pub(super) fn due(&self, now: Moment) -> Vec<u64> {
         let order = |due: &Due| {
-            if due.rank == Rank::New { now.since(due.at) } else { due.at.since(Moment::from_nanos(0)) }
+            let at = due.repeat.at;
+            if due.rank == Rank::New { now.since(at) } else { at.since(Moment::from_nanos(0)) }
         };
-        let mut due: Vec<(u64, Due)> =
-            self.next.iter().filter(|(_, due)| due.at <= now).map(|(id, due)| (*id, *due)).collect();
-        due.sort_by_key(|(id, due)| (due.rank, order(due), *id));
-        due.into_iter().map(|(id, _)| id).collect()
+        let mut due: Vec<(&u64, &Due)> = self.next.iter().filter(|(_, due)| due.repeat.at <= now).collect();
+        due.sort_by_key(|(id, due)| (due.rank, order(due), **id));
+        due.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Plans the next search for this wait, after a search. `is_seen`: this client's entry names the wait, so
-    /// other clients can search for it too, and the pauses double. Otherwise the pauses stay short.
-    pub(super) fn searched(&mut self, id: u64, is_seen: bool, now: Moment) {
+    /// Plans the next search for this wait, after a search. It comes soon if there is a new cycle to confirm.
+    /// If this client's entry names the wait, other clients can search for it too, and the pauses double.
+    pub(super) fn searched(&mut self, id: u64, has_new_cycle: bool, is_named: bool, now: Moment) {
         if let Some(due) = self.next.get_mut(&id) {
-            let (at, rank) = (now.plus(due.pause), Rank::Again);
-            let pause = if is_seen { (due.pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
-            *due = Due { at, pause, rank };
-        }
-    }
-
-    pub(super) fn confirm_by(&mut self, id: u64, by: Moment) {
-        if let Some(due) = self.next.get_mut(&id) {
-            (due.at, due.rank) = (by.min(due.at), Rank::Urgent);
+            due.rank = if has_new_cycle { Rank::Urgent } else { Rank::Again };
+            let most = if is_named && !has_new_cycle { LONGEST_PAUSE } else { FIRST_PAUSE };
+            due.repeat.plan(FIRST_PAUSE, most, now);
         }
     }
 
@@ -82,11 +75,11 @@ impl Pace {
         self.budget.spend(EACH.saturating_mul(u32::try_from(requests).unwrap_or(u32::MAX)), now);
     }
 
-    pub(super) fn next(&self, now: Moment) -> Option<Moment> {
-        let first = self.next.values().map(|due| due.at).min()?;
+    pub(super) fn next(&self, now: Moment) -> Moment {
+        let first = self.next.values().map(|due| due.repeat.at).min().unwrap_or(Moment::NEVER);
         // If the budget is used up, the next search waits until half of the advance is available again.
         let has_room = now.plus((AHEAD / 2).saturating_sub(self.budget.left(AHEAD, now)));
-        Some(first.max(if self.room(now) > 0 { now } else { has_room }))
+        first.max(if self.room(now) > 0 { now } else { has_room })
     }
 }
 
@@ -101,32 +94,32 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..6 {
             assert_eq!(pace.due(now), [7]);
-            pace.searched(7, true, now);
-            let next = pace.next(now).unwrap();
+            pace.searched(7, false, true, now);
+            let next = pace.next(now);
             pauses.push(next.since(now).as_secs());
             now = next;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30]);
         pace.keep(&[], now);
-        assert_eq!(pace.next(now), None);
+        assert_eq!(pace.next(now), Moment::NEVER);
     }
 
     #[test]
     fn due_searches_are_ordered_by_priority() {
         let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
         pace.keep(&[1, 2, 3], at(0));
-        pace.searched(1, true, at(1));
-        pace.searched(2, true, at(2));
-        pace.searched(3, false, at(2));
+        pace.searched(1, false, true, at(1));
+        pace.searched(2, false, true, at(2));
+        pace.searched(3, false, false, at(2));
         pace.keep(&[1, 2, 3, 4], at(4));
         pace.keep(&[1, 2, 3, 4, 5], at(5));
         assert_eq!(pace.due(at(5)), [5, 4, 1, 2, 3]);
-        pace.confirm_by(2, at(6));
-        assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3]);
+        pace.searched(2, true, true, at(5));
+        assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3], "a new cycle is confirmed after a second");
         // A wait that the entry does not name is searched each second: its pause does not grow.
         pace.keep(&[3], at(6));
-        (6..9).for_each(|second| pace.searched(3, false, at(second)));
-        assert_eq!(pace.next(at(8)), Some(at(9)));
+        (6..9).for_each(|second| pace.searched(3, false, false, at(second)));
+        assert_eq!(pace.next(at(8)), at(9));
     }
 
     #[test]
@@ -138,7 +131,7 @@ mod tests {
         while now < begun.plus(Duration::from_secs(10)) {
             let room = pace.room(now);
             for id in pace.due(now).into_iter().take(usize::try_from(room).unwrap()) {
-                pace.searched(id, true, now);
+                pace.searched(id, false, true, now);
                 pace.spend(1, now);
                 sent += 1;
             }

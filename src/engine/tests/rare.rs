@@ -236,7 +236,7 @@ fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     let held = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     let awaited = named("b");
     let place = asleep(&engine, &awaited);
-    let stuck = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
+    let stuck = || engine.registry.stuck((engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
     let granted = acquire(&engine, &awaited, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     assert_eq!(stuck(), 0, "it has what it waited for");
@@ -416,14 +416,14 @@ fn the_end_of_a_published_wait_is_noted() {
     engine.stand_still(true);
     store.give(claim.owner);
     let own = named("b");
-    let due = || engine.published_waits.due.load(Ordering::SeqCst);
+    let due = || engine.finder_due.load(Ordering::SeqCst);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let held = acquire(&engine, &own, FOREVER, Lease::Renewed).unwrap();
             wait(&engine, &name, &interrupt).map(drop).unwrap_err();
             drop(held);
         });
-        let publishes = || engine.registry.stuck(engine.id, (engine.clock.now(), 0), Duration::ZERO, &[]);
+        let publishes = || engine.registry.stuck((engine.clock.now(), 0), Duration::ZERO, &[]);
         comes_about("the wait", || publishes().waits.len() == 1);
         assert_ne!(due(), 0);
         interrupt.interrupt();

@@ -83,7 +83,7 @@ impl Waiting<'_> {
         engine.announce(now);
         // After this call the watchdog includes the wait in its searches for deadlocks.
         if is_new && !call.kind.is_counted() {
-            engine.note_wait(begun);
+            engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
         }
     }
 
