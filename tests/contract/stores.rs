@@ -1,5 +1,5 @@
-//! The stores that run the contracts. Each store is a function with the name that `contracts!` uses for its
-//! module.
+//! The stores that run the contracts. Each store is a function with the name that `contract!` uses for its
+//! tests.
 
 use std::sync::OnceLock;
 use std::time::Duration;

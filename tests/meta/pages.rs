@@ -290,7 +290,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
             // The user may use neither other names nor other kinds.
             let one = Pair::of(&server, user).unwrap().one;
             for error in [one.get_lock("other:a").lock(), one.get_fair_lock("app:f").lock()] {
-                assert_eq!(error.unwrap_err().kind(), ErrorKind::NoPermission);
+                fails(error, ErrorKind::NoPermission);
             }
         }
         for missing in &rights {

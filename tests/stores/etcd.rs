@@ -259,11 +259,10 @@ fn the_members_of_a_url_are_tried_in_turn() {
     // A silent member must not use up the time in which the other members could answer.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
-    let error = builder(&format!("etcd://{}", mute.local_addr().unwrap()))
-        .connect_timeout(ms(300))
-        .build()
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    fails(
+        builder(&format!("etcd://{}", mute.local_addr().unwrap())).connect_timeout(ms(300)).build(),
+        ErrorKind::TimedOut,
+    );
     assert!(begun.elapsed() <= ms(300) + slack_since(begun));
     let error = builder(&format!("etcd://127.0.0.1:{dead}")).build().unwrap_err();
     assert_eq!((error.kind(), error.action()), (ErrorKind::Unreachable, "connect"), "{error}");
@@ -280,8 +279,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
         // The second acquire reuses the first one's lease, so only the acquire itself gets no answer.
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         server.stop();
         let begun = now();
         let error = lock.try_lock().unwrap_err();
@@ -380,8 +378,7 @@ fn a_grant_with_a_lost_answer_is_undone() {
     assert!(in_doubt > 0, "no attempt was left in doubt");
     // A waiting acquire continues after the cut.
     cut.store(true, Ordering::SeqCst);
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
 }
 
@@ -418,8 +415,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
         (format!("etcd://guest:S3CR3T@{place}"), ErrorKind::NoPermission),
         (format!("etcd://app:S3CR3T@{place}/other"), ErrorKind::NoPermission),
     ] {
-        let error = builder(&url).build().unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
+        let error = fails(builder(&url).build(), kind);
         assert!(!error.is_retryable() && !format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
     }
     let late = client(&format!("etcd://app:S3CR3T@{place}"));
@@ -507,7 +503,7 @@ fn nested_prefixes_do_not_interfere() {
     assert_eq!(listed, ["x"]);
     guard.unlock().unwrap();
     inner.unlock().unwrap();
-    assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(at("app/%25/x"), ErrorKind::InvalidInput);
 }
 
 /// One watch covers all of these locks. The contracts test the watch on a single lock.
@@ -518,8 +514,7 @@ fn each_cached_lock_is_released_to_its_waiter() {
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
     for lock in &locks {
         let is_kept = || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
+            lock.acquire().unwrap().unlock().unwrap();
             !queue_of(&server, lock.name()).is_empty()
         };
         assert!(eventually(LONG, is_kept), "it is given back each time");
@@ -532,8 +527,7 @@ fn each_cached_lock_is_released_to_its_waiter() {
     let begun = now();
     let took = |lock: &leasehold::RedisLock| {
         let (theirs, asked) = (other.get_lock(lock.name()), now());
-        theirs.lock().unwrap();
-        theirs.unlock().unwrap();
+        theirs.acquire().unwrap().unlock().unwrap();
         asked.elapsed()
     };
     let took: Vec<_> = locks.iter().map(took).collect();

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::{ClientBuilder, ErrorKind, LockClient, Ring, RingNode};
+use leasehold::{Ring, RingNode};
 use mysql::prelude::Queryable;
 
 use crate::support::cluster::Cluster;
@@ -13,10 +13,10 @@ use crate::support::etcd::Etcd;
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
+use crate::support::programs;
 use crate::support::proxy::Proxy;
-use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, ms, programs};
 
 /// Builds a client and locks. After `note` has written another version's number, no client can be built;
 /// after it restores the number, clients can be built again.
@@ -25,8 +25,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
     locks();
     note("leasehold format 2");
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::IncompatibleFormat, "{error}");
+    let error = fails(build(), ErrorKind::IncompatibleFormat);
     assert!(error.to_string().contains("format 2") && !error.is_retryable(), "{error}");
     note("leasehold format 1");
     locks();
@@ -36,8 +35,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let error = fails(build(), ErrorKind::Unsupported);
     let statement = format!("DROP TABLE {table}");
     assert!(error.to_string().contains(&statement), "{error}");
     drop(&statement);
@@ -66,7 +64,7 @@ fn redis_refuses_another_format_number() {
     let reader = || LockClient::connect(&url);
     reader().unwrap();
     set(&server, "leasehold format 2");
-    assert_eq!(reader().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(reader(), ErrorKind::IncompatibleFormat);
 }
 
 fn patient(urls: [String; 3]) -> ClientBuilder {
@@ -94,7 +92,7 @@ fn all_servers_formats_are_read_before_any_is_written() {
     for build in ways {
         set(&servers[1], "leasehold format 2");
         for _ in 0..3 {
-            assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+            fails(build(), ErrorKind::IncompatibleFormat);
         }
         are_empty(&servers[..1]);
         are_empty(&servers[2..]);
@@ -187,7 +185,7 @@ fn postgres_refuses_another_format_number() {
     run(
         "DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(schema(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_wait_queue (a int); \
          DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue");
     // One user may use the table but not write its comment, and an administrator has written a comment.
@@ -209,7 +207,7 @@ fn mysql_refuses_another_format_number() {
     keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(schema(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int)");
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
@@ -238,7 +236,7 @@ fn a_sqlite_file_refuses_another_format_number() {
     keeps_to_the_format(build, note);
     raw().execute_batch("DROP TABLE leasehold_locks_clients").unwrap();
     note("leasehold format 2");
-    assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(build(), ErrorKind::IncompatibleFormat);
     raw().execute_batch("CREATE TABLE leasehold_locks_clients (a)").unwrap();
     let old = "CREATE TABLE old_locks (name BLOB PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, \
                holds INTEGER NOT NULL, expires_at INTEGER NOT NULL, fence INTEGER NOT NULL, host TEXT NOT NULL, \

@@ -160,12 +160,10 @@ fn kill_all(admin: &mut Conn) {
 fn a_frozen_server_costs_one_command_timeout() {
     let Some(server) = MysqlServer::start() else { return };
     let client = connected(|| server.options().command_timeout(ms(1_500)).build());
-    client.get_lock("a").lock().unwrap();
-    client.get_lock("a").unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     server.signal("STOP");
     let start = now();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
     assert!(!error.outcome_unknown(), "it has only read so far");
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     server.signal("CONT");
@@ -193,9 +191,7 @@ fn a_try_waits_for_no_row_lock() {
 fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = MysqlServer::start() else { return };
     let at = |url: &str| LockClient::builder().url(url);
-    let error = at(&server.url()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("create_schema"), "{error}");
+    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
     let first = server.client();
     let mut admin = server.admin();
     for text in [
@@ -218,7 +214,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     ]);
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
-    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
     // The password works by option and in the URL, and the documented permissions suffice.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
@@ -227,11 +223,11 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     by_option.get_lock("a").unlock().unwrap();
     by_option.sweep(ms(1)).unwrap();
     admin.query_drop("SET GLOBAL read_only = 1").unwrap();
-    assert_eq!(at(&server.url()).build().unwrap_err().kind(), ErrorKind::ReadOnly);
-    assert_eq!(by_option.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
+    fails(at(&server.url()).build(), ErrorKind::ReadOnly);
+    fails(by_option.get_lock("a").try_lock(), ErrorKind::ReadOnly);
     admin.query_drop("SET GLOBAL read_only = 0").unwrap();
     admin.query_drop("DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
     admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
     too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
 }
@@ -333,8 +329,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let mut second = MysqlServer::begin(&mut two);
     let other = names.lock(&mut second, "b", ms(0)).unwrap().unwrap();
     other.check(&mut second).unwrap();
-    let error = names.lock(&mut second, "a", ms(100)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    fails(names.lock(&mut second, "a", ms(100)), ErrorKind::Lost);
     assert!(other.check(&mut second).unwrap_err().is_lost(), "the earlier lock is gone too");
     assert!(names.lock(&mut first, "b", ms(0)).unwrap().is_some());
     drop((first, second));

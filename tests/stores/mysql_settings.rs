@@ -73,15 +73,12 @@ fn locks_do_not_depend_on_the_servers_settings() {
     }
     uses(&url);
     admin.query_drop("SET GLOBAL binlog_format = 'STATEMENT'").unwrap();
-    let error = at(&url).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("binlog_format"), "{error}");
+    fails_saying(at(&url).build(), ErrorKind::Unsupported, "binlog_format");
     admin.query_drop("SET GLOBAL binlog_format = 'MIXED'").unwrap();
     for word in ["tx_read_only", "transaction_read_only"] {
         drop(admin.query_drop(format!("SET GLOBAL {word} = 1")));
     }
-    let error = at(&url).build().and_then(|client| client.get_lock("a").try_lock()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    fails(at(&url).build().and_then(|client| client.get_lock("a").try_lock()), ErrorKind::ReadOnly);
 }
 
 /// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
@@ -146,7 +143,7 @@ fn existing_tables_need_no_right_to_create() {
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
     };
     alter("VARCHAR(1) CHARACTER SET utf8mb4");
-    assert_eq!(at(&server.url_as("few")).build().unwrap_err().kind(), ErrorKind::Refused);
+    fails(at(&server.url_as("few")).build(), ErrorKind::Refused);
     alter("VARCHAR(64) CHARACTER SET latin1");
     let client = at(&server.url_as("few")).build().unwrap();
     let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
@@ -158,9 +155,7 @@ fn existing_tables_need_no_right_to_create() {
             BEGIN IF NEW.owner = '' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no free rows here'; END IF; END",
         )
         .unwrap();
-    let error = at(&server.url_as("few")).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-    assert!(error.to_string().contains("no free rows here"), "{error}");
+    fails_saying(at(&server.url_as("few")).build(), ErrorKind::Refused, "no free rows here");
     let left: Option<String> =
         admin.query_first("SELECT name FROM leasehold_locks WHERE name LIKE '%try%'").unwrap();
     assert_eq!(left, None, "a try leaves nothing behind");
@@ -175,8 +170,7 @@ fn a_read_locked_server_blocks_no_session_for_long() {
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
     let url = server.url_as("app");
     let client = connected(|| at(&url).command_timeout(ms(1_500)).retry_timeout(ms(100)).build());
-    client.get_lock("a").lock().unwrap();
-    client.get_lock("a").unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut locked = server.admin();
     locked.query_drop("FLUSH TABLES WITH READ LOCK").unwrap();
     thread::scope(|scope| {

@@ -246,8 +246,7 @@ fn a_frozen_backend_costs_one_command_timeout() {
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
     crate::support::signal(pid.unsigned_abs(), "STOP");
     let start = now();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
@@ -304,9 +303,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     let Some(server) = PostgresServer::start() else { return };
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);
-    let error = at(&server.url()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("create_schema"), "{error}");
+    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
     let first = server.client();
     let mut admin = server.admin();
     admin
@@ -326,7 +323,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
-    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
     admin.batch_execute("GRANT ALL ON leasehold_locks, leasehold_locks_wait_queue TO secretive").unwrap();
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
@@ -335,10 +332,9 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     by_option.get_lock("a").unlock().unwrap();
     admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
     let read_only = at(&server.url()).build().unwrap();
-    let error = read_only.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    fails(read_only.get_lock("a").try_lock(), ErrorKind::ReadOnly);
     admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -470,8 +466,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
-    let error = held.check(&mut transaction).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    let error = fails(held.check(&mut transaction), ErrorKind::Lost);
     assert!(error.is_lost());
     assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
@@ -525,7 +520,7 @@ fn every_call_works_inside_a_task() {
         held.unlock().unwrap();
         let nowhere = "postgres://user@127.0.0.1:1/shop";
         let connects = runtime.spawn(async move { LockClient::connect(nowhere).map(drop) });
-        assert_eq!(runtime.block_on(connects).unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+        fails(runtime.block_on(connects).unwrap(), ErrorKind::Unreachable);
     }
     drop(outside);
 }

@@ -81,8 +81,7 @@ fn no_second_table_is_created_beside_another_schemas() {
     let roles = two_roles(server, &mut admin);
     let url = |role: usize| url_of(server, &name, &roles[role]);
     let first = at(&url(0)).build().unwrap();
-    let error = at(&url(1)).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = fails(at(&url(1)).build(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains(&roles[0]) && error.to_string().contains("table("), "{error}");
     let named = at(&url(1)).table(format!("{}.leasehold_locks", roles[1])).build().unwrap();
     assert_eq!(named.ping().unwrap().other_tables, [format!("{}.leasehold_locks", roles[0])]);
@@ -93,8 +92,7 @@ fn no_second_table_is_created_beside_another_schemas() {
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();
-    let error = NameTable::default().create(&mut other).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    fails(NameTable::default().create(&mut other), ErrorKind::InvalidInput);
     // A table's name may be a reserved word.
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 }
@@ -116,9 +114,7 @@ fn existing_tables_need_no_right_to_create() {
     NameTable::default().create(&mut connection).unwrap();
     // Errors name the table.
     admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
-    assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
+    fails_saying(client.get_lock("a").try_lock(), ErrorKind::NoPermission, "public.leasehold_locks");
 }
 
 fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
@@ -154,7 +150,7 @@ fn any_thread_name_can_take_a_lock() {
     held.unlock().unwrap();
     // This table differs from the one in docs/stores.md.
     admin.batch_execute("ALTER TABLE leasehold_locks ALTER thread TYPE varchar(1) USING ''").unwrap();
-    assert_eq!(builder().build().unwrap_err().kind(), ErrorKind::Refused);
+    fails(builder().build(), ErrorKind::Refused);
 }
 
 /// Each of these settings would end or change a request if the client did not override it.
@@ -271,9 +267,7 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
     let begins = Arc::new(AtomicBool::new(true));
     let direct = url_of(server, &database, "admin");
     let url = begins_transactions(server.port(), &begins).url(&direct, server.port());
-    let error = at(&url).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("pgpool-II"), "{error}");
+    fails_saying(at(&url).build(), ErrorKind::Unsupported, "pgpool-II");
     // At first the pooler works, and a later session of the client meets the fault.
     for session_locks in [false, true] {
         begins.store(false, Ordering::SeqCst);
@@ -281,14 +275,11 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
         let with = |url| if session_locks { at(url).session_locks() } else { at(url) };
         let (client, rival) = (with(&url).build().unwrap(), with(&direct).build().unwrap());
         let lock = client.get_lock(&name);
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         begins.store(true, Ordering::SeqCst);
         let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
         admin.batch_execute(&format!("SELECT pg_terminate_backend(pid) {others}")).unwrap();
-        let error = lock.lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("pgpool-II"), "{error}");
+        fails_saying(lock.lock(), ErrorKind::Unsupported, "pgpool-II");
         assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap(), "nobody has it");
     }
 }
@@ -303,8 +294,7 @@ fn a_session_ending_error_leaves_the_outcome_unknown() {
         let client = at(&url).table("fatal").build().unwrap();
         let rival = at(&server.url()).table("fatal").build().unwrap();
         let lock = client.get_lock("a");
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         fatal.store(2, Ordering::SeqCst);
         assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
         fatal.store(1, Ordering::SeqCst);
@@ -391,15 +381,12 @@ fn an_unusable_table_is_refused_at_connect() {
             CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW EXECUTE FUNCTION refuse()",
         )
         .unwrap();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-    assert!(error.to_string().contains("no free rows here"), "{error}");
+    let error = fails_saying(build(), ErrorKind::Refused, "no free rows here");
     assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
     admin
         .batch_execute("DROP TRIGGER refuse ON leasehold_locks; ALTER TABLE leasehold_locks DROP fence")
         .unwrap();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    fails(build(), ErrorKind::Unsupported);
     let rows: i64 = admin.query_one("SELECT count(*) FROM leasehold_locks", &[]).unwrap().get(0);
     assert_eq!(rows, 0, "a try leaves nothing behind");
 }

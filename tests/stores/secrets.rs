@@ -298,7 +298,7 @@ fn rotations_are_followed_in_a_cluster() {
         heard.lock().insert(address.to_owned());
         Err::<Credentials, _>("none")
     });
-    assert_eq!(client.build().unwrap_err().kind(), ErrorKind::Credentials);
+    fails(client.build(), ErrorKind::Credentials);
     let seeds = cluster.url().trim_start_matches("redis-cluster://").split(',').count();
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
 }

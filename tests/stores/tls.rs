@@ -50,8 +50,7 @@ impl Secured {
         // In databases this name is longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
+            lock.acquire().unwrap().unlock().unwrap();
         }
     }
 
@@ -81,13 +80,13 @@ impl Secured {
         for builder in
             [self.builder().tls_ca("/nowhere/ca.crt"), self.builder().tls_identity("/nowhere", "/nowhere")]
         {
-            assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+            fails(builder.build(), ErrorKind::InvalidInput);
         }
         // The server's certificate does not belong to this key.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
-        assert_eq!(mixed.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+        fails(mixed.build(), ErrorKind::InvalidInput);
         // The client does not know this authority, which was made for this test.
         let error = self.builder_at("localhost", self.port).build().unwrap_err();
         assert!([ErrorKind::Tls, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
@@ -122,7 +121,7 @@ fn postgresql_works_over_tls_and_impostors_are_refused() {
     server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
     let builder = || secured.builder().username("secretive");
     builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
-    assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
+    fails(builder().password("S3CR3T-not").build(), ErrorKind::Authentication);
 }
 
 #[test]
@@ -157,8 +156,7 @@ fn each_sslmode_behaves_as_in_libpq() {
             .client_name(&name)
             .build()
             .unwrap_or_else(|error| panic!("{query}: {error:?}"));
-        client.get_lock("mode").lock().unwrap();
-        client.get_lock("mode").unlock().unwrap();
+        client.get_lock("mode").acquire().unwrap().unlock().unwrap();
         assert_eq!(is_encrypted(&name), Some(encrypted), "{query}");
     }
     for (host, port, query, kind) in [
@@ -205,8 +203,7 @@ fn postgresql_accepts_a_certificate_instead_of_a_password() {
     let query = files.map(|(name, path)| format!("{name}={}", path.display())).join("&");
     builder(&format!("?{query}")).build().unwrap();
     for refused in [builder("").tls_ca(certificates.ca()), builder("?sslmode=disable")] {
-        let error = refused.build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
+        fails(refused.build(), ErrorKind::Authentication);
     }
 }
 
@@ -232,7 +229,7 @@ fn mysql_works_over_tls_and_impostors_are_refused() {
     guard.unlock().unwrap();
     // Without TLS this user is refused, even with the right password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
-    assert_eq!(LockClient::connect(&plain).unwrap_err().kind(), ErrorKind::Authentication);
+    fails(LockClient::connect(&plain), ErrorKind::Authentication);
 }
 
 #[test]
@@ -259,8 +256,7 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
     ] {
         let before = handshakes();
         let client = builder.build().unwrap();
-        client.get_lock("mode").lock().unwrap();
-        client.get_lock("mode").unlock().unwrap();
+        client.get_lock("mode").acquire().unwrap().unlock().unwrap();
         assert_eq!(handshakes() > before, encrypted);
     }
     for (builder, kind) in [
@@ -273,8 +269,7 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
         (at("localhost", plain.port(), "?ssl-mode=REQUIRED"), ErrorKind::Unsupported),
         (at("localhost", plain.port(), "").tls_ca(&ca), ErrorKind::Unsupported),
     ] {
-        let error = builder.build().unwrap_err();
-        assert_eq!(error.kind(), kind, "{error:?}");
+        let error = fails(builder.build(), kind);
         assert!(!error.is_retryable(), "{error:?}");
     }
 }
@@ -292,8 +287,7 @@ fn mysql_can_require_a_client_certificate() {
         LockClient::builder().url(&url).create_schema(true).tls_ca(certificates.ca())
     };
     builder().tls_identity(certificate, key).build().unwrap().get_lock("certified").lock().unwrap();
-    let error = builder().build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
+    fails(builder().build(), ErrorKind::Authentication);
 }
 
 #[test]
@@ -324,8 +318,7 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
         let error = builder.build().unwrap_err();
         assert!(kinds.contains(&error.kind()), "{error:?}");
     }
-    let error = at("zk", server.port()).tls_ca(secured.certificates.ca()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    fails(at("zk", server.port()).tls_ca(secured.certificates.ca()).build(), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -350,11 +343,8 @@ fn needs_a_certificate(certificates: &Certificates, url: &str) {
     let (certificate, key) = certificates.client();
     let builder = || LockClient::builder().url(url).tls_ca(certificates.ca()).connect_timeout(LONG * 3);
     let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.get_lock("certified").lock().unwrap();
-    client.get_lock("certified").unlock().unwrap();
+    client.get_lock("certified").acquire().unwrap().unlock().unwrap();
     for _ in 0..10 {
-        let error = builder().build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
-        assert!(error.to_string().contains("client certificate"), "{error}");
+        fails_saying(builder().build(), ErrorKind::Tls, "client certificate");
     }
 }

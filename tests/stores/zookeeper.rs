@@ -252,8 +252,7 @@ fn a_node_with_an_unanswered_creation_is_removed() {
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
     let other = client(&server.url());
     let lock = one.get_lock("lost");
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     for _ in 0..3 {
         // The server creates the node, and its answer is lost.
         relay.swallow_answers();
@@ -266,8 +265,7 @@ fn a_node_with_an_unanswered_creation_is_removed() {
             assert!(other.get_lock("lost").try_lock().unwrap());
             other.get_lock("lost").unlock().unwrap();
         });
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
     }
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
 }
@@ -280,8 +278,7 @@ fn a_failed_try_leaves_no_node() {
     let one = client_with_session(&relay.url(), ms(20_000));
     let other = client(&server.url());
     let lock = one.get_lock("tried");
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     relay.cut_behind_a_new_node();
     let error = lock.try_lock().unwrap_err();
     assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
@@ -450,8 +447,10 @@ fn a_locks_node_does_not_count_as_a_waiter() {
 #[test]
 fn connecting_without_a_server_fails_at_once_with_advice() {
     let nobody = crate::support::server::Port::claim();
-    let error = LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = fails(
+        LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())),
+        ErrorKind::Unreachable,
+    );
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
     let Some(server) = shared() else { return };
     // One reachable host in the list is enough.

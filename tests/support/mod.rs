@@ -84,10 +84,10 @@ pub mod prelude {
     pub use super::stalls::own_time_since;
     pub use super::{
         Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, all_return, alone, alone_within, call, call_on,
-        comes_true_within, comes_within, connected, elsewhere, end, eventually, fresh, in_time, leased,
-        let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, side_by_side,
-        slack_since, stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls,
-        within,
+        comes_true_within, comes_within, connected, elsewhere, end, eventually, fails, fails_saying, fresh,
+        in_time, leased, let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout,
+        side_by_side, slack_since, stalled_since, start, test_command, throughout, turn, wait_until,
+        watch_for_stalls, within,
     };
 }
 
@@ -169,6 +169,26 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     };
     assert!(eventually(timing::LONG, connects), "no connection: {built:?}");
     built.expect("it was tried").expect("it connects")
+}
+
+/// The error of a call that fails with this kind.
+#[track_caller]
+pub fn fails<T>(outcome: leasehold::Result<T>, kind: leasehold::ErrorKind) -> leasehold::Error {
+    let Err(error) = outcome else { panic!("the call succeeded, and {kind:?} was expected") };
+    assert_eq!(error.kind(), kind, "{}", observer::texts(&error));
+    error
+}
+
+/// As [`fails`], where the text of the error contains `words`.
+#[track_caller]
+pub fn fails_saying<T>(
+    outcome: leasehold::Result<T>,
+    kind: leasehold::ErrorKind,
+    words: &str,
+) -> leasehold::Error {
+    let error = fails(outcome, kind);
+    assert!(error.to_string().contains(words), "{error}, without {words:?}");
+    error
 }
 
 /// Whether the error came from a temporary fault of the server or the network. Unlike

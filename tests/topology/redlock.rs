@@ -127,8 +127,7 @@ fn is_told(told: &Receiver<String>, part: &str) {
 }
 
 fn takes_and_gives_back(lock: &RedisLock) {
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
 }
 
 /// The outcome of a try. On a stalled machine servers look silent, and then the try is repeated.
@@ -152,9 +151,11 @@ fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
 #[test]
 fn fewer_than_three_servers_are_refused_before_any_request() {
     for urls in [&[][..], &["redis://127.0.0.1:1"], &["redis://127.0.0.1:1", "redis://127.0.0.1:2"]] {
-        let error = LockClient::redlock(urls.iter().copied()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(error.to_string().contains("no safer than a lock on one"), "{error}");
+        fails_saying(
+            LockClient::redlock(urls.iter().copied()),
+            ErrorKind::InvalidInput,
+            "no safer than a lock on one",
+        );
     }
 }
 
@@ -169,8 +170,10 @@ fn two_urls_of_one_server_are_refused() {
         first.url().replace("127.0.0.1", "localhost"),
         format!("{}3", first.url()),
     ] {
-        let error = builder().redlock([first.url(), second.url(), twin.clone()]).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        let error = fails(
+            builder().redlock([first.url(), second.url(), twin.clone()]).build(),
+            ErrorKind::InvalidInput,
+        );
         assert!(error.to_string().contains("are one server"), "{twin}: {error}");
     }
     builder().redlock(nodes.urls()).build().unwrap();
@@ -182,9 +185,8 @@ fn a_member_of_a_cluster_is_refused() {
     let Some(nodes) = Nodes::start(2) else { return };
     let member = RedisServer::builder(nodes.servers[0].binary()).config("cluster-enabled yes").start();
     let urls = [nodes.servers[0].url(), nodes.servers[1].url(), member.url()];
-    let error = builder().redlock(urls).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("a member of a cluster"), "{error}");
+    let error =
+        fails_saying(builder().redlock(urls).build(), ErrorKind::Unsupported, "a member of a cluster");
     assert!(error.to_string().contains(&member.port().to_string()), "{error}");
 }
 
@@ -409,8 +411,7 @@ fn an_unusable_minority_joins_later() {
     for at in 0..3 {
         set(at, &["CONFIG", "SET", "requirepass", "another"]);
     }
-    let error = nodes.builder().build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+    fails(nodes.builder().build(), ErrorKind::Authentication);
 }
 
 #[test]
@@ -436,8 +437,7 @@ fn building_a_client_without_a_majority_fails() {
     let Some(nodes) = Nodes::start(1) else { return };
     let closed = [Port::claim(), Port::claim()].map(|port| port.number());
     let urls = closed.iter().map(|port| format!("redis://me:S3CR3T@127.0.0.1:{port}")).chain(nodes.urls());
-    let error = builder().redlock(urls).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = fails(builder().redlock(urls).build(), ErrorKind::Unreachable);
     let text = format!("{error} {error:?}");
     assert!(text.contains("1 of 3 servers answered, but 2 are needed") && !text.contains("S3CR3T"), "{text}");
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");

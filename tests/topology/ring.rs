@@ -104,9 +104,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
-    let error = slow.get_lock("another").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
-    assert!(error.to_string().contains("change_ring"), "{error}");
+    fails_saying(slow.get_lock("another").try_lock(), ErrorKind::StaleRing, "change_ring");
     assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
@@ -128,8 +126,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
     // A client that starts with the old list is refused, and a client with the new list works.
-    let error = LockClient::builder().ring(Ring::new(two.clone())).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
+    fails(LockClient::builder().ring(Ring::new(two.clone())).build(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
     // The move has ended, and each name belongs to one node again.
     for client in [&slow, &quick, &fresh] {
@@ -137,12 +134,11 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     }
     assert_eq!(homes(&fresh, &names, &servers), after);
     // A client that missed the whole move needs only the last list.
-    assert_eq!(asleep.get_lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
+    fails(asleep.get_lock("another").try_lock(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
     // Each epoch may be used for one list only.
-    let error = asleep.change_ring(moving()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -388,8 +384,7 @@ fn a_node_down_during_a_change_blocks_its_names() {
         slow.get_lock(name).unlock().unwrap();
         assert!(quick.get_lock(name).try_lock().unwrap());
     }
-    let error = slow.get_lock("yet another").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
+    fails(slow.get_lock("yet another").try_lock(), ErrorKind::StaleRing);
 }
 
 #[test]
@@ -447,7 +442,7 @@ fn an_emptied_node_accepts_only_the_current_ring() {
     }
     // The client refuses an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
-    assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(older, ErrorKind::InvalidInput);
 }
 
 #[derive(Default)]
