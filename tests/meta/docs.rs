@@ -138,7 +138,7 @@ fn headings(text: &str) -> BTreeSet<String> {
 }
 
 /// The names of all tests: functions marked `#[test]`, contracts (`contract!`), faults (`scenario!`), tests
-/// of all databases (`database_tests!`), and tests on a new server of each store.
+/// on a server (`test_on!`), of all databases (`database_tests!`), and on a new server of each store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -147,7 +147,7 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
-            } else if let Some((name, _)) = ["scenario!(", "contract!("]
+            } else if let Some((name, _)) = ["scenario!(", "contract!(", "test_on!("]
                 .iter()
                 .find_map(|macro_call| line.strip_prefix(macro_call))
                 .and_then(|rest| rest.split_once(','))

@@ -243,9 +243,7 @@ fn answer(port: u16, request: &str) -> String {
     answer
 }
 
-#[test]
-fn the_service_example_sells_and_shuts_down_cleanly() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(the_service_example_sells_and_shuts_down_cleanly, RedisServer::start_default(), |server| {
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let mut command = Command::new(example("service"));
     command.args([&port.to_string(), "--stock", "2"]).env("REDIS_URL", server.url());
@@ -268,7 +266,7 @@ fn the_service_example_sells_and_shuts_down_cleanly() {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert!(service.0.wait().unwrap().success() && rest.contains("releasing what is held"), "{rest}");
-}
+});
 
 #[cfg(feature = "metrics")]
 #[test]

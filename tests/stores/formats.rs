@@ -48,9 +48,7 @@ fn set(server: &RedisServer, text: &str) {
     redis::cmd("SET").arg(KEY).arg(text).exec(&mut server.admin()).unwrap();
 }
 
-#[test]
-fn redis_refuses_another_format_number() {
-    let Some(binary) = default_server() else { return };
+test_on!(redis_refuses_another_format_number, default_server(), |binary| {
     let server = RedisServer::builder(&binary)
         .user("locks on >S3CR3T ~app:* &* +@all")
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
@@ -65,7 +63,7 @@ fn redis_refuses_another_format_number() {
     reader().unwrap();
     set(&server, "leasehold format 2");
     fails(reader(), ErrorKind::IncompatibleFormat);
-}
+});
 
 fn patient(urls: [String; 3]) -> ClientBuilder {
     LockClient::builder().redlock(urls).node_timeout(ms(3_000))
@@ -78,10 +76,8 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-/// If one server refuses, the others stay untouched, since another version may be using them.
-#[test]
-fn all_servers_formats_are_read_before_any_is_written() {
-    let Some(binary) = default_server() else { return };
+// If one server refuses, the others stay untouched, since another version may be using them.
+test_on!(all_servers_formats_are_read_before_any_is_written, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {
@@ -104,11 +100,9 @@ fn all_servers_formats_are_read_before_any_is_written() {
             redis::cmd("FLUSHALL").exec(&mut server.admin()).unwrap();
         }
     }
-}
+});
 
-#[test]
-fn a_returning_servers_format_is_checked() {
-    let Some(binary) = default_server() else { return };
+test_on!(a_returning_servers_format_is_checked, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));
     let url =
@@ -134,28 +128,22 @@ fn a_returning_servers_format_is_checked() {
     assert!(eventually(LONG, is_looked_at), "the ring's client has not come back to its node");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut servers[2].admin()).unwrap();
     assert_eq!(keys, [KEY]);
-}
+});
 
-#[test]
-fn a_cluster_refuses_another_format_number() {
-    let Some(cluster) = Cluster::start() else { return };
+test_on!(a_cluster_refuses_another_format_number, Cluster::start(), |cluster| {
     keeps_to_the_format(
         || LockClient::connect(cluster.url()),
         |text| drop(cluster.on(cluster.primary_of(KEY), &["SET", KEY, text])),
     );
-}
+});
 
-#[test]
-fn a_ring_node_refuses_another_format_number() {
-    let Some(binary) = default_server() else { return };
+test_on!(a_ring_node_refuses_another_format_number, default_server(), |binary| {
     let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
     let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
     keeps_to_the_format(|| LockClient::builder().ring(ring()).build(), |text| set(&servers[1], text));
-}
+});
 
-#[test]
-fn etcd_refuses_another_format_number() {
-    let Some(server) = Etcd::start() else { return crate::support::etcd::say_missing() };
+test_on!(etcd_refuses_another_format_number, Etcd::start(), |server| {
     let note = |text: &str| {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
@@ -164,20 +152,16 @@ fn etcd_refuses_another_format_number() {
     // The format number under one prefix does not apply to another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
-}
+});
 
-#[test]
-fn zookeeper_refuses_another_format_number() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(zookeeper_refuses_another_format_number, ZooKeeper::start(CALM), |server| {
     keeps_to_the_format(
         || LockClient::connect(server.url()),
         |text| server.set_data("/leasehold/%format", text.as_bytes()),
     );
-}
+});
 
-#[test]
-fn postgres_refuses_another_format_number() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(postgres_refuses_another_format_number, PostgresServer::start(), |server| {
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
@@ -197,11 +181,9 @@ fn postgres_refuses_another_format_number() {
          owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \
          host text NOT NULL, pid bigint NOT NULL, thread text NOT NULL, since timestamptz NOT NULL)");
     says_what_to_do_about_an_old_table(&server.url(), "public.old_locks", run);
-}
+});
 
-#[test]
-fn mysql_refuses_another_format_number() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(mysql_refuses_another_format_number, MysqlServer::start(), |server| {
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
@@ -217,7 +199,7 @@ fn mysql_refuses_another_format_number() {
     run("CREATE TABLE old_locks LIKE leasehold_locks");
     run("ALTER TABLE old_locks DROP COLUMN since");
     says_what_to_do_about_an_old_table(&server.url(), "locks.old_locks", run);
-}
+});
 
 #[test]
 fn a_sqlite_file_refuses_another_format_number() {

@@ -81,10 +81,8 @@ fn locks_do_not_depend_on_the_servers_settings() {
     fails(at(&url).build().and_then(|client| client.get_lock("a").try_lock()), ErrorKind::ReadOnly);
 }
 
-/// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
-#[test]
-fn a_hold_survives_a_lack_of_prepared_statements() {
-    let Some(server) = MysqlServer::start() else { return };
+// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
+test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     let lease = ms(1_500);
     let client = connected(|| at(&server.url()).lease(lease).build());
@@ -94,7 +92,7 @@ fn a_hold_survives_a_lack_of_prepared_statements() {
     throughout(lease * 3, || held.check().is_ok() || stalled_since(begun) > lease / 2);
     held.unlock().unwrap();
     uses(&server.url());
-}
+});
 
 /// No time-out of the server ends a commit that waits for a replica.
 #[test]
@@ -122,9 +120,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_replica() {
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
 
-#[test]
-fn existing_tables_need_no_right_to_create() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(existing_tables_need_no_right_to_create, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     at(&server.url()).build().unwrap();
     NameTable::default().create(&mut admin).unwrap();
@@ -159,12 +155,10 @@ fn existing_tables_need_no_right_to_create() {
     let left: Option<String> =
         admin.query_first("SELECT name FROM leasehold_locks WHERE name LIKE '%try%'").unwrap();
     assert_eq!(left, None, "a try leaves nothing behind");
-}
+});
 
-/// Sessions whose callers have given up must not stay blocked either.
-#[test]
-fn a_read_locked_server_blocks_no_session_for_long() {
-    let Some(server) = MysqlServer::start() else { return };
+// Sessions whose callers have given up must not stay blocked either.
+test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
@@ -183,12 +177,10 @@ fn a_read_locked_server_blocks_no_session_for_long() {
     let mut sessions = || admin.query::<String, _>(text).unwrap();
     assert!(eventually(LONG, || sessions().is_empty()), "left: {:?}", sessions());
     locked.query_drop("UNLOCK TABLES").unwrap();
-}
+});
 
-/// This applies to servers that distinguish upper and lower case, as on Linux.
-#[test]
-fn a_table_name_differing_only_in_case_is_reported() {
-    let Some(server) = MysqlServer::start() else { return };
+// This applies to servers that distinguish upper and lower case, as on Linux.
+test_on!(a_table_name_differing_only_in_case_is_reported, MysqlServer::start(), |server| {
     at(&server.url()).build().unwrap();
     let seen = Seen::default();
     let other = at(&server.url()).table("Leasehold_Locks").observer(seen.clone()).build().unwrap();
@@ -197,4 +189,4 @@ fn a_table_name_differing_only_in_case_is_reported() {
         "the other table",
         |event| matches!(event, Event::Warning(text) if text.contains("locks.leasehold_locks")),
     );
-}
+});

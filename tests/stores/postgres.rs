@@ -116,9 +116,7 @@ fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()
 }
 
-#[test]
-fn every_statement_finds_its_row_by_primary_key() {
-    let Some(server) = shared() else { return };
+test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
@@ -164,12 +162,10 @@ fn every_statement_finds_its_row_by_primary_key() {
             admin.batch_execute("DEALLOCATE planned").unwrap();
         }
     }
-}
+});
 
-/// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
-#[test]
-fn terminated_backends_are_replaced() {
-    let Some(server) = PostgresServer::start() else { return };
+// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
+test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
@@ -184,11 +180,9 @@ fn terminated_backends_are_replaced() {
         let woken = waiter.join().unwrap().duration_since(before);
         assert!(woken < ms(700), "by a wake-up, not by a poll: {woken:?}");
     });
-}
+});
 
-#[test]
-fn each_interruption_of_wake_ups_is_reported() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(each_interruption_of_wake_ups_is_reported, PostgresServer::start(), |server| {
     let seen = Seen::default();
     let client = server.options().observer(seen.clone()).build().unwrap();
     let _held = server.client().get_lock("a").acquire_owned().unwrap();
@@ -214,7 +208,7 @@ fn each_interruption_of_wake_ups_is_reported() {
         }
         waits.interrupt();
     });
-}
+});
 
 fn listeners(admin: &mut Client) -> i64 {
     // Only the sessions for wake-ups have LISTEN as their last statement.
@@ -228,10 +222,8 @@ fn terminate_all(admin: &mut Client) {
     admin.query(text, &[]).unwrap();
 }
 
-/// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
-#[test]
-fn a_frozen_backend_costs_one_command_timeout() {
-    let Some(server) = PostgresServer::start() else { return };
+// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
+test_on!(a_frozen_backend_costs_one_command_timeout, PostgresServer::start(), |server| {
     // A directory entry would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
@@ -253,13 +245,11 @@ fn a_frozen_backend_costs_one_command_timeout() {
     // The client has undone the grant that may have happened.
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
-}
+});
 
-/// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
-/// client drops the silent connection.
-#[test]
-fn a_connection_silent_before_preparing_is_dropped() {
-    let Some(server) = PostgresServer::start() else { return };
+// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
+// client drops the silent connection.
+test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
     let backend =
@@ -272,12 +262,10 @@ fn a_connection_silent_before_preparing_is_dropped() {
     let worked = eventually(LONG, || client.get_lock("a").is_locked().is_ok());
     crate::support::signal(pid.unsigned_abs(), "CONT");
     assert!(worked, "another connection would work");
-}
+});
 
-/// No time-out of the server ends a commit that waits for a standby.
-#[test]
-fn doubtful_sessions_do_not_pile_up_without_a_standby() {
-    let Some(server) = PostgresServer::start() else { return };
+// No time-out of the server ends a commit that waits for a standby.
+test_on!(doubtful_sessions_do_not_pile_up_without_a_standby, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
     let options = || LockClient::builder().url(server.url_as("app")).create_schema(true).pool_size(2);
@@ -296,11 +284,9 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
-}
+});
 
-#[test]
-fn wrong_settings_and_rights_fail_with_specific_errors() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(wrong_settings_and_rights_fail_with_specific_errors, PostgresServer::start(), |server| {
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);
     fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
@@ -335,7 +321,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     fails(read_only.get_lock("a").try_lock(), ErrorKind::ReadOnly);
     admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
     fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
-}
+});
 
 #[test]
 fn too_many_connections_are_busy() {
@@ -348,11 +334,9 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
-/// on the pooler's sessions.
-#[test]
-fn transaction_pooling_is_refused_with_the_reason() {
-    let Some(server) = PostgresServer::start() else { return };
+// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
+// on the pooler's sessions.
+test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
@@ -381,11 +365,9 @@ fn transaction_pooling_is_refused_with_the_reason() {
             }
         }
     }
-}
+});
 
-#[test]
-fn releasing_a_session_lock_wakes_its_waiter() {
-    let Some(server) = shared() else { return };
+test_on!(releasing_a_session_lock_wakes_its_waiter, shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
     let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
@@ -401,12 +383,10 @@ fn releasing_a_session_lock_wakes_its_waiter() {
     // The waiter's thread has ended, and its session ends with the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
-}
+});
 
-/// No renewal is due for long, so the end of the connection shows the loss of this hold.
-#[test]
-fn a_server_ended_session_is_noticed_at_once() {
-    let Some(server) = shared() else { return };
+// No renewal is due for long, so the end of the connection shows the loss of this hold.
+test_on!(a_server_ended_session_is_noticed_at_once, shared(), |server| {
     let mut admin = server.admin();
     for round in 0..3 {
         // A separate connection, because a client checks its sessions at most once a second.
@@ -432,11 +412,9 @@ fn a_server_ended_session_is_noticed_at_once() {
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
         assert!(took < ms(1_100 + 250) + stalled, "the second: {took:?}, of which stalled {stalled:?}");
     }
-}
+});
 
-#[test]
-fn the_table_of_names_is_created_concurrently() {
-    let Some(server) = shared() else { return };
+test_on!(the_table_of_names_is_created_concurrently, shared(), |server| {
     for _ in 0..5 {
         let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
         let start = Barrier::new(8);
@@ -451,11 +429,9 @@ fn the_table_of_names_is_created_concurrently() {
             }
         });
     }
-}
+});
 
-#[test]
-fn a_lock_in_a_server_ended_transaction_is_lost() {
-    let Some(server) = shared() else { return };
+test_on!(a_lock_in_a_server_ended_transaction_is_lost, shared(), |server| {
     let names = server.names();
     let name = fresh("ended");
     let mut client = server.admin();
@@ -471,13 +447,11 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(transaction.commit().is_err());
-}
+});
 
-/// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
-/// dropped, and aborts the process if the task unwinds.
-#[test]
-fn every_call_works_inside_a_task() {
-    let Some(server) = shared() else { return };
+// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
+// dropped, and aborts the process if the task unwinds.
+test_on!(every_call_works_inside_a_task, shared(), |server| {
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for session_locks in [false, true] {
@@ -523,4 +497,4 @@ fn every_call_works_inside_a_task() {
         fails(runtime.block_on(connects).unwrap(), ErrorKind::Unreachable);
     }
     drop(outside);
-}
+});

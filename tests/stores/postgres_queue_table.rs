@@ -4,9 +4,7 @@ use crate::databases::Database;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 
-#[test]
-fn a_client_without_the_queues_table_is_refused() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     server.client();
     let as_few = || LockClient::builder().url(server.url_as("few")).build();
@@ -18,12 +16,10 @@ fn a_client_without_the_queues_table_is_refused() {
     fails_saying(LockClient::builder().url(server.url()).build(), ErrorKind::Unsupported, "create_schema()");
     admin.batch_execute("REVOKE INSERT, UPDATE, DELETE ON leasehold_locks FROM few").unwrap();
     assert!(!as_few().unwrap().get_lock("a").is_locked().unwrap(), "a user who may only read needs no queue");
-}
+});
 
-/// An administrator revokes permissions or drops the table while clients run.
-#[test]
-fn locks_are_released_without_the_queues_table() {
-    let Some(server) = PostgresServer::start() else { return };
+// An administrator revokes permissions or drops the table while clients run.
+test_on!(locks_are_released_without_the_queues_table, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     let watcher = server.client();
     admin.batch_execute("CREATE USER few; GRANT ALL ON ALL TABLES IN SCHEMA public TO few").unwrap();
@@ -40,11 +36,9 @@ fn locks_are_released_without_the_queues_table() {
     for name in ["dropped", "forced"] {
         assert!(!watcher.get_lock(name).is_locked().unwrap(), "{name}");
     }
-}
+});
 
-#[test]
-fn a_locked_queue_table_delays_no_release() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(a_locked_queue_table_delays_no_release, PostgresServer::start(), |server| {
     watch_for_stalls();
     let (client, mut admin) = (server.client(), server.admin());
     let locks = ["released", "forced"].map(|name| client.get_lock(name));
@@ -59,4 +53,4 @@ fn a_locked_queue_table_delays_no_release() {
     locks.iter().for_each(|lock| assert!(!lock.is_locked().unwrap()));
     fails(locks[0].try_lock_for(ms(100)), ErrorKind::TimedOut);
     admin.batch_execute("COMMIT").unwrap();
-}
+});

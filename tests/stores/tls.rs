@@ -98,9 +98,7 @@ fn relay_at(host: &str, to: u16) -> u16 {
     Relay::with(host, to, |_, _| Act::Pass).port()
 }
 
-#[test]
-fn postgresql_works_over_tls_and_impostors_are_refused() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(postgresql_works_over_tls_and_impostors_are_refused, PostgresServer::start_tls(), |server| {
     let secured = Secured {
         certificates: server.certificates(),
         port: server.port(),
@@ -122,11 +120,9 @@ fn postgresql_works_over_tls_and_impostors_are_refused() {
     let builder = || secured.builder().username("secretive");
     builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
     fails(builder().password("S3CR3T-not").build(), ErrorKind::Authentication);
-}
+});
 
-#[test]
-fn each_sslmode_behaves_as_in_libpq() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server| {
     let Some(plain) = PostgresServer::start() else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
     let certificates = server.certificates();
@@ -185,11 +181,9 @@ fn each_sslmode_behaves_as_in_libpq() {
         assert!(!error.is_retryable(), "{query}");
     }
     at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
-}
+});
 
-#[test]
-fn postgresql_accepts_a_certificate_instead_of_a_password() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(postgresql_accepts_a_certificate_instead_of_a_password, PostgresServer::start_tls(), |server| {
     server.admin().batch_execute("CREATE USER client SUPERUSER").unwrap();
     let certificates = server.certificates();
     let (certificate, key) = certificates.client();
@@ -205,15 +199,13 @@ fn postgresql_accepts_a_certificate_instead_of_a_password() {
     for refused in [builder("").tls_ca(certificates.ca()), builder("?sslmode=disable")] {
         fails(refused.build(), ErrorKind::Authentication);
     }
-}
+});
 
 fn mysql_url(host: &str, port: u16) -> String {
     format!("mysql://admin@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY")
 }
 
-#[test]
-fn mysql_works_over_tls_and_impostors_are_refused() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(mysql_works_over_tls_and_impostors_are_refused, MysqlServer::start_tls(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER secured IDENTIFIED BY 'S3CR3T' REQUIRE SSL").unwrap();
     admin.query_drop("GRANT ALL ON locks.* TO secured").unwrap();
@@ -230,11 +222,9 @@ fn mysql_works_over_tls_and_impostors_are_refused() {
     // Without TLS this user is refused, even with the right password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
     fails(LockClient::connect(&plain), ErrorKind::Authentication);
-}
+});
 
-#[test]
-fn each_ssl_mode_behaves_as_in_the_mysql_client() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(each_ssl_mode_behaves_as_in_the_mysql_client, MysqlServer::start_tls(), |server| {
     let Some(plain) = MysqlServer::start_with(&["--skip-ssl"]) else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
     let certificates = server.certificates();
@@ -272,11 +262,9 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
         let error = fails(builder.build(), kind);
         assert!(!error.is_retryable(), "{error:?}");
     }
-}
+});
 
-#[test]
-fn mysql_can_require_a_client_certificate() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(mysql_can_require_a_client_certificate, MysqlServer::start_tls(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER certified REQUIRE X509").unwrap();
     admin.query_drop("GRANT ALL ON locks.* TO certified").unwrap();
@@ -288,7 +276,7 @@ fn mysql_can_require_a_client_certificate() {
     };
     builder().tls_identity(certificate, key).build().unwrap().get_lock("certified").lock().unwrap();
     fails(builder().build(), ErrorKind::Authentication);
-}
+});
 
 #[test]
 fn zookeeper_works_over_tls_and_impostors_are_refused() {
@@ -321,12 +309,10 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
     fails(at("zk", server.port()).tls_ca(secured.certificates.ca()).build(), ErrorKind::InvalidInput);
 }
 
-#[test]
-fn zookeeper_can_require_a_client_certificate() {
-    let Some(server) = ZooKeeper::start_tls(CALM, true) else { return };
+test_on!(zookeeper_can_require_a_client_certificate, ZooKeeper::start_tls(CALM, true), |server| {
     let url = format!("zks://localhost:{}", server.secure_port());
     needs_a_certificate(&server.certificates(), &url);
-}
+});
 
 #[test]
 fn redis_can_require_a_client_certificate() {

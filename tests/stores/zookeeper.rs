@@ -83,9 +83,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     comes_true_within(SESSION * 2, || server.figure("zk_ephemerals_count") == 0);
 }
 
-#[test]
-fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
+test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
     // This client writes a directory entry, and the watchdog waits for the answer.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
@@ -101,11 +99,9 @@ fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
     server.signal("CONT");
     comes_true_within(LONG, || one.get_lock("hung").try_lock().unwrap_or(false));
     one.get_lock("hung").unlock().unwrap();
-}
+});
 
-#[test]
-fn a_timed_wait_ends_in_time_when_the_server_hangs() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM), |server| {
     let one = client(&server.url());
     let held = one.get_lock("stalled").acquire_owned().unwrap();
     // After five to six seconds the call polls once more, and that request times out.
@@ -125,11 +121,9 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     held.unlock().unwrap();
     // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
-}
+});
 
-#[test]
-fn an_ensemble_that_loses_its_leader_loses_no_hold() {
-    let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
+test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3, CALM), |mut servers| {
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
     // An election takes long on a busy machine.
@@ -148,7 +142,7 @@ fn an_ensemble_that_loses_its_leader_loses_no_hold() {
     let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
     unlocked.unwrap();
     assert!(next > fence, "{next:?} after {fence:?}");
-}
+});
 
 /// With these ticks, a follower reports its clients to the leader so late that the test can kill it before.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
@@ -191,9 +185,7 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
     guard.unlock().unwrap();
 }
 
-#[test]
-fn an_ended_session_notifies_all_holders() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
     let holds = ["a", "b"].map(|name| one.get_lock(name).acquire().unwrap());
@@ -223,11 +215,9 @@ fn an_ended_session_notifies_all_holders() {
     held.release();
     waits_on.returns_within(LONG).0.unwrap();
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-#[test]
-fn broken_connections_lose_no_hold_and_no_waiter() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(broken_connections_lose_no_hold_and_no_waiter, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&relay.url()));
     let lock = one.get_lock("cut");
@@ -243,11 +233,9 @@ fn broken_connections_lose_no_hold_and_no_waiter() {
         waiter.returns_within(LONG).0.unwrap();
     }
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-#[test]
-fn a_node_with_an_unanswered_creation_is_removed() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_node_with_an_unanswered_creation_is_removed, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
     let other = client(&server.url());
@@ -268,12 +256,10 @@ fn a_node_with_an_unanswered_creation_is_removed() {
         lock.acquire().unwrap().unlock().unwrap();
     }
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
-}
+});
 
-/// The client does not wait, so only the failed try itself can remove its node from the queue.
-#[test]
-fn a_failed_try_leaves_no_node() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+// The client does not wait, so only the failed try itself can remove its node from the queue.
+test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
     let other = client(&server.url());
@@ -290,11 +276,9 @@ fn a_failed_try_leaves_no_node() {
     });
     assert!(lock.try_lock().unwrap());
     lock.unlock().unwrap();
-}
+});
 
-#[test]
-fn an_unanswered_release_frees_only_its_lock() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     // After the cut, requests are answered in time even on a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
@@ -324,7 +308,7 @@ fn an_unanswered_release_frees_only_its_lock() {
         again.unlock().unwrap();
     }
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
 /// Holds the lock and records each successful check; after a stop, only once the leader answers again.
 fn check_on(url: &str, file: &Path) {
@@ -347,9 +331,7 @@ fn check_on(url: &str, file: &Path) {
     writeln!(log, "lost").unwrap();
 }
 
-#[test]
-fn a_release_wakes_nobody_but_the_next() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
     let asked = Arc::new(AtomicU32::new(0));
     let holder = client(&server.url());
     let begun = now();
@@ -369,11 +351,9 @@ fn a_release_wakes_nobody_but_the_next() {
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
     assert!((20..=40 + polls).contains(&asked), "{asked} attempts");
-}
+});
 
-#[test]
-fn a_waiter_that_gives_up_leaves_no_node() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     let held = Holding::take(&one.get_lock("left"));
     let nodes = || server.figure("zk_ephemerals_count");
@@ -395,11 +375,9 @@ fn a_waiter_that_gives_up_leaves_no_node() {
     held.release();
     assert_eq!(nodes(), 0);
     assert_eq!(server.figure("zk_watch_count"), 0);
-}
+});
 
-#[test]
-fn a_logins_locks_are_inaccessible_to_others() {
-    let Some(server) = shared() else { return };
+test_on!(a_logins_locks_are_inaccessible_to_others, shared(), |server| {
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
     let owner = client(&url("me:secret@"));
     let guard = owner.get_lock("mine").acquire().unwrap();
@@ -412,11 +390,9 @@ fn a_logins_locks_are_inaccessible_to_others() {
     }
     assert!(!client(&url("me:secret@")).get_lock("mine").try_lock().unwrap());
     guard.unlock().unwrap();
-}
+});
 
-#[test]
-fn a_locks_node_does_not_count_as_a_waiter() {
-    let Some(server) = shared() else { return };
+test_on!(a_locks_node_does_not_count_as_a_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {
@@ -442,7 +418,7 @@ fn a_locks_node_does_not_count_as_a_waiter() {
         below.check().unwrap();
         below.unlock().unwrap();
     }
-}
+});
 
 #[test]
 fn connecting_without_a_server_fails_at_once_with_advice() {
@@ -458,9 +434,7 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
-#[test]
-fn a_dripping_host_does_not_hide_the_next() {
-    let Some(server) = shared() else { return };
+test_on!(a_dripping_host_does_not_hide_the_next, shared(), |server| {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
@@ -485,11 +459,9 @@ fn a_dripping_host_does_not_hide_the_next() {
     while drips.is_empty() {
         assert!(!client(&url).get_lock("next").is_locked().unwrap());
     }
-}
+});
 
-#[test]
-fn a_directory_entry_ends_with_its_session() {
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
+test_on!(a_directory_entry_ends_with_its_session, ZooKeeper::start(SHORT), |server| {
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());
@@ -507,13 +479,11 @@ fn a_directory_entry_ends_with_its_session() {
     held.unlock().unwrap();
     one.shutdown().unwrap();
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-/// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
-/// writer holds nothing.
-#[test]
-fn readers_may_deadlock_through_a_waiting_writer() {
-    let Some(server) = shared() else { return };
+// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
+// writer holds nothing.
+test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
         connected(|| options().detect_deadlocks_after(ms(200)).build())
@@ -551,11 +521,9 @@ fn readers_may_deadlock_through_a_waiting_writer() {
         (writer_is_seen, is_told)
     });
     assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
-}
+});
 
-#[test]
-fn a_broken_connection_releases_cached_locks() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (keeper, other) = (client(&relay.url()), client(&server.url()));
     let lock = cached(&keeper, &other, "deaf");
@@ -565,4 +533,4 @@ fn a_broken_connection_releases_cached_locks() {
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
     // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
-}
+});

@@ -2,7 +2,7 @@
 //!
 //! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`; `tests/README.md`
 //! says why this is no crate.
-#![allow(dead_code, unused_imports, reason = "each test program uses another part of this")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
     missing_docs,
@@ -82,6 +82,7 @@ pub mod prelude {
 
     pub use super::server::{RedisServer, default_server};
     pub use super::stalls::own_time_since;
+    pub(crate) use super::test_on;
     pub use super::{
         Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, all_return, alone, alone_within, call, call_on,
         comes_true_within, comes_within, connected, elsewhere, end, eventually, fails, fails_saying, fresh,
@@ -90,6 +91,27 @@ pub mod prelude {
         watch_for_stalls, within,
     };
 }
+
+/// Defines a test on this server, or on what else the expression starts. Without a server the test is skipped.
+/// A lock before the server excludes other tests of the program.
+macro_rules! test_on {
+    ($name:ident, $alone:expr, $server:expr, |$given:pat_param| $body:block) => {
+        #[test]
+        fn $name() {
+            let _alone = $alone;
+            let Some($given) = $server else { return };
+            $body
+        }
+    };
+    ($name:ident, $server:expr, |$given:pat_param| $body:block) => {
+        #[test]
+        fn $name() {
+            let Some($given) = $server else { return };
+            $body
+        }
+    };
+}
+pub(crate) use test_on;
 
 /// A name that no other test uses: `label` and random digits.
 pub fn fresh(label: &str) -> String {
