@@ -226,9 +226,7 @@ contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
         elsewhere(|| leave(&lock));
         let ended = now();
         for next in [client.get_lock(&name), stranger.get_lock(&name)] {
-            let waiter = Waiter::start(move || next.lock().and_then(|()| next.unlock()));
-            let (result, had) = waiter.returns_within(lease + LONG);
-            result.unwrap();
+            let (_, had) = Waiter::start(turn(next)).returns_within(lease + LONG);
             assert!(had.duration_since(asked) >= lease - ms(2), "somebody released in its name");
             assert!(
                 had.duration_since(ended) <= store.freed_within(lease) + slack_since(ended),

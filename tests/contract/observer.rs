@@ -76,15 +76,14 @@ contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
     let name = fresh("wait");
     let held = Holding::take(&stranger.get_lock(&name));
-    let lock = client.get_lock(&name);
     let begun = now();
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(client.get_lock(&name)));
     // Before the client counts the waiter, the call may still be waiting for a connection.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
     held.release();
-    waiter.returns_within(LONG).0.unwrap();
+    waiter.returns_within(LONG);
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     // Each of up to five new subscriptions causes an attempt. Without wake-ups, each poll is an attempt too.
@@ -290,11 +289,10 @@ contract!(stats_and_contended_match_the_locks_use, |store| {
     let mut waited = 0;
     let is_woken = || {
         let held = Holding::take(&stranger.get_lock(&waited_for));
-        let lock = client.get_lock(&waited_for);
-        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = Waiter::start(turn(client.get_lock(&waited_for)));
         assert!(eventually(LONG, || client.stats().waiters == 1));
         held.release();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
         waited += 1;
         let after = client.stats();
         after.woken_by_message + after.woken_locally + after.woken_by_time > 0
@@ -324,10 +322,9 @@ fn a_lock_that_is_handed_off_says_from_where() {
         let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
         let other = LockClient::builder().build_in_memory(&memory).unwrap();
         let held = Holding::take(&if is_local { &client } else { &other }.get_lock("a"));
-        let lock = client.get_lock("a");
-        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = Waiter::start(turn(client.get_lock("a")));
         held.release();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
         let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed off")).collect();
         assert_eq!(seen, [format!("handed off lock a {place}")]);
     }

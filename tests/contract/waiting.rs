@@ -201,10 +201,7 @@ contract!(holders_and_waiters_do_not_delay_other_names, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let held = Holding::take(&(kind.make)(&clients[0], &name));
-        let waiter = |at: usize| {
-            let lock = (kind.make)(&clients[at % 3], &name);
-            Waiter::start(move || lock.acquire_owned().and_then(|guard| guard.unlock()))
-        };
+        let waiter = |at: usize| Waiter::start(turn((kind.make)(&clients[at % 3], &name)));
         let waiters: Vec<_> = (0..12).map(waiter).collect();
         let begun = now();
         let spans: Vec<_> = (0..30)
@@ -221,6 +218,6 @@ contract!(holders_and_waiters_do_not_delay_other_names, |store| {
         // Only a waiter that was not notified, and polls again a second later, would be as late as this.
         assert!(spans.iter().all(|span| *span < ms(900) + stalled), "{}: {spans:?}", kind.label);
         held.release();
-        waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+        all_return(waiters, LONG);
     }
 });

@@ -136,8 +136,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
             let lock = holder.get_lock(fresh("early"));
             let _more = several.then(|| holder.get_lock(fresh("more")).acquire().unwrap());
             if several && waiter.is_none() {
-                let waiting = waiting.clone();
-                waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
+                waiter = Some(Waiter::start(turn(waiting.clone())));
             }
             let guard = if fixed {
                 lock.acquire_with(&leased(ms(15_000))).unwrap().unwrap()
@@ -161,7 +160,7 @@ test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
         }
     }
     beside.release();
-    waiter.unwrap().returns_within(LONG).0.unwrap();
+    waiter.unwrap().returns_within(LONG);
 });
 
 test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster(3), |mut members| {
@@ -391,14 +390,13 @@ test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |se
         (client(&format!("etcd://app:S3CR3T@{place}")), client(&format!("etcd://app:S3CR3T@{place}")));
     let name = fresh("users");
     let guard = app.get_lock(&name).acquire().unwrap();
-    let lock = other.get_lock(&name);
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     // Each change of the users makes all tokens invalid.
     let body = r#"{"name":"root","password":"R00T"}"#;
     let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
     server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
-    waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
+    waiter.returns_within(ms(1_200) + SLACK);
     // The watch gets a new token too, so that messages wake the client.
     are_woken(&app.get_lock(&name), &late.get_lock(&name));
 });
@@ -412,10 +410,9 @@ test_on!(etcd_works_over_tls_and_impostors_are_refused, Etcd::start_tls(), |serv
     let (client, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("secured");
     let guard = client.get_lock(&name).acquire().unwrap();
-    let lock = other.get_lock(&name);
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     guard.unlock().unwrap();
-    waiter.returns_within(ms(500) + SLACK).0.unwrap();
+    waiter.returns_within(ms(500) + SLACK);
     let refused = [
         builder(&url).tls_ca(&unknown).build().unwrap_err(),
         builder(&server.url()).connect_timeout(ms(1_000)).build().unwrap_err(),

@@ -194,8 +194,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
     // This client waits in a queue too. Its place ends with the session, and its wait goes on.
     let held = Holding::take(&other.get_lock("d"));
-    let waits_on =
-        Waiter::on(one.get_lock("d"), move |lock| lock.acquire_owned().and_then(|guard| guard.unlock()));
+    let waits_on = Waiter::start(turn(one.get_lock("d")));
     let ended = now();
     relay.end_session(&server);
     for lost in &lost {
@@ -213,7 +212,7 @@ test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server|
     next.check().unwrap();
     next.unlock().unwrap();
     held.release();
-    waits_on.returns_within(LONG).0.unwrap();
+    waits_on.returns_within(LONG);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
 
@@ -223,14 +222,12 @@ test_on!(broken_connections_lose_no_hold_and_no_waiter, ZooKeeper::start(CALM), 
     let lock = one.get_lock("cut");
     for _ in 0..5 {
         let guard = lock.acquire().unwrap();
-        let waiter = Waiter::on(other.get_lock("cut"), move |lock| {
-            lock.acquire_owned().and_then(|guard| guard.unlock())
-        });
+        let waiter = Waiter::start(turn(other.get_lock("cut")));
         relay.cut();
         guard.check().unwrap();
         throughout(ms(100), || guard.check().is_ok());
         guard.unlock().unwrap();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
     }
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 });
@@ -339,14 +336,13 @@ test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
     let waiters: Vec<_> = (0..20)
         .map(|place| {
             let builder = LockClient::builder().url(server.url()).observer(attempts(&asked));
-            let lock = builder.build().unwrap().get_lock("herd");
-            let waiter = Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()));
+            let waiter = Waiter::start(turn(builder.build().unwrap().get_lock("herd")));
             comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
             waiter
         })
         .collect();
     held.release();
-    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+    all_return(waiters, LONG);
     // Of each waiter, one attempt found the lock busy and one acquired it. Long waits add safety polls.
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
