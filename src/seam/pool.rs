@@ -236,3 +236,64 @@ impl<C: Connector> Drop for Place<'_, C> {
         drop(left_over);
     }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// No new connection can be opened, and of the idle ones only those that are alive serve.
+    struct Refusing {
+        are_old: bool,
+        are_alive: bool,
+        connects_by: Mutex<Option<Moment>>,
+        pings: Mutex<u32>,
+    }
+
+    impl Connector for Refusing {
+        type Link = u32;
+
+        fn connect(&self, deadline: Moment) -> Result<u32> {
+            *self.connects_by.lock() = Some(deadline);
+            Err(Error::new(ErrorKind::Unreachable, "connect", "refused"))
+        }
+
+        fn is_alive(&self, _link: &mut u32) -> bool {
+            *self.pings.lock() += 1;
+            self.are_alive
+        }
+
+        fn is_old(&self, _link: &u32) -> bool {
+            self.are_old
+        }
+    }
+
+    fn pool(are_old: bool, are_alive: bool, idle: Vec<u32>) -> Pool<Refusing> {
+        let connector = Refusing { are_old, are_alive, connects_by: Mutex::new(None), pings: Mutex::new(0) };
+        Pool::new(connector, 4, idle)
+    }
+
+    /// If the whole time went into a new connection, none would be left to use the old one.
+    #[test]
+    fn a_connect_leaves_half_of_the_time_to_an_old_connection() {
+        for (idle, leaves_time) in [(vec![7], true), (vec![], false)] {
+            let (pool, deadline) = (pool(true, true, idle), Clock::System.after(Duration::from_secs(60)));
+            let lent = pool.lend(Rank::Request, deadline).map(|(_place, link)| link);
+            assert_eq!(lent.ok(), leaves_time.then_some(7));
+            let connects_by = pool.connector.connects_by.lock().unwrap();
+            assert_eq!(connects_by < deadline, leaves_time, "{connects_by:?} of {deadline:?}");
+        }
+    }
+
+    #[test]
+    fn no_further_connection_is_tried_after_the_deadline() {
+        let pool = pool(false, false, vec![1, 2, 3, 4]);
+        assert!(pool.lend(Rank::Request, Clock::System.now()).is_err());
+        // One ping before the attempt to connect, and one behind it.
+        assert_eq!(*pool.connector.pings.lock(), 2);
+        assert!(pool.lend(Rank::Request, Clock::System.after(Duration::from_secs(60))).is_err());
+        assert_eq!(*pool.connector.pings.lock(), 4, "before the deadline each is tried");
+    }
+}

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::claim;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, Owner};
+use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::ServiceWaker;
 use crate::seam::capabilities::{CachedCheck, Capabilities, HoldCaching, Majority, Sessions};
+use crate::seam::directory::{Directory, Page, Place, Posted};
 use crate::seam::inspection::{Inspect, describe_by_kinds};
 use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::subscription::tests::Nobody;
@@ -182,6 +183,8 @@ pub(crate) struct Scripted {
     /// Of several servers: the holds that ended while they were renewed.
     pub(crate) ended_meanwhile: Mutex<Vec<Owner>>,
     pub(crate) has_directory: bool,
+    /// The client's entries in the directory, and whether the watchdog awaited the answer.
+    pub(crate) entries: Mutex<Vec<(String, bool)>>,
     pub(crate) has_sessions: bool,
     /// The end of the session of all holds.
     pub(crate) session: Option<Arc<dyn Bound>>,
@@ -254,6 +257,36 @@ impl Pending for Handing {
     }
 }
 
+impl Scripted {
+    fn directory(&self) -> &dyn Directory {
+        &self.memory.as_ref().unwrap().1
+    }
+}
+
+impl Directory for Scripted {
+    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.entries.lock().push((text.to_owned(), true));
+        self.directory().write(client, text, lease, deadline)
+    }
+
+    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.entries.lock().push((text.to_owned(), false));
+        self.directory().post(client, text, lease, deadline)
+    }
+
+    fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
+        self.directory().remove(client, deadline)
+    }
+
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        self.directory().read(clients, deadline)
+    }
+
+    fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        self.directory().clients(from, deadline)
+    }
+}
+
 impl Store for Scripted {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
@@ -262,7 +295,7 @@ impl Store for Scripted {
             majority: self.is_several.then_some(self as &dyn Majority),
             sessions: self.has_sessions.then_some(self as &dyn Sessions),
             hold_caching: self.caches.then_some(self as &dyn HoldCaching),
-            directory: self.memory.as_ref().filter(|_| self.has_directory).map(|(_, memory)| memory as _),
+            directory: self.has_directory.then_some(self as &dyn Directory),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }

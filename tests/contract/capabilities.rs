@@ -1,17 +1,9 @@
 //! Each kind of lock has the capabilities that its store states, and no others.
 
-use super::harness::{Sessions, Store, fresh};
+use super::harness::Sessions;
 use crate::support::prelude::*;
 
-contracts!(
-    a_kind_is_reentrant_only_if_declared,
-    a_release_wakes_other_clients_if_the_kind_supports_it,
-    a_later_caller_overtakes_only_on_unfair_kinds,
-    holds_survive_a_restart_only_if_the_store_declares_it,
-    holds_outlive_connections_only_if_the_store_declares_it,
-);
-
-fn a_kind_is_reentrant_only_if_declared(store: &Store) {
+contract!(a_kind_is_reentrant_only_if_declared, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         assert_eq!(lock.hold_count().unwrap(), 0, "{}", kind.label);
@@ -36,9 +28,9 @@ fn a_kind_is_reentrant_only_if_declared(store: &Store) {
         lock.unlock().unwrap();
         assert_eq!((lock.is_locked().unwrap(), lock.hold_count().unwrap()), (false, 0), "{}", kind.label);
     }
-}
+});
 
-fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
+contract!(a_release_wakes_other_clients_if_the_kind_supports_it, |store| {
     for (kind, name, [client, other]) in store.each() {
         let (lock, waiting) = ((kind.make)(&client, &name), (kind.make)(&other, &name));
         let begun = now();
@@ -67,10 +59,10 @@ fn a_release_wakes_other_clients_if_the_kind_supports_it(store: &Store) {
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
     }
-}
+});
 
-/// Between a release and the waiter's next attempt, another thread may acquire an unfair lock.
-fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
+// Between a release and the waiter's next attempt, another thread may acquire an unfair lock.
+contract!(a_later_caller_overtakes_only_on_unfair_kinds, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let [held, waiting, late] = clients.each_ref().map(|client| (kind.make)(client, &name));
@@ -101,9 +93,9 @@ fn a_later_caller_overtakes_only_on_unfair_kinds(store: &Store) {
         });
         assert_eq!(got_in_front, !kind.traits.fair, "{}", kind.label);
     }
-}
+});
 
-fn holds_survive_a_restart_only_if_the_store_declares_it(store: &Store) {
+contract!(holds_survive_a_restart_only_if_the_store_declares_it, |store| {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
@@ -121,9 +113,9 @@ fn holds_survive_a_restart_only_if_the_store_declares_it(store: &Store) {
     } else {
         assert!(rival.get_fenced_lock(&name).acquire().unwrap().fencing_token() > guard.fencing_token());
     }
-}
+});
 
-fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
+contract!(holds_outlive_connections_only_if_the_store_declares_it, |store| {
     let (make, binds) = match store.sessions {
         Sessions::None => return,
         Sessions::Outlived(make) => (make, false),
@@ -148,4 +140,4 @@ fn holds_outlive_connections_only_if_the_store_declares_it(store: &Store) {
         guard.unlock().unwrap();
         assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap());
     }
-}
+});

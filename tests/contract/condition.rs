@@ -3,26 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(needs Counting:
-    a_wait_releases_and_reacquires_the_lock,
-    a_notified_waiter_regains_its_full_hold_count,
-    waiters_are_notified_in_order_of_arrival,
-    notify_all_lets_waiters_proceed_one_by_one,
-    a_condition_wait_that_times_out_reacquires_the_lock,
-    an_interrupted_condition_wait_reacquires_the_lock,
-    an_unused_notification_goes_to_the_next_waiter,
-    only_the_holder_may_wait_for_a_condition_or_notify,
-    a_wait_refuses_a_hold_shared_with_another_guard,
-    wait_while_waits_until_the_condition_is_false,
-    a_guard_works_as_before_after_a_condition_wait,
-    conditions_of_one_lock_are_independent,
-    a_waiter_whose_client_shuts_down_is_skipped_at_once,
-    a_non_reentrant_handle_restores_all_levels_after_waiting,
-    producers_and_consumers_lose_no_item,
-);
 
 /// Starts a thread that acquires the lock and then runs `what`, which waits on the condition. This function
 /// returns once the thread holds the lock, so the caller can acquire the lock only while the thread waits.
@@ -40,7 +21,7 @@ fn waiting<T: Send + 'static>(
     waiter
 }
 
-fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
+contract!(a_wait_releases_and_reacquires_the_lock, needs(Counting), |store| {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let waiter = waiting(other.clone(), |lock, mut guard| {
         lock.condition("changed").wait(&mut guard).unwrap();
@@ -56,9 +37,9 @@ fn a_wait_releases_and_reacquires_the_lock(store: &Store) {
     let (_, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-fn a_notified_waiter_regains_its_full_hold_count(store: &Store) {
+contract!(a_notified_waiter_regains_its_full_hold_count, needs(Counting), |store| {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let waiter = waiting(other.clone(), |lock, mut guard| {
         (0..2).for_each(|_| lock.lock().unwrap());
@@ -73,9 +54,9 @@ fn a_notified_waiter_regains_its_full_hold_count(store: &Store) {
     lock.unlock().unwrap();
     waiter.returns_within(LONG);
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-fn waiters_are_notified_in_order_of_arrival(store: &Store) {
+contract!(waiters_are_notified_in_order_of_arrival, needs(Counting), |store| {
     let (name, clients) = store.clients::<2>("cond");
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..5)
@@ -96,9 +77,9 @@ fn waiters_are_notified_in_order_of_arrival(store: &Store) {
         assert_eq!(told.recv_timeout(LONG), Ok(turn));
     }
     all_return(waiters, LONG);
-}
+});
 
-fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
+contract!(notify_all_lets_waiters_proceed_one_by_one, needs(Counting), |store| {
     let (name, clients) = store.clients::<2>("cond");
     let inside = Arc::new(Mutex::new(()));
     let waiters: Vec<_> = (0..4)
@@ -116,9 +97,9 @@ fn notify_all_lets_waiters_proceed_one_by_one(store: &Store) {
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
     all_return(waiters, LONG);
-}
+});
 
-fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
+contract!(a_condition_wait_that_times_out_reacquires_the_lock, needs(Counting), |store| {
     let client = store.client();
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
@@ -135,9 +116,9 @@ fn a_condition_wait_that_times_out_reacquires_the_lock(store: &Store) {
     assert_eq!(lock.hold_count().unwrap(), 2);
     guard.check().unwrap();
     assert!(!lock.condition("c").notify_one().unwrap());
-}
+});
 
-fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
+contract!(an_interrupted_condition_wait_reacquires_the_lock, needs(Counting), |store| {
     let (name, [client]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let waiter = Waiter::on((client.get_lock(&name), interrupt.clone()), move |(lock, interrupt)| {
@@ -156,9 +137,9 @@ fn an_interrupted_condition_wait_reacquires_the_lock(store: &Store) {
     assert!(lock.is_held_by_current_thread().unwrap());
     assert!(!lock.condition("c").notify_one().unwrap(), "a notification went to one who does not wait");
     guard.unlock().unwrap();
-}
+});
 
-fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
+contract!(an_unused_notification_goes_to_the_next_waiter, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("cond");
     let interrupt = Interrupt::new();
     let first = waiting(client.get_lock(&name), {
@@ -186,20 +167,20 @@ fn an_unused_notification_goes_to_the_next_waiter(store: &Store) {
         lock.unlock().unwrap();
     }
     second.returns_within(SLACK * 4);
-}
+});
 
-fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
+contract!(only_the_holder_may_wait_for_a_condition_or_notify, needs(Counting), |store| {
     let (client, operator) = (store.client(), store.client());
     let lock = client.get_lock(fresh("cond"));
     let condition = lock.condition("c");
     assert!(condition.notify_one().unwrap_err().is_not_held());
     assert!(condition.notify_all().unwrap_err().is_not_held());
     let mut guard = lock.acquire().unwrap();
-    assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(lock.condition("").notify_one(), ErrorKind::InvalidInput);
     let mut others = client.get_lock(fresh("other")).acquire().unwrap();
     let mut strangers = operator.get_lock(fresh("other")).acquire().unwrap();
     for wrong in [&mut others, &mut strangers] {
-        assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        fails(condition.wait_for(wrong, ms(10)), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
     // An operator's `force_unlock` makes the waiting thread's hold lost.
@@ -212,9 +193,9 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_not_held());
     drop(guard);
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-fn a_wait_refuses_a_hold_shared_with_another_guard(store: &Store) {
+contract!(a_wait_refuses_a_hold_shared_with_another_guard, needs(Counting), |store| {
     let lock = store.client().get_lock(fresh("cond"));
     let outer = lock.acquire().unwrap();
     let mut guard = lock.acquire().unwrap();
@@ -226,9 +207,9 @@ fn a_wait_refuses_a_hold_shared_with_another_guard(store: &Store) {
     drop(outer);
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     guard.unlock().unwrap();
-}
+});
 
-fn wait_while_waits_until_the_condition_is_false(store: &Store) {
+contract!(wait_while_waits_until_the_condition_is_false, needs(Counting), |store| {
     let [lock, other] = store.two("cond", |client, name| client.get_lock(name));
     let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let waiter = waiting(other.clone(), {
@@ -265,9 +246,9 @@ fn wait_while_waits_until_the_condition_is_false(store: &Store) {
     assert!(!condition.wait_while_for(&mut guard, |_| true, ms(60)).unwrap());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
     guard.unlock().unwrap();
-}
+});
 
-fn a_guard_works_as_before_after_a_condition_wait(store: &Store) {
+contract!(a_guard_works_as_before_after_a_condition_wait, needs(Counting), |store| {
     let (client, other) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let name = fresh("cond");
     let lock = client.get_lock(&name);
@@ -294,9 +275,9 @@ fn a_guard_works_as_before_after_a_condition_wait(store: &Store) {
         assert!(lock.condition("").notify_one().is_err());
     }
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
-}
+});
 
-fn conditions_of_one_lock_are_independent(store: &Store) {
+contract!(conditions_of_one_lock_are_independent, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("one").wait(&mut guard).unwrap();
@@ -309,9 +290,9 @@ fn conditions_of_one_lock_are_independent(store: &Store) {
     assert!(lock.condition("one").notify_one().unwrap());
     lock.unlock().unwrap();
     waiter.returns_within(LONG);
-}
+});
 
-fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
+contract!(a_waiter_whose_client_shuts_down_is_skipped_at_once, needs(Counting), |store| {
     let (name, [client, ending]) = store.clients("cond");
     let waits = |client: &leasehold::LockClient| {
         waiting(client.get_lock(&name), |lock, mut guard| {
@@ -334,9 +315,9 @@ fn a_waiter_whose_client_shuts_down_is_skipped_at_once(store: &Store) {
     let (outcome, returned) = second.returns_within(LONG);
     outcome.unwrap();
     assert!(returned.duration_since(notified) < ms(100) + slack_since(notified));
-}
+});
 
-fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
+contract!(a_non_reentrant_handle_restores_all_levels_after_waiting, needs(Counting), |store| {
     let (name, [client]) = store.clients("cond");
     let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
@@ -346,9 +327,9 @@ fn a_non_reentrant_handle_restores_all_levels_after_waiting(store: &Store) {
     assert_eq!(once.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock, "it is not reentrant for that");
     often.unlock().unwrap();
     guard.unlock().unwrap();
-}
+});
 
-fn producers_and_consumers_lose_no_item(store: &Store) {
+contract!(producers_and_consumers_lose_no_item, needs(Counting), |store| {
     const EACH: usize = 20;
     let (name, clients) = store.clients::<4>("queue");
     let queue = Mutex::new(VecDeque::new());
@@ -377,4 +358,4 @@ fn producers_and_consumers_lose_no_item(store: &Store) {
     assert!(queue.lock().unwrap().is_empty());
     comes_true_within(SLACK, || !clients[0].get_lock(&name).is_locked().unwrap());
     assert!(begun.elapsed() < ms(5_000) + slack_since(begun), "{:?}", begun.elapsed());
-}
+});

@@ -2,27 +2,10 @@
 
 use std::sync::atomic::AtomicU32;
 
-use crossbeam_channel::{Receiver, unbounded};
 use leasehold::LeaderEvent;
 
-use super::harness::{Need, Store, fresh};
+use super::harness::{Need, Store};
 use crate::support::prelude::*;
-
-contracts!(needs Hearing:
-    a_hold_is_notified_of_another_clients_waiter,
-    a_hold_is_notified_of_its_own_clients_waiter,
-    a_waiter_is_reported_before_the_next_check,
-    the_owner_of_a_contended_hold_is_not_reused,
-    a_waiter_before_the_callback_is_reported,
-    a_waiter_that_gave_up_no_longer_counts,
-    callbacks_are_a_second_apart_while_others_wait,
-    a_callback_ends_with_its_hold,
-    a_callback_follows_the_guard_through_a_conditions_wait,
-    a_contended_hold_leaves_nothing_behind,
-    a_reader_is_notified_of_writers_only,
-    a_writer_is_notified_of_readers,
-    a_reporting_leader_is_notified_of_its_rival,
-);
 
 /// The kinds of lock whose holders are notified of waiters.
 fn hearing(store: &Store) -> impl Iterator<Item = fn(&LockClient, &str) -> RedisLock> {
@@ -52,24 +35,24 @@ fn hears_of(guard: OwnedGuard, other: RedisLock) {
     waiter.returns_within(LONG);
 }
 
-fn a_hold_is_notified_of_another_clients_waiter(store: &Store) {
+contract!(a_hold_is_notified_of_another_clients_waiter, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let name = fresh("wanted");
         hears_of(make(&client, &name).acquire_owned().unwrap(), make(&other, &name));
     }
-}
+});
 
-fn a_hold_is_notified_of_its_own_clients_waiter(store: &Store) {
+contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| {
     let client = store.client();
     for make in hearing(store) {
         let lock = make(&client, &fresh("local"));
         hears_of(lock.acquire_owned().unwrap(), lock);
     }
-}
+});
 
-/// A message reports the waiter, since the hold's first check is over and the next comes a second later.
-fn a_waiter_is_reported_before_the_next_check(store: &Store) {
+// A message reports the waiter, since the hold's first check is over and the next comes a second later.
+contract!(a_waiter_is_reported_before_the_next_check, needs(Hearing), |store| {
     let (client, other, begun) = (store.client(), store.client(), now());
     let round = |_| {
         let name = fresh("soon");
@@ -86,10 +69,10 @@ fn a_waiter_is_reported_before_the_next_check(store: &Store) {
     };
     let rounds: Vec<Duration> = (0..5).map(round).collect();
     assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
-}
+});
 
-/// A contention mark that arrives late must not apply to the thread's next hold.
-fn the_owner_of_a_contended_hold_is_not_reused(store: &Store) {
+// A contention mark that arrives late must not apply to the thread's next hold.
+contract!(the_owner_of_a_contended_hold_is_not_reused, needs(Hearing), |store| {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
     assert_eq!(first, second);
@@ -97,9 +80,9 @@ fn the_owner_of_a_contended_hold_is_not_reused(store: &Store) {
     guard.on_contended(|| ()).unwrap();
     guard.unlock().unwrap();
     assert_ne!(lock.acquire().unwrap().owner(), first);
-}
+});
 
-fn a_waiter_before_the_callback_is_reported(store: &Store) {
+contract!(a_waiter_before_the_callback_is_reported, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let name = fresh("late");
@@ -110,9 +93,9 @@ fn a_waiter_before_the_callback_is_reported(store: &Store) {
         guard.unlock().unwrap();
         waiter.returns_within(LONG);
     }
-}
+});
 
-fn a_waiter_that_gave_up_no_longer_counts(store: &Store) {
+contract!(a_waiter_that_gave_up_no_longer_counts, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("gone"));
     let guard = client.get_lock(&name).acquire().unwrap();
     assert!(!guard.is_contended().unwrap());
@@ -121,9 +104,9 @@ fn a_waiter_that_gave_up_no_longer_counts(store: &Store) {
     assert!(eventually(LONG, || guard.is_contended().unwrap()));
     assert!(!waiter.returns_within(LONG).0);
     assert!(eventually(LONG, || !guard.is_contended().unwrap()));
-}
+});
 
-fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
+contract!(callbacks_are_a_second_apart_while_others_wait, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("often"));
     let guard = client.get_lock(&name).acquire_owned().unwrap();
     let called = calls(&guard);
@@ -138,9 +121,9 @@ fn callbacks_are_a_second_apart_while_others_wait(store: &Store) {
     assert!(first.elapsed() >= ms(1_500), "{:?}", first.elapsed());
     guard.unlock().unwrap();
     all_return(waiters, LONG);
-}
+});
 
-fn a_callback_ends_with_its_hold(store: &Store) {
+contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("over"));
     let lock = client.get_lock(&name);
     let guard = lock.acquire_owned().unwrap();
@@ -153,9 +136,9 @@ fn a_callback_ends_with_its_hold(store: &Store) {
     next.unlock().unwrap();
     waiter.returns_within(LONG);
     assert!(called.recv_timeout(LONG).is_err(), "the callback is dropped");
-}
+});
 
-fn a_callback_follows_the_guard_through_a_conditions_wait(store: &Store) {
+contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing), |store| {
     if store.lacks.contains(&Need::Counting) {
         return; // a store without counting kinds has no conditions either
     }
@@ -170,9 +153,9 @@ fn a_callback_follows_the_guard_through_a_conditions_wait(store: &Store) {
     called.recv_timeout(LONG).expect("the waiter is heard of");
     guard.unlock().unwrap();
     waiter.returns_within(LONG);
-}
+});
 
-fn a_contended_hold_leaves_nothing_behind(store: &Store) {
+contract!(a_contended_hold_leaves_nothing_behind, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
     for make in hearing(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));
@@ -190,9 +173,9 @@ fn a_contended_hold_leaves_nothing_behind(store: &Store) {
         }
         assert_eq!(count.load(Ordering::SeqCst), 0);
     }
-}
+});
 
-fn a_reader_is_notified_of_writers_only(store: &Store) {
+contract!(a_reader_is_notified_of_writers_only, needs(Hearing), |store| {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -210,9 +193,9 @@ fn a_reader_is_notified_of_writers_only(store: &Store) {
     called.iter().for_each(|called| called.recv_timeout(LONG).expect("each reader hears of the writer"));
     readers.into_iter().for_each(|reader| reader.unlock().unwrap());
     waiter.returns_within(LONG);
-}
+});
 
-fn a_writer_is_notified_of_readers(store: &Store) {
+contract!(a_writer_is_notified_of_readers, needs(Hearing), |store| {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -221,9 +204,9 @@ fn a_writer_is_notified_of_readers(store: &Store) {
         let guard = client.get_read_write_lock(&name).write().acquire_owned().unwrap();
         hears_of(guard, reading.get_read_write_lock(&name).read().clone());
     }
-}
+});
 
-fn a_reporting_leader_is_notified_of_its_rival(store: &Store) {
+contract!(a_reporting_leader_is_notified_of_its_rival, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("leader"));
     let leader = client.leader(&name).unwrap();
     let LeaderEvent::Elected { term } = leader.events().recv_timeout(LONG).unwrap() else {
@@ -240,4 +223,4 @@ fn a_reporting_leader_is_notified_of_its_rival(store: &Store) {
     assert!(leader.events().len() <= 1, "an event that nobody reads is enough");
     leader.withdraw().unwrap();
     assert!(matches!(rival.events().recv_timeout(LONG), Ok(LeaderEvent::Elected { .. })));
-}
+});

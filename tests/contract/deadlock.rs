@@ -5,31 +5,9 @@ use std::thread::JoinHandle;
 
 use leasehold::{Deadlock, ReadWriteLock, Result};
 
-use super::harness::{Kind, Need, Store, fresh};
+use super::harness::{Kind, Need, Store};
 use crate::support::observer::deadlocks;
 use crate::support::prelude::*;
-
-contracts!(needs Directory:
-    a_deadlock_and_its_end_are_reported_within_three_seconds,
-    a_deadlocks_youngest_wait_is_broken_within_three_seconds,
-    a_broken_multi_lock_wait_keeps_earlier_holds,
-    a_conditions_reacquisition_is_not_broken,
-    a_deadlock_stays_if_the_youngest_client_does_not_break,
-    a_cycle_of_eight_clients_is_reported_by_each,
-    a_deadlock_within_one_client_is_reported,
-    a_wait_for_a_running_thread_is_no_deadlock,
-    an_ended_wait_is_not_part_of_a_deadlock,
-    a_multi_locks_wait_is_part_of_a_deadlock,
-    a_cycle_through_a_read_hold_is_found,
-    a_cycle_through_a_reader_behind_a_writer_is_found,
-    a_cycle_through_fair_and_write_locks_is_found,
-    cycles_through_owned_guards_are_reported_only_as_possible,
-    an_owned_guard_in_another_thread_makes_no_cycle,
-    commands_run_under_a_hold_extend_the_cycle,
-    a_deadlock_with_five_hundred_locks_is_broken,
-    a_deadlock_through_names_of_a_thousand_bytes_is_broken,
-    a_deadlock_breaks_a_timed_wait_before_its_limit,
-);
 
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
@@ -175,9 +153,9 @@ fn are_told(members: &[&Member], a: &str, b: &str) -> Vec<(Deadlock, Instant)> {
     told
 }
 
-fn a_deadlock_and_its_end_are_reported_within_three_seconds(store: &Store) {
+contract!(a_deadlock_and_its_end_are_reported_within_three_seconds, needs(Directory), |store| {
     side_by_side(&store.kinds, |kind| told_and_over(store, kind));
-}
+});
 
 fn told_and_over(store: &Store, kind: &Kind) {
     let (a, b) = (fresh(kind.label), fresh(kind.label));
@@ -210,7 +188,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
     }
 }
 
-fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
+contract!(a_deadlocks_youngest_wait_is_broken_within_three_seconds, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let [one, other] = [(); 2].map(|()| Member::new(store, true));
     let threads = Threads::holding([[one.lock(&a), one.lock(&b)], [other.lock(&b), other.lock(&a)]]);
@@ -222,15 +200,14 @@ fn a_deadlocks_youngest_wait_is_broken_within_three_seconds(store: &Store) {
         ended.into_iter().map(|(ended, _)| ended).partition(Result::is_err);
     assert_eq!((broken.len(), went_on.len()), (1, 1), "{broken:?} {went_on:?}");
     assert!(matches!(went_on[..], [Ok(())]), "the other goes on");
-    let error = broken.into_iter().next().unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    let error = fails(broken.into_iter().next().unwrap(), ErrorKind::Deadlock);
     let text = error.to_string();
     assert!(
         text.contains(&a) && text.contains(&b) && text.contains("2 threads wait for each other"),
         "{text}"
     );
     assert!(!error.is_retryable() && !error.outcome_unknown());
-}
+});
 
 /// Whether the directory shows the member's wait, so that other clients can find a cycle through it.
 fn is_known_to_wait(member: &Member) -> bool {
@@ -238,9 +215,9 @@ fn is_known_to_wait(member: &Member) -> bool {
     info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > ms(300)))
 }
 
-/// The multi-lock already holds a third lock when it waits for the lock of the other thread. Its wait is the
-/// youngest wait of the cycle, so this wait is broken.
-fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
+// The multi-lock already holds a third lock when it waits for the lock of the other thread. Its wait is the
+// youngest wait of the cycle, so this wait is broken.
+contract!(a_broken_multi_lock_wait_keeps_earlier_holds, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (one, many) = (Member::quick_to_break(store), Member::quick_to_break(store));
     let held = many.lock(&a).acquire().unwrap();
@@ -248,15 +225,14 @@ fn a_broken_multi_lock_wait_keeps_earlier_holds(store: &Store) {
     thread.begin();
     assert!(eventually(LONG, || is_known_to_wait(&one)));
     let both = many.client.get_multi_lock([many.lock(&b), many.lock(&c)]);
-    let error = both.try_acquire_for(LONG).map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    fails(both.try_acquire_for(LONG).map(drop), ErrorKind::Deadlock);
     assert!(!one.lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
     held.check().unwrap();
     held.unlock().unwrap();
     thread.succeed();
-}
+});
 
-fn a_conditions_reacquisition_is_not_broken(store: &Store) {
+contract!(a_conditions_reacquisition_is_not_broken, needs(Directory), |store| {
     if store.lacks.contains(&Need::Counting) {
         return;
     }
@@ -289,9 +265,9 @@ fn a_conditions_reacquisition_is_not_broken(store: &Store) {
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     held.unlock().unwrap();
     thread.join().unwrap().unwrap();
-}
+});
 
-fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
+contract!(a_deadlock_stays_if_the_youngest_client_does_not_break, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (breaks, other) = (Member::quick_to_break(store), Member::quick(store));
     let interrupt = Interrupt::new();
@@ -314,11 +290,11 @@ fn a_deadlock_stays_if_the_youngest_client_does_not_break(store: &Store) {
     assert!(ends.unwrap_err().is_interrupted());
     held.unlock().unwrap();
     assert!(older.end() <= 1);
-}
+});
 
-fn a_cycle_of_eight_clients_is_reported_by_each(store: &Store) {
+contract!(a_cycle_of_eight_clients_is_reported_by_each, needs(Directory), |store| {
     side_by_side([3, 8], |count| ring_of(store, count));
-}
+});
 
 fn ring_of(store: &Store, count: usize) {
     let names_of: Vec<String> = (0..count).map(|at| fresh(&format!("ring{at}"))).collect();
@@ -336,7 +312,7 @@ fn ring_of(store: &Store, count: usize) {
     threads.end();
 }
 
-fn a_deadlock_within_one_client_is_reported(store: &Store) {
+contract!(a_deadlock_within_one_client_is_reported, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let member = Member::quick(store);
     let threads = Threads::holding([[&a, &b], [&b, &a]].map(|names| names.map(|name| member.lock(name))));
@@ -347,10 +323,10 @@ fn a_deadlock_within_one_client_is_reported(store: &Store) {
     threads.end();
     member.next(false);
     assert!(member.is_told_nothing());
-}
+});
 
-/// These chains of waits end at a running thread or at a guard that any thread may release: no deadlocks.
-fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
+// These chains of waits end at a running thread or at a guard that any thread may release: no deadlocks.
+contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
     let held = holding.lock(&b).acquire().unwrap();
@@ -362,10 +338,10 @@ fn a_wait_for_a_running_thread_is_no_deadlock(store: &Store) {
     assert_eq!(threads.end(), 0);
     held.unlock().unwrap();
     owned.unlock().unwrap();
-}
+});
 
-/// When the last wait begins, which would close the cycle, the other wait in the directory has ended.
-fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
+// When the last wait begins, which would close the cycle, the other wait in the directory has ended.
+contract!(an_ended_wait_is_not_part_of_a_deadlock, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.lock(&a).acquire().unwrap();
@@ -375,9 +351,9 @@ fn an_ended_wait_is_not_part_of_a_deadlock(store: &Store) {
     assert!(late.lock(&a).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
     drop((first, held));
-}
+});
 
-fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
+contract!(a_multi_locks_wait_is_part_of_a_deadlock, needs(Directory), |store| {
     for is_owned in [false, true] {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
@@ -407,9 +383,9 @@ fn a_multi_locks_wait_is_part_of_a_deadlock(store: &Store) {
         assert!(taking.join().unwrap().unwrap_err().is_interrupted());
         held.unlock().unwrap();
     }
-}
+});
 
-fn a_cycle_through_a_read_hold_is_found(store: &Store) {
+contract!(a_cycle_through_a_read_hold_is_found, needs(Directory), |store| {
     if store.lacks.contains(&Need::ReadWrite) {
         return;
     }
@@ -423,15 +399,15 @@ fn a_cycle_through_a_read_hold_is_found(store: &Store) {
     are_told(&[&reader, &writer], &halves, &lock);
     reads_too.unlock().unwrap();
     threads.end();
-}
+});
 
-/// The waiting writer blocks the second reader, and the first reader's hold blocks the writer.
-fn a_cycle_through_a_reader_behind_a_writer_is_found(store: &Store) {
+// The waiting writer blocks the second reader, and the first reader's hold blocks the writer.
+contract!(a_cycle_through_a_reader_behind_a_writer_is_found, needs(Directory), |store| {
     if !store.lacks.contains(&Need::ReadWrite) {
         finds_the_cycle(store, ReadWriteLock::writers_first);
         finds_the_cycle(store, |lock| lock); // after the writer has waited for long
     }
-}
+});
 
 fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     let (halves, lock) = (fresh("halves"), fresh("lock"));
@@ -454,8 +430,8 @@ fn finds_the_cycle(store: &Store, how: fn(ReadWriteLock) -> ReadWriteLock) {
     third.end();
 }
 
-/// One waiter is in the fair lock's queue. The other waits for the write half, which a writer holds.
-fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
+// One waiter is in the fair lock's queue. The other waits for the write half, which a writer holds.
+contract!(a_cycle_through_fair_and_write_locks_is_found, needs(Directory), |store| {
     if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
         return;
     }
@@ -473,12 +449,12 @@ fn a_cycle_through_fair_and_write_locks_is_found(store: &Store) {
     }
     assert!(threads.end() < 2);
     [one, other].iter().for_each(|member| drop(member.next(false)));
-}
+});
 
-/// Any thread may release an owned guard, so a cycle through it is reported only as possible, and no wait is
-/// broken. The second cycle runs through a thread that uses two clients, and is not found, because clients do
-/// not know which threads they share.
-fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
+// Any thread may release an owned guard, so a cycle through it is reported only as possible, and no wait is
+// broken. The second cycle runs through a thread that uses two clients, and is not found, because clients do
+// not know which threads they share.
+contract!(cycles_through_owned_guards_are_reported_only_as_possible, needs(Directory), |store| {
     let [a, b, c, d] = ["a", "b", "c", "d"].map(fresh);
     let [one, waits_by, other] = [(); 3].map(|()| Member::quick_to_break(store));
     let mut threads = Threads::of(4);
@@ -504,10 +480,10 @@ fn cycles_through_owned_guards_are_reported_only_as_possible(store: &Store) {
     throughout(ms(2_500), || members.iter().all(|member| member.is_told_nothing()));
     assert!(!threads.is_any_over(), "no wait was ended");
     threads.end();
-}
+});
 
-/// The guard was moved to another thread, which owns and releases it, so no cycle exists.
-fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
+// The guard was moved to another thread, which owns and releases it, so no cycle exists.
+contract!(an_owned_guard_in_another_thread_makes_no_cycle, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (one, other) = (Member::quick(store), Member::quick(store));
     let lock = one.lock(&a);
@@ -517,10 +493,10 @@ fn an_owned_guard_in_another_thread_makes_no_cycle(store: &Store) {
     throughout(ms(2_500), || one.is_told_nothing() && other.is_told_nothing());
     drop(guard);
     waiter.succeed();
-}
+});
 
-/// Each command waits in a client of its own, and declares under which hold it runs.
-fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
+// Each command waits in a client of its own, and declares under which hold it runs.
+contract!(commands_run_under_a_hold_extend_the_cycle, needs(Directory), |store| {
     let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
     let holding = store.client();
     let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
@@ -546,7 +522,7 @@ fn commands_run_under_a_hold_extend_the_cycle(store: &Store) {
     assert_eq!(of_these.count(), 1, "told once, whoever asks");
     assert_eq!(threads.end(), 0);
     members.iter().for_each(|member| drop(member.next(false)));
-}
+});
 
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 
@@ -570,22 +546,22 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.succeed();
 }
 
-/// A directory entry has room for 512 waits and holds. An entry of this size does not fit into a small text
-/// column of a database.
-fn a_deadlock_with_five_hundred_locks_is_broken(store: &Store) {
+// A directory entry has room for 512 waits and holds. An entry of this size does not fit into a small text
+// column of a database.
+contract!(a_deadlock_with_five_hundred_locks_is_broken, needs(Directory), |store| {
     let (one, many) = (Member::new(store, true), Member::new(store, true));
     let own: Vec<String> =
         (0..500).map(|at| format!("{}:{}", fresh(&format!("own{at}")), "x".repeat(50))).collect();
     is_broken_for(&one, &many, &own);
-}
+});
 
-fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
+contract!(a_deadlock_through_names_of_a_thousand_bytes_is_broken, needs(Directory), |store| {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
-}
+});
 
-/// The time limit of the wait is longer than a deadlock search takes.
-fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
+// The time limit of the wait is longer than a deadlock search takes.
+contract!(a_deadlock_breaks_a_timed_wait_before_its_limit, needs(Directory), |store| {
     let (one, other) = (Member::new(store, true), Member::new(store, true));
     let (a, b) = (fresh("a"), fresh("b"));
     let held = one.lock(&b).acquire().unwrap();
@@ -594,9 +570,8 @@ fn a_deadlock_breaks_a_timed_wait_before_its_limit(store: &Store) {
     assert!(eventually(LONG, || is_known_to_wait(&other)));
     assert!(one.lock(&a).try_acquire_for(ms(300)).unwrap().is_none());
     let (begun, limit) = (now(), 2 * LONG);
-    let error = one.lock(&a).try_acquire_for(limit).map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    fails(one.lock(&a).try_acquire_for(limit).map(drop), ErrorKind::Deadlock);
     assert!(begun.elapsed() < limit);
     held.unlock().unwrap();
     waits.succeed();
-}
+});

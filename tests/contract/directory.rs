@@ -2,19 +2,8 @@
 
 use leasehold::{Inspection, Result};
 
-use super::harness::{Need, Store, fresh};
+use super::harness::{Need, Store};
 use crate::support::prelude::*;
-
-contracts!(needs Directory:
-    the_directory_shows_host_process_thread_and_time,
-    a_waiter_is_shown_with_its_process_and_thread,
-    waiters_for_permits_and_read_locks_are_shown,
-    clients_are_listed_with_what_they_hold_and_wait_for,
-    a_client_without_directory_is_shown_as_an_id,
-    shutdown_removes_the_directory_entry,
-    held_locks_are_listed_by_pattern,
-    lists_omit_the_prefix_and_match_it_literally,
-);
 
 fn quick(store: &Store, label: &str) -> LockClient {
     store.client_with(|options| options.lease(Duration::from_secs(3)).label(label))
@@ -37,7 +26,7 @@ fn named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn the_directory_shows_host_process_thread_and_time(store: &Store) {
+contract!(the_directory_shows_host_process_thread_and_time, needs(Directory), |store| {
     let (client, other) = (quick(store, "nightly\u{1b}[31m"), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -60,9 +49,9 @@ fn the_directory_shows_host_process_thread_and_time(store: &Store) {
             held.unlock().unwrap();
         });
     }
-}
+});
 
-fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
+contract!(a_waiter_is_shown_with_its_process_and_thread, needs(Directory), |store| {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
     // Waiters for a spin lock do not subscribe, so the directory shows a plain lock without waiters.
     for kind in store.kinds.iter().filter(|kind| kind.label != "spin_lock") {
@@ -89,9 +78,9 @@ fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
             waiter.join().unwrap();
         });
     }
-}
+});
 
-fn waiters_for_permits_and_read_locks_are_shown(store: &Store) {
+contract!(waiters_for_permits_and_read_locks_are_shown, needs(Directory), |store| {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
     let seen_to_wait = |name: &str, thread: &str| {
         let threads = |seen: &Inspection| {
@@ -124,9 +113,9 @@ fn waiters_for_permits_and_read_locks_are_shown(store: &Store) {
             waiter.join().unwrap();
         });
     }
-}
+});
 
-fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
+contract!(clients_are_listed_with_what_they_hold_and_wait_for, needs(Directory), |store| {
     let (holding, waiting, other) = (quick(store, "holding"), quick(store, "waiting"), store.client());
     let name = fresh("listed");
     let guard = holding.get_lock(&name).acquire_owned().unwrap();
@@ -149,9 +138,9 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
         guard.unlock().unwrap();
         waiter.join().unwrap();
     });
-}
+});
 
-fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
+contract!(a_client_without_directory_is_shown_as_an_id, needs(Directory), |store| {
     let off = store.client_with(|options| options.lease(Duration::from_secs(9)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
@@ -167,9 +156,9 @@ fn a_client_without_directory_is_shown_as_an_id(store: &Store) {
     assert!(other.clients().all(|client| client.unwrap().id != off.id()));
     guard.unlock().unwrap();
     second.unlock().unwrap();
-}
+});
 
-fn shutdown_removes_the_directory_entry(store: &Store) {
+contract!(shutdown_removes_the_directory_entry, needs(Directory), |store| {
     // The lease outlasts the test, so only the shutdown can remove the entry.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
@@ -178,11 +167,11 @@ fn shutdown_removes_the_directory_entry(store: &Store) {
     guard.unlock().unwrap();
     client.shutdown().unwrap();
     assert!(!is_listed());
-    assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
-    assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
-}
+    fails(client.clients().next().unwrap(), ErrorKind::ShutDown);
+    fails(client.list("*").next().unwrap(), ErrorKind::ShutDown);
+});
 
-fn held_locks_are_listed_by_pattern(store: &Store) {
+contract!(held_locks_are_listed_by_pattern, needs(Directory), |store| {
     let (client, other, series) = (store.client(), store.client(), fresh("series"));
     let mut held = Vec::new();
     for kind in &store.kinds {
@@ -215,9 +204,9 @@ fn held_locks_are_listed_by_pattern(store: &Store) {
         holding.release();
     }
     assert_eq!(listed(&format!("{series}:*")), [""; 0]);
-}
+});
 
-fn lists_omit_the_prefix_and_match_it_literally(store: &Store) {
+contract!(lists_omit_the_prefix_and_match_it_literally, needs(Directory), |store| {
     let series = fresh("prefix");
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));
@@ -230,4 +219,4 @@ fn lists_omit_the_prefix_and_match_it_literally(store: &Store) {
     };
     assert_eq!(clients.each_ref().map(listed), [["x"], ["y"]]);
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
-}
+});

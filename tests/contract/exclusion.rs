@@ -1,16 +1,8 @@
 //! Locks exclude threads, clients and handles. Each test counts without atomic increments and compares the
 //! sum.
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 use crate::support::processes::increments;
-
-contracts!(
-    all_kinds_exclude_threads_and_clients,
-    exactly_one_of_two_clients_holds,
-    sixteen_clients_count_exactly,
-    sixteen_threads_of_one_client_count_exactly,
-);
 
 #[derive(Default)]
 struct Room {
@@ -38,7 +30,7 @@ impl Unprotected {
     }
 }
 
-fn all_kinds_exclude_threads_and_clients(store: &Store) {
+contract!(all_kinds_exclude_threads_and_clients, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let (lock, rival) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
         let held = Holding::take(&lock);
@@ -50,9 +42,9 @@ fn all_kinds_exclude_threads_and_clients(store: &Store) {
         assert!(!lock.try_lock().unwrap(), "{}", kind.label);
         rival.unlock().unwrap();
     }
-}
+});
 
-fn exactly_one_of_two_clients_holds(store: &Store) {
+contract!(exactly_one_of_two_clients_holds, |store| {
     for _ in 0..20 {
         let name = fresh("either");
         let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
@@ -72,7 +64,7 @@ fn exactly_one_of_two_clients_holds(store: &Store) {
         });
         assert_eq!(held.iter().filter(|held| **held).count(), 1, "{held:?}");
     }
-}
+});
 
 fn count(locks: &[RedisLock], rounds: u64) {
     let (counter, room) = (Unprotected::default(), Room::default());
@@ -86,13 +78,13 @@ fn count(locks: &[RedisLock], rounds: u64) {
     assert_eq!(counter.0.load(Ordering::SeqCst), locks.len() as u64 * rounds);
 }
 
-fn sixteen_clients_count_exactly(store: &Store) {
+contract!(sixteen_clients_count_exactly, |store| {
     let name = fresh("counter");
     let locks: Vec<_> = (0..16).map(|_| store.client().get_lock(&name)).collect();
     count(&locks, 20);
-}
+});
 
-fn sixteen_threads_of_one_client_count_exactly(store: &Store) {
+contract!(sixteen_threads_of_one_client_count_exactly, |store| {
     let lock = store.client().get_lock(fresh("counter"));
     count(&vec![lock; 16], increments() / 25);
-}
+});

@@ -6,21 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use leasehold::ObjectKind;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(needs Fair:
-    clients_are_served_in_order_of_arrival,
-    a_try_does_not_overtake_waiters,
-    a_single_try_leaves_no_place_in_the_queue,
-    a_timed_out_waiter_delays_nobody,
-    a_waiter_that_leaves_delays_nobody,
-    the_holder_acquires_again_before_the_waiters,
-    a_fair_lock_can_have_fencing_tokens,
-    expired_leases_serve_the_waiters_in_order,
-    a_fair_lock_serves_every_one_of_many_threads,
-    waiters_are_shown_in_order_of_arrival,
-);
 
 fn queue_up(client: &LockClient, name: &str, done: impl FnOnce() + Send + 'static) -> Waiter<()> {
     let lock = client.get_fair_lock(name);
@@ -43,7 +29,7 @@ fn queued<T: Send + 'static>(
     waiter
 }
 
-fn clients_are_served_in_order_of_arrival(store: &Store) {
+contract!(clients_are_served_in_order_of_arrival, needs(Fair), |store| {
     let (name, clients) = store.clients::<3>("order");
     let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
@@ -57,9 +43,9 @@ fn clients_are_served_in_order_of_arrival(store: &Store) {
     all_return(waiters, LONG);
     let order: Vec<usize> = told.try_iter().collect();
     assert_eq!(order, (0..7).collect::<Vec<_>>());
-}
+});
 
-fn a_try_does_not_overtake_waiters(store: &Store) {
+contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (name, [client, other]) = store.clients("barge");
     let held = Holding::take(&client.get_fair_lock(&name));
     let (go, gone) = unbounded::<()>();
@@ -70,9 +56,9 @@ fn a_try_does_not_overtake_waiters(store: &Store) {
     drop(go);
     waiter.returns_within(LONG);
     comes_true_within(SLACK, || client.get_fair_lock(&name).try_acquire().unwrap().is_some());
-}
+});
 
-fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
+contract!(a_single_try_leaves_no_place_in_the_queue, needs(Fair), |store| {
     let [lock, other] = store.two("once", |client, name| client.get_fair_lock(name));
     let held = Holding::take(&lock);
     assert!(!other.try_lock().unwrap());
@@ -81,9 +67,9 @@ fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
     assert!(other.acquire_with(&is_over).unwrap().is_none());
     held.release();
     assert!(elsewhere(|| lock.try_acquire().unwrap().is_some()));
-}
+});
 
-fn a_timed_out_waiter_delays_nobody(store: &Store) {
+contract!(a_timed_out_waiter_delays_nobody, needs(Fair), |store| {
     let (name, [client, other]) = store.clients("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
@@ -92,9 +78,9 @@ fn a_timed_out_waiter_delays_nobody(store: &Store) {
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
     waiter.woken_since(freed);
-}
+});
 
-fn a_waiter_that_leaves_delays_nobody(store: &Store) {
+contract!(a_waiter_that_leaves_delays_nobody, needs(Fair), |store| {
     for by_shutdown in [false, true] {
         let (client, other, interrupt) = (store.client(), store.client(), Interrupt::new());
         let name = fresh("leaves");
@@ -116,11 +102,11 @@ fn a_waiter_that_leaves_delays_nobody(store: &Store) {
         // waiter by six seconds.
         second.woken_since(freed);
     }
-}
+});
 
-/// From Redisson's tests: eight threads acquire the lock one after the other, and none of them releases it,
-/// so each lease has to expire.
-fn expired_leases_serve_the_waiters_in_order(store: &Store) {
+// From Redisson's tests: eight threads acquire the lock one after the other, and none of them releases it,
+// so each lease has to expire.
+contract!(expired_leases_serve_the_waiters_in_order, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lease = ms(1_000);
     let held = Holding::take(&store.client().get_fair_lock(&name));
@@ -145,9 +131,9 @@ fn expired_leases_serve_the_waiters_in_order(store: &Store) {
     }
     assert_eq!(order.len(), 6);
     assert!(begun.elapsed() >= lease * 5);
-}
+});
 
-fn the_holder_acquires_again_before_the_waiters(store: &Store) {
+contract!(the_holder_acquires_again_before_the_waiters, needs(Fair), |store| {
     let (name, [client, other]) = store.clients("again");
     let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();
@@ -157,9 +143,9 @@ fn the_holder_acquires_again_before_the_waiters(store: &Store) {
     lock.unlock().unwrap();
     lock.unlock().unwrap();
     waiter.returns_within(LONG);
-}
+});
 
-fn a_fair_lock_can_have_fencing_tokens(store: &Store) {
+contract!(a_fair_lock_can_have_fencing_tokens, needs(Fair), |store| {
     let (name, [client]) = store.clients("fence");
     let lock = client.lock_builder(&name).fair().build_fenced();
     let first = lock.lock_and_get_token().unwrap();
@@ -167,9 +153,9 @@ fn a_fair_lock_can_have_fencing_tokens(store: &Store) {
     assert!(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap() > first);
     lock.unlock().unwrap();
     assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fencing_token(), None);
-}
+});
 
-fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
+contract!(a_fair_lock_serves_every_one_of_many_threads, needs(Fair), |store| {
     let name = fresh("many");
     let (inside, granted) = (AtomicU32::new(0), Mutex::new(Vec::new()));
     let begun = now();
@@ -201,9 +187,9 @@ fn a_fair_lock_serves_every_one_of_many_threads(store: &Store) {
     // A lost wake-up would delay a grant by up to a second, and a lost queue place by six seconds.
     let longest = granted.windows(2).map(|two| two[1] - two[0]).max().unwrap();
     assert!(longest < ms(900) + stalled_since(begun), "{longest:?}");
-}
+});
 
-fn waiters_are_shown_in_order_of_arrival(store: &Store) {
+contract!(waiters_are_shown_in_order_of_arrival, needs(Fair), |store| {
     let (name, clients) = store.clients::<2>("shown");
     let held = Holding::take(&clients[0].get_fair_lock(&name));
     let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
@@ -218,4 +204,4 @@ fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     all_return(waiters, LONG);
     let seen = clients[1].inspect(&name).unwrap();
     assert!(seen.waiting == 0 && seen.waiters.is_empty() && !seen.is_held(), "{seen}");
-}
+});

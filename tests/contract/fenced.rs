@@ -2,22 +2,9 @@
 
 use std::sync::Mutex;
 
-use super::harness::{Store, fresh};
-
 use crate::support::prelude::*;
 
-contracts!(
-    every_acquire_method_of_a_fenced_lock_gives_a_token,
-    reentry_keeps_the_token,
-    a_plain_and_a_fenced_handle_are_one_lock,
-    the_token_of_a_holder_is_shown,
-    a_fenced_reentry_of_a_plain_hold_gets_a_token,
-    a_reentrys_token_is_below_a_later_grants,
-    tokens_increase_over_expiry_and_force,
-    contended_tokens_follow_the_order_of_grants,
-);
-
-fn every_acquire_method_of_a_fenced_lock_gives_a_token(store: &Store) {
+contract!(every_acquire_method_of_a_fenced_lock_gives_a_token, |store| {
     let lock = store.client().get_fenced_lock(fresh("ways"));
     let mut tokens = vec![lock.lock_and_get_token().unwrap()];
     lock.unlock().unwrap();
@@ -30,9 +17,9 @@ fn every_acquire_method_of_a_fenced_lock_gives_a_token(store: &Store) {
     tokens.push(lock.acquire_owned().unwrap().fencing_token().unwrap());
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert_eq!(tokens[0].to_string(), tokens[0].get().to_string());
-}
+});
 
-fn reentry_keeps_the_token(store: &Store) {
+contract!(reentry_keeps_the_token, |store| {
     let lock = store.client().get_fenced_lock(fresh("reentry"));
     let token = lock.lock_and_get_token().unwrap();
     assert_eq!(lock.lock_and_get_token().unwrap(), token);
@@ -44,17 +31,17 @@ fn reentry_keeps_the_token(store: &Store) {
     (0..3).for_each(|_| lock.unlock().unwrap());
     assert!(lock.lock_and_get_token().unwrap() > token);
     lock.unlock().unwrap();
-}
+});
 
-fn the_token_of_a_holder_is_shown(store: &Store) {
+contract!(the_token_of_a_holder_is_shown, |store| {
     let name = fresh("shown");
     let guard = store.client().get_fenced_lock(&name).acquire().unwrap();
     let seen = store.client().inspect(&name).unwrap();
     assert_eq!(seen.fencing_token, guard.fencing_token(), "{seen}");
     guard.unlock().unwrap();
-}
+});
 
-fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
+contract!(a_plain_and_a_fenced_handle_are_one_lock, |store| {
     let (name, [client, stranger]) = store.clients("one");
     let (plain, fenced) = (client.get_lock(&name), client.get_fenced_lock(&name));
     let held = Holding::take(&plain);
@@ -73,9 +60,9 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
     fenced.unlock().unwrap();
     plain.unlock().unwrap();
     assert!(!fenced.is_locked().unwrap());
-}
+});
 
-fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
+contract!(a_fenced_reentry_of_a_plain_hold_gets_a_token, |store| {
     let (name, [client]) = store.clients("late");
     let first = client.get_fenced_lock(&name).acquire().unwrap().fencing_token();
     client.get_lock(&name).lock().unwrap();
@@ -84,9 +71,9 @@ fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
     assert_eq!(client.get_fenced_lock(&name).lock_and_get_token().unwrap(), token);
     (0..3).for_each(|_| client.get_lock(&name).unlock().unwrap());
     assert!(client.get_fenced_lock(&name).acquire().unwrap().fencing_token() > Some(token));
-}
+});
 
-fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
+contract!(a_reentrys_token_is_below_a_later_grants, |store| {
     let (name, [client, other]) = store.clients("behind");
     client.get_lock(&name).lock().unwrap();
     let waiter = Waiter::on(other.get_fenced_lock(&name), move |lock| {
@@ -98,9 +85,9 @@ fn a_reentrys_token_is_below_a_later_grants(store: &Store) {
     (0..2).for_each(|_| client.get_lock(&name).unlock().unwrap());
     let (next, _) = waiter.returns_within(LONG);
     assert!(next > token, "{next} after {token}");
-}
+});
 
-fn tokens_increase_over_expiry_and_force(store: &Store) {
+contract!(tokens_increase_over_expiry_and_force, |store| {
     let (name, [client, stranger]) = store.clients("over");
     let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.get_fenced_lock(&name).acquire().unwrap();
@@ -109,9 +96,9 @@ fn tokens_increase_over_expiry_and_force(store: &Store) {
     let last = client.get_fenced_lock(&name).acquire().unwrap();
     assert!(last.fencing_token() > next.fencing_token());
     last.unlock().unwrap();
-}
+});
 
-fn contended_tokens_follow_the_order_of_grants(store: &Store) {
+contract!(contended_tokens_follow_the_order_of_grants, |store| {
     let (name, clients) = store.clients::<4>("contended");
     let granted = Mutex::new(Vec::new());
     side_by_side(clients.iter().chain(&clients), |client| {
@@ -127,4 +114,4 @@ fn contended_tokens_follow_the_order_of_grants(store: &Store) {
     assert!(granted.is_sorted_by(|a, b| a < b), "{granted:?}");
     // Integers below 2^53 stay exact in JSON and in the scripts of Redisson.
     assert!(granted.last().unwrap().get() < 1 << 53);
-}
+});

@@ -3,21 +3,9 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(
-    dropping_a_guard_releases,
-    a_guard_dropped_by_a_panic_releases,
-    a_thread_local_guard_releases_at_its_threads_end,
-    a_guard_knows_its_lock_its_owner_and_its_state,
-    the_remaining_time_goes_down_and_a_renewal_raises_it,
-    dropping_a_lost_guard_affects_no_other_holder,
-    an_owned_guard_is_renewed_after_its_thread_has_ended,
-    with_lock_reports_a_hold_lost_during_the_work,
-);
-
-fn dropping_a_guard_releases(store: &Store) {
+contract!(dropping_a_guard_releases, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         for take in [
@@ -35,9 +23,9 @@ fn dropping_a_guard_releases(store: &Store) {
         drop(lock.try_acquire_owned_for(ms(10)).unwrap().unwrap());
         comes_true_within(SLACK, || !lock.is_locked().unwrap());
     }
-}
+});
 
-fn a_guard_dropped_by_a_panic_releases(store: &Store) {
+contract!(a_guard_dropped_by_a_panic_releases, |store| {
     let (client, name) = (store.client(), fresh("panic"));
     let (lock, options) = (client.get_lock(&name), AcquireOptions::new());
     let once = options.clone().wait(Duration::ZERO);
@@ -62,10 +50,10 @@ fn a_guard_dropped_by_a_panic_releases(store: &Store) {
         assert_eq!(lock.hold_count().unwrap(), 0);
         Holding::take(&lock).release();
     }
-}
+});
 
-/// The guard is in thread-local storage, whose values are destroyed in any order when the thread ends.
-fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
+// The guard is in thread-local storage, whose values are destroyed in any order when the thread ends.
+contract!(a_thread_local_guard_releases_at_its_threads_end, |store| {
     thread_local! {
         static EARLY: RefCell<Option<Guard>> = const { RefCell::new(None) };
         static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };
@@ -81,9 +69,9 @@ fn a_thread_local_guard_releases_at_its_threads_end(store: &Store) {
         EARLY.with_borrow_mut(|guard| *guard = Some(early.acquire().unwrap()));
     });
     comes_true_within(SLACK, || !early.is_locked().unwrap() && !late.is_locked().unwrap());
-}
+});
 
-fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
+contract!(a_guard_knows_its_lock_its_owner_and_its_state, |store| {
     let (name, [client]) = store.clients("knows");
     let guard = client.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
@@ -98,9 +86,9 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
     let error = elsewhere(|| client.get_lock(&name).unlock().unwrap_err());
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
     guard.unlock().unwrap();
-}
+});
 
-fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
+contract!(the_remaining_time_goes_down_and_a_renewal_raises_it, |store| {
     let client = store.client_with_lease(RENEWED);
     let leased = client.get_lock(fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
     let mut least = ms(400);
@@ -121,9 +109,9 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
         was_renewed
     });
     renewed.unlock().unwrap();
-}
+});
 
-fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
+contract!(dropping_a_lost_guard_affects_no_other_holder, |store| {
     let (name, [client, stranger]) = store.clients("lost");
     for heir in [&client, &stranger] {
         let lock = client.get_lock(&name);
@@ -137,18 +125,18 @@ fn dropping_a_lost_guard_affects_no_other_holder(store: &Store) {
         assert!(lock.is_locked().unwrap());
         held.release(); // panics if the dropped guard released this hold
     }
-}
+});
 
-fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
+contract!(an_owned_guard_is_renewed_after_its_thread_has_ended, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("owned"));
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
-}
+});
 
-fn with_lock_reports_a_hold_lost_during_the_work(store: &Store) {
+contract!(with_lock_reports_a_hold_lost_during_the_work, |store| {
     let (name, [client, operator]) = store.clients("with");
     let result = client.with_lock(&name, |_| assert!(operator.get_lock(&name).force_unlock().unwrap()));
     assert!(result.unwrap_err().is_lost());
-}
+});

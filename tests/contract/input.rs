@@ -2,15 +2,7 @@
 
 use leasehold::{Error, MAX_NAME_LEN, Result};
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(
-    unusable_leases_are_refused_without_leftovers,
-    a_refused_lease_does_not_disturb_a_hold,
-    every_call_refuses_an_unusable_name,
-    a_prefix_or_a_mapping_can_make_a_name_unusable,
-);
 
 const NO_LEASES: [Duration; 7] = [
     Duration::ZERO,
@@ -32,7 +24,7 @@ fn refused(error: &Error, action: &str, lock: &RedisLock) {
     assert!(!error.is_retryable() && !error.is_lost() && !error.outcome_unknown());
 }
 
-fn unusable_leases_are_refused_without_leftovers(store: &Store) {
+contract!(unusable_leases_are_refused_without_leftovers, |store| {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -47,21 +39,21 @@ fn unusable_leases_are_refused_without_leftovers(store: &Store) {
             assert_eq!(lock.remaining_lease().unwrap(), None, "{lease:?}");
         }
     }
-}
+});
 
-fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
+contract!(a_refused_lease_does_not_disturb_a_hold, |store| {
     let lock = store.client().get_lock(fresh("held"));
     let taken = now();
     lock.lock_with_lease(ms(10_000)).unwrap();
     for lease in NO_LEASES {
-        assert_eq!(lock.lock_with_lease(lease).unwrap_err().kind(), ErrorKind::InvalidInput);
+        fails(lock.lock_with_lease(lease), ErrorKind::InvalidInput);
     }
     assert_eq!(lock.hold_count().unwrap(), 1);
     let remaining = lock.remaining_lease().unwrap();
     let expected = ms(10_000).saturating_sub(taken.elapsed());
     assert!(remaining.unwrap_or_default() + ms(1) >= expected, "{remaining:?}, expected {expected:?}");
     lock.unlock().unwrap();
-}
+});
 
 pub(crate) fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     let interrupt = Interrupt::new();
@@ -91,7 +83,7 @@ pub(crate) fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     ]
 }
 
-fn every_call_refuses_an_unusable_name(store: &Store) {
+contract!(every_call_refuses_an_unusable_name, |store| {
     let client = store.client();
     let too_long = "x".repeat(MAX_NAME_LEN + 1);
     let too_many_bytes = "鍵".repeat(MAX_NAME_LEN / 3 + 1);
@@ -123,12 +115,12 @@ fn every_call_refuses_an_unusable_name(store: &Store) {
         let lock = client.get_fenced_lock(name);
         refused(&lock.lock_and_get_token().unwrap_err(), "lock_and_get_token", &lock);
         refused(&lock.try_lock_and_get_token(ms(10)).unwrap_err(), "try_lock_and_get_token", &lock);
-        assert_eq!(client.with_lock(name, |_| ()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        fails(client.with_lock(name, |_| ()), ErrorKind::InvalidInput);
     }
     assert!(begun.elapsed() < ms(1_000) + slack_since(begun), "nothing of this waits: {:?}", begun.elapsed());
-}
+});
 
-fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
+contract!(a_prefix_or_a_mapping_can_make_a_name_unusable, |store| {
     let long = store.client_with(|options| options.key_prefix("p".repeat(MAX_NAME_LEN)));
     let emptied = store.client_with(|options| options.map_names(|_| String::new()));
     let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));
@@ -138,4 +130,4 @@ fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
             refused(&result.unwrap_err(), action, &lock);
         }
     }
-}
+});

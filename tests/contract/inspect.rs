@@ -1,27 +1,19 @@
 //! Any client can inspect any name. The file of each kind of lock tests the details of that kind.
 
-use leasehold::{ErrorKind, ObjectKind};
+use leasehold::ObjectKind;
 
-use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG};
+use crate::support::prelude::*;
 
-contracts!(
-    an_unused_name_is_shown_as_absent,
-    a_holder_is_shown_to_every_client,
-    a_client_sees_its_own_holders_process,
-    inspecting_an_unreadable_name_is_an_error,
-);
-
-fn an_unused_name_is_shown_as_absent(store: &Store) {
+contract!(an_unused_name_is_shown_as_absent, |store| {
     let name = fresh("unused");
     let seen = store.client().inspect(&name).unwrap();
     assert_eq!((&seen.kind, &seen.name), (&ObjectKind::Absent, &name));
     assert!(!seen.is_held() && seen.remaining.is_none() && seen.fencing_token.is_none());
     assert_eq!((seen.waiting, seen.permits_out, seen.count), (0, 0, None));
     assert_eq!(seen.to_string(), format!("{name}: nothing: it is free, or no such name is in use"));
-}
+});
 
-fn a_holder_is_shown_to_every_client(store: &Store) {
+contract!(a_holder_is_shown_to_every_client, |store| {
     for (kind, name, [client, other]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
         for (asked, is_own) in [(&client, true), (&other, false)] {
@@ -39,16 +31,16 @@ fn a_holder_is_shown_to_every_client(store: &Store) {
         let seen = client.inspect(&name).unwrap();
         assert!(!seen.is_held() && seen.remaining.is_none(), "{}: {seen}", kind.label);
     }
-}
+});
 
-fn inspecting_an_unreadable_name_is_an_error(store: &Store) {
+contract!(inspecting_an_unreadable_name_is_an_error, |store| {
     let client = store.client();
-    assert_eq!(client.inspect("").unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(client.inspect(""), ErrorKind::InvalidInput);
     client.shutdown().unwrap();
-    assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::ShutDown);
-}
+    fails(client.inspect("a"), ErrorKind::ShutDown);
+});
 
-fn a_client_sees_its_own_holders_process(store: &Store) {
+contract!(a_client_sees_its_own_holders_process, |store| {
     let (client, name) = (store.client(), fresh("own"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();
@@ -58,4 +50,4 @@ fn a_client_sees_its_own_holders_process(store: &Store) {
     assert_eq!(place.thread, thread);
     assert!(seen.holders[0].held_for.is_some_and(|held| held < LONG), "{seen}");
     guard.unlock().unwrap();
-}
+});

@@ -1,16 +1,8 @@
 //! An interrupt ends a wait at once. The wait leaves neither a hold nor a request behind.
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(
-    an_interrupt_ends_a_wait,
-    an_interrupted_wait_leaves_nothing_held_or_renewed,
-    an_interrupted_waiter_passes_its_place_on,
-    an_early_interrupt_prevents_waiting,
-);
-
-fn an_interrupt_ends_a_wait(store: &Store) {
+contract!(an_interrupt_ends_a_wait, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         for holder in [&client, &stranger] {
             let held = Holding::take(&(kind.make)(holder, &name));
@@ -35,9 +27,9 @@ fn an_interrupt_ends_a_wait(store: &Store) {
             held.release();
         }
     }
-}
+});
 
-fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
+contract!(an_interrupted_wait_leaves_nothing_held_or_renewed, |store| {
     let name = fresh("nothing");
     let (client, stranger) = (store.client_with_lease(ms(3_000)), store.client());
     for holder in [&client, &stranger] {
@@ -55,9 +47,9 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         // A leftover request would acquire the lock at once, a renewal within a third of the lease.
         throughout(ms(1_200), || !lock.is_locked().unwrap());
     }
-}
+});
 
-fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
+contract!(an_interrupted_waiter_passes_its_place_on, |store| {
     let (name, [client, stranger]) = store.clients("place");
     for holder in [&client, &stranger] {
         let held = Holding::take(&holder.get_lock(&name));
@@ -73,9 +65,9 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
         let (had, _) = next.returns_within(LONG);
         assert!(had.duration_since(released) <= ms(50) + slack_since(released));
     }
-}
+});
 
-fn an_early_interrupt_prevents_waiting(store: &Store) {
+contract!(an_early_interrupt_prevents_waiting, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let interrupt = Interrupt::new();
@@ -99,4 +91,4 @@ fn an_early_interrupt_prevents_waiting(store: &Store) {
         assert_eq!(lock.hold_count().unwrap(), 1, "{}", kind.label);
         lock.unlock().unwrap();
     }
-}
+});

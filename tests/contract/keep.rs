@@ -2,23 +2,10 @@
 
 use std::sync::atomic::AtomicU32;
 
-use super::harness::{Store, fresh};
+use super::harness::Store;
 use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
 use crate::support::observer::attempts;
 use crate::support::prelude::*;
-
-contracts!(needs Keeping:
-    a_thread_reuses_its_cached_lock_without_a_request,
-    a_waiter_gets_a_cached_lock_before_the_next_check,
-    a_waiter_gets_a_cached_lock_after_its_use,
-    others_see_a_cached_lock_as_held,
-    a_cached_lock_unused_for_half_a_second_is_free,
-    an_ended_threads_cached_lock_is_freed_soon,
-    a_long_use_leaves_the_lock_cached,
-    a_cached_lock_keeps_its_token,
-    clients_that_recall_each_other_alternate,
-    a_cached_lock_in_use_survives_heavy_load,
-);
 
 #[track_caller]
 fn use_until_kept(lock: &RedisLock, other: &LockClient) {
@@ -51,7 +38,7 @@ fn is_unused_within(lock: &RedisLock, other: &LockClient) {
     is_free_within(now(), UNUSED, || !theirs.is_locked().unwrap());
 }
 
-fn a_thread_reuses_its_cached_lock_without_a_request(store: &Store) {
+contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |store| {
     let asked = Arc::new(AtomicU32::new(0));
     let (client, other) = (store.client_with(|options| options.observer(attempts(&asked))), store.client());
     let lock = client.lock_builder(fresh("again")).cached().build();
@@ -71,9 +58,9 @@ fn a_thread_reuses_its_cached_lock_without_a_request(store: &Store) {
         !other.get_lock(lock.name()).is_locked().unwrap(),
         "the end of a client gives back what it keeps"
     );
-}
+});
 
-fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
+contract!(a_waiter_gets_a_cached_lock_before_the_next_check, needs(Keeping), |store| {
     let (lock, other) = kept(store);
     let begun = now();
     let round = |_| {
@@ -86,9 +73,9 @@ fn a_waiter_gets_a_cached_lock_before_the_next_check(store: &Store) {
     };
     let rounds: Vec<Duration> = (0..5).map(round).collect();
     assert!(median(rounds.clone()) <= ms(100) + stalled_since(begun) / 5, "{rounds:?}");
-}
+});
 
-fn a_waiter_gets_a_cached_lock_after_its_use(store: &Store) {
+contract!(a_waiter_gets_a_cached_lock_after_its_use, needs(Keeping), |store| {
     let (lock, other) = kept(store);
     let round = |_| {
         lock.lock().unwrap();
@@ -102,9 +89,9 @@ fn a_waiter_gets_a_cached_lock_after_its_use(store: &Store) {
     let begun = now();
     let rounds: Vec<Duration> = (0..5).map(round).collect();
     assert!(median(rounds.clone()) <= ms(50) + stalled_since(begun) / 5, "{rounds:?}");
-}
+});
 
-fn others_see_a_cached_lock_as_held(store: &Store) {
+contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
     let (lock, other) = kept(store);
     let theirs = other.get_lock(lock.name());
     let is_kept_out = || {
@@ -118,24 +105,24 @@ fn others_see_a_cached_lock_as_held(store: &Store) {
     use_until_kept(&lock, &other);
     assert!(!lock.is_locked().unwrap(), "to the program it is free");
     assert!(!theirs.is_locked().unwrap(), "and then to all");
-}
+});
 
-fn a_cached_lock_unused_for_half_a_second_is_free(store: &Store) {
+contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store| {
     let (lock, other) = kept(store);
     is_unused_within(&lock, &other);
     // The client has not stopped caching this lock: it caches the lock again after the next use.
     assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
-}
+});
 
-fn an_ended_threads_cached_lock_is_freed_soon(store: &Store) {
+contract!(an_ended_threads_cached_lock_is_freed_soon, needs(Keeping), |store| {
     let other = store.client();
     let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());
     start(move || use_until_kept(&mine, &theirs)).join().unwrap();
     is_unused_within(&lock, &other);
-}
+});
 
-fn a_long_use_leaves_the_lock_cached(store: &Store) {
+contract!(a_long_use_leaves_the_lock_cached, needs(Keeping), |store| {
     let (lock, other) = kept(store);
     let theirs = other.get_lock(lock.name());
     for _ in 0..2 {
@@ -145,9 +132,9 @@ fn a_long_use_leaves_the_lock_cached(store: &Store) {
         assert!(lock.is_held_by_current_thread().unwrap());
         assert_is_kept_after(|| lock.unlock().unwrap(), &theirs);
     }
-}
+});
 
-fn a_cached_lock_keeps_its_token(store: &Store) {
+contract!(a_cached_lock_keeps_its_token, needs(Keeping), |store| {
     let (keeper, other) = (store.client(), store.client());
     let lock = keeper.lock_builder(fresh("fenced")).cached().build_fenced();
     let token = || {
@@ -162,9 +149,9 @@ fn a_cached_lock_keeps_its_token(store: &Store) {
     let last = theirs.fencing_token();
     theirs.unlock().unwrap();
     assert!(token() > last);
-}
+});
 
-fn clients_that_recall_each_other_alternate(store: &Store) {
+contract!(clients_that_recall_each_other_alternate, needs(Keeping), |store| {
     let (clients, name) = ([store.client(), store.client()], fresh("turns"));
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = clients
@@ -183,11 +170,11 @@ fn clients_that_recall_each_other_alternate(store: &Store) {
     stop.store(true, Ordering::SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
-}
+});
 
-/// Each of 64 threads uses 31 locks. The soak runs this test longer, beside busy processes, and may stop the
-/// server for half a lease.
-fn a_cached_lock_in_use_survives_heavy_load(store: &Store) {
+// Each of 64 threads uses 31 locks. The soak runs this test longer, beside busy processes, and may stop the
+// server for half a lease.
+contract!(a_cached_lock_in_use_survives_heavy_load, needs(Keeping), |store| {
     let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());
     let uses = |_| {
@@ -212,4 +199,4 @@ fn a_cached_lock_in_use_survives_heavy_load(store: &Store) {
     shout(&format!("MEASURED {uses} uses, {unanswered} without an answer, {lost} lost"));
     assert_eq!(lost, 0);
     assert!(client.stats().grants > 0, "nothing was used");
-}
+});

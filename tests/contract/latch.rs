@@ -2,29 +2,17 @@
 
 use leasehold::{Interrupt, ObjectKind};
 
-use super::harness::{Store, fresh};
-use crate::support::{LONG, SLACK, Waiter, comes_true_within, ms, now, slack_since, throughout};
+use crate::support::{LONG, SLACK, Waiter, comes_true_within, fresh, ms, now, slack_since, throughout};
 
-contracts!(needs Counting:
-    a_latch_that_was_never_set_up_is_open,
-    the_last_count_down_opens_the_latch_for_all_waiters,
-    a_latch_count_never_goes_below_zero,
-    latch_waits_end_by_timeout_or_interrupt,
-    a_latch_that_is_deleted_opens,
-    a_latch_can_be_set_up_again_once_open,
-    a_latch_of_zero_is_open,
-    a_latch_is_shown_with_its_count,
-);
-
-fn a_latch_that_was_never_set_up_is_open(store: &Store) {
+contract!(a_latch_that_was_never_set_up_is_open, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.wait().unwrap();
     assert!(latch.wait_for(ms(0)).unwrap());
     assert_eq!(latch.count().unwrap(), 0);
     assert_eq!(latch.count_down().unwrap(), 0);
-}
+});
 
-fn the_last_count_down_opens_the_latch_for_all_waiters(store: &Store) {
+contract!(the_last_count_down_opens_the_latch_for_all_waiters, needs(Counting), |store| {
     let (name, clients) = store.clients::<2>("latch");
     let latch = store.client().get_count_down_latch(&name);
     assert!(latch.try_set_count(3).unwrap());
@@ -43,18 +31,18 @@ fn the_last_count_down_opens_the_latch_for_all_waiters(store: &Store) {
     for waiter in waiters {
         waiter.woken_since(opened);
     }
-}
+});
 
-fn a_latch_count_never_goes_below_zero(store: &Store) {
+contract!(a_latch_count_never_goes_below_zero, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     assert_eq!(latch.count_down().unwrap(), 0);
     assert_eq!(latch.count_down().unwrap(), 0);
     assert_eq!(latch.count().unwrap(), 0);
     assert!(latch.try_set_count(1).unwrap());
-}
+});
 
-fn latch_waits_end_by_timeout_or_interrupt(store: &Store) {
+contract!(latch_waits_end_by_timeout_or_interrupt, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     let begun = now();
@@ -67,19 +55,19 @@ fn latch_waits_end_by_timeout_or_interrupt(store: &Store) {
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     assert_eq!(latch.count().unwrap(), 1);
-}
+});
 
-/// In Redisson, waiters stay asleep when somebody deletes the latch. Here the deletion wakes them.
-fn a_latch_that_is_deleted_opens(store: &Store) {
+// In Redisson, waiters stay asleep when somebody deletes the latch. Here the deletion wakes them.
+contract!(a_latch_that_is_deleted_opens, needs(Counting), |store| {
     let [lock, other] = store.two("latch", |client, name| client.get_count_down_latch(name));
     lock.try_set_count(5).unwrap();
     let waiter = Waiter::on(other.clone(), move |latch| latch.wait().unwrap());
     let deleted = now();
     assert!(lock.delete().unwrap());
     waiter.woken_since(deleted);
-}
+});
 
-fn a_latch_can_be_set_up_again_once_open(store: &Store) {
+contract!(a_latch_can_be_set_up_again_once_open, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     for _ in 0..3 {
         assert!(latch.try_set_count(1).unwrap());
@@ -87,9 +75,9 @@ fn a_latch_can_be_set_up_again_once_open(store: &Store) {
         latch.count_down().unwrap();
         assert!(latch.wait_for(ms(5)).unwrap());
     }
-}
+});
 
-fn a_latch_of_zero_is_open(store: &Store) {
+contract!(a_latch_of_zero_is_open, needs(Counting), |store| {
     let latch = store.client().get_count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();
@@ -98,9 +86,9 @@ fn a_latch_of_zero_is_open(store: &Store) {
     assert!(latch.try_set_count(2).unwrap());
     assert!(!latch.try_set_count(0).unwrap());
     assert_eq!(latch.count().unwrap(), 2);
-}
+});
 
-fn a_latch_is_shown_with_its_count(store: &Store) {
+contract!(a_latch_is_shown_with_its_count, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("latch");
     let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
@@ -117,4 +105,4 @@ fn a_latch_is_shown_with_its_count(store: &Store) {
     latch.count_down().unwrap();
     waiter.returns_within(SLACK * 4);
     assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-}
+});

@@ -4,19 +4,7 @@
 use leasehold::crossbeam_channel::RecvTimeoutError;
 use leasehold::{Leader, LeaderEvent};
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(
-    exactly_one_candidate_leads_and_terms_increase,
-    a_withdrawing_leader_is_replaced_at_once,
-    a_leader_that_steps_down_rejoins_behind_other_candidates,
-    a_leader_that_steps_down_is_replaced_by_another_candidate,
-    a_late_step_down_does_not_end_a_later_term,
-    a_leader_that_lost_its_hold_runs_again,
-    shutting_down_a_client_ends_its_candidates,
-    dropping_a_leader_ends_its_term,
-);
 
 fn elected(leader: &Leader) -> leasehold::FencingToken {
     match receive(leader.events(), LONG) {
@@ -32,7 +20,7 @@ fn stepped_down(leader: &Leader) -> Option<LossReason> {
     }
 }
 
-fn exactly_one_candidate_leads_and_terms_increase(store: &Store) {
+contract!(exactly_one_candidate_leads_and_terms_increase, |store| {
     let (name, clients) = store.clients::<3>("leader");
     let mut candidates: Vec<_> = clients.iter().map(|client| client.leader(&name).unwrap()).collect();
     let mut last = None;
@@ -47,9 +35,9 @@ fn exactly_one_candidate_leads_and_terms_increase(store: &Store) {
         last = Some(term);
         leader.withdraw().unwrap();
     }
-}
+});
 
-fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
+contract!(a_withdrawing_leader_is_replaced_at_once, |store| {
     let name = fresh("gap");
     let (first, second) = (store.client().leader(&name).unwrap(), store.client());
     let term = elected(&first);
@@ -60,9 +48,9 @@ fn a_withdrawing_leader_is_replaced_at_once(store: &Store) {
     assert!(elected(&second) > term);
     // The successor was notified: its safety poll and the end of the lease would have come later.
     assert!(begun.elapsed() < ms(100) + slack_since(begun), "{:?}", begun.elapsed());
-}
+});
 
-fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
+contract!(a_leader_that_steps_down_rejoins_behind_other_candidates, |store| {
     let (name, [client, stranger]) = store.clients("resign");
     let first = client.leader(&name).unwrap();
     let alone = elected(&first);
@@ -90,9 +78,9 @@ fn a_leader_that_steps_down_rejoins_behind_other_candidates(store: &Store) {
         assert!(term > between);
     }
     first.withdraw().unwrap();
-}
+});
 
-fn a_leader_that_steps_down_is_replaced_by_another_candidate(store: &Store) {
+contract!(a_leader_that_steps_down_is_replaced_by_another_candidate, |store| {
     let (name, stranger) = (fresh("turns"), store.client());
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     let mut leading = store.client().leader(&name).unwrap();
@@ -126,9 +114,9 @@ fn a_leader_that_steps_down_is_replaced_by_another_candidate(store: &Store) {
         assert!(begun.elapsed() < slack_since(begun), "{:?}", begun.elapsed());
         (leading, term) = (waiting, next);
     }
-}
+});
 
-fn a_late_step_down_does_not_end_a_later_term(store: &Store) {
+contract!(a_late_step_down_does_not_end_a_later_term, |store| {
     let leader = store.client().leader(fresh("late")).unwrap();
     let term = elected(&leader);
     while leader.term() == Some(term) {
@@ -139,18 +127,18 @@ fn a_late_step_down_does_not_end_a_later_term(store: &Store) {
     assert!(next > term);
     throughout(ms(50), || leader.term() == Some(next) && leader.events().is_empty());
     leader.withdraw().unwrap();
-}
+});
 
-fn a_leader_that_lost_its_hold_runs_again(store: &Store) {
+contract!(a_leader_that_lost_its_hold_runs_again, |store| {
     let name = fresh("lost");
     let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);
     assert!(store.client().get_fenced_lock(&name).force_unlock().unwrap());
     assert_eq!(stepped_down(&leader), Some(LossReason::Gone));
     assert!(elected(&leader) > term);
-}
+});
 
-fn shutting_down_a_client_ends_its_candidates(store: &Store) {
+contract!(shutting_down_a_client_ends_its_candidates, |store| {
     let (name, [leading, waiting]) = store.clients("ends");
     let first = leading.leader(&name).unwrap();
     elected(&first);
@@ -162,12 +150,12 @@ fn shutting_down_a_client_ends_its_candidates(store: &Store) {
     assert_eq!(receive(first.events(), SLACK), Err(RecvTimeoutError::Disconnected));
     assert_eq!(first.term(), None);
     assert!(leading.leader(&name).is_err());
-}
+});
 
-fn dropping_a_leader_ends_its_term(store: &Store) {
+contract!(dropping_a_leader_ends_its_term, |store| {
     let (name, [client]) = store.clients("dropped");
     let leader = client.leader(&name).unwrap();
     elected(&leader);
     drop(leader);
     assert!(!client.get_lock(&name).is_locked().unwrap());
-}
+});

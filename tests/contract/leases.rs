@@ -1,31 +1,12 @@
 //! Explicit leases expire, and the watchdog renews all other leases.
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(
-    the_next_owner_is_granted_when_a_lease_ends,
-    an_explicit_lease_is_never_renewed,
-    a_renewed_hold_outlives_its_lease,
-    reentering_never_shortens_the_lease,
-    a_renewed_level_keeps_a_leased_hold_alive,
-    a_leased_level_does_not_end_renewals,
-    each_guard_ends_its_own_level,
-    short_leased_levels_do_not_put_off_the_renewal,
-    after_nested_locking_another_threads_hold_is_still_renewed,
-    the_hold_after_a_lost_nested_one_is_renewed,
-    a_lease_belongs_to_its_hold,
-    a_finished_threads_hold_ends_with_its_lease,
-    a_timed_try_takes_an_explicit_lease,
-    the_remaining_lease_matches_the_requested_lease,
-    a_lease_is_rounded_up_to_milliseconds,
-);
 
 fn remaining(lock: &leasehold::RedisLock) -> Duration {
     lock.remaining_lease().unwrap().expect("it is held")
 }
 
-fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
+contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
@@ -54,9 +35,9 @@ fn the_next_owner_is_granted_when_a_lease_ends(store: &Store) {
         assert!(lock.is_locked().unwrap());
         held.release();
     }
-}
+});
 
-fn an_explicit_lease_is_never_renewed(store: &Store) {
+contract!(an_explicit_lease_is_never_renewed, |store| {
     let client = store.client_with_lease(ms(120));
     let lock = client.get_lock(fresh("explicit"));
     let lease = ms(600);
@@ -72,9 +53,9 @@ fn an_explicit_lease_is_never_renewed(store: &Store) {
     }
     assert!(asked.elapsed() >= lease - ms(2));
     assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
-}
+});
 
-fn a_renewed_hold_outlives_its_lease(store: &Store) {
+contract!(a_renewed_hold_outlives_its_lease, |store| {
     // The lease is long because all kinds are queried without a pause, which may delay a renewal by 6 s.
     const LEASE: Duration = ms(10_000);
     let (client, stranger) = (store.client_with_lease(LEASE), store.client());
@@ -105,9 +86,9 @@ fn a_renewed_hold_outlives_its_lease(store: &Store) {
         assert!(rival.try_lock().unwrap());
         rival.unlock().unwrap();
     }
-}
+});
 
-fn reentering_never_shortens_the_lease(store: &Store) {
+contract!(reentering_never_shortens_the_lease, |store| {
     let lock = store.client_with_lease(ms(1_000)).get_lock(fresh("nested"));
     lock.lock_with_lease(ms(20_000)).unwrap();
     lock.lock_with_lease(ms(60_000)).unwrap();
@@ -126,9 +107,9 @@ fn reentering_never_shortens_the_lease(store: &Store) {
     assert!(after > ms(30_000) && after <= left, "{after:?}");
     (0..4).for_each(|_| lock.unlock().unwrap());
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-fn a_renewed_level_keeps_a_leased_hold_alive(store: &Store) {
+contract!(a_renewed_level_keeps_a_leased_hold_alive, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     let outer = lock.acquire_with(&leased(RENEWED - ms(300))).unwrap().unwrap();
@@ -137,9 +118,9 @@ fn a_renewed_level_keeps_a_leased_hold_alive(store: &Store) {
     inner.unlock().unwrap();
     comes_true_within(store.freed_within(RENEWED) + SLACK, || !lock.is_locked().unwrap());
     assert!(outer.unlock().unwrap_err().is_lost());
-}
+});
 
-fn a_leased_level_does_not_end_renewals(store: &Store) {
+contract!(a_leased_level_does_not_end_renewals, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("levels"));
     lock.lock().unwrap();
@@ -149,9 +130,9 @@ fn a_leased_level_does_not_end_renewals(store: &Store) {
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
-}
+});
 
-fn each_guard_ends_its_own_level(store: &Store) {
+contract!(each_guard_ends_its_own_level, |store| {
     let client = store.client_with_lease(RENEWED);
     let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     // When the renewed inner level ends first, the hold keeps an explicit lease that expires.
@@ -166,9 +147,9 @@ fn each_guard_ends_its_own_level(store: &Store) {
     assert!(brief.unlock().unwrap_err().is_lost());
     throughout(ms(1_000), || lives.is_locked().unwrap() && inner.check().is_ok());
     inner.unlock().unwrap();
-}
+});
 
-fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
+contract!(short_leased_levels_do_not_put_off_the_renewal, |store| {
     let lock = store.client_with_lease(RENEWED).get_lock(fresh("levels"));
     let guard = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || {
@@ -177,9 +158,9 @@ fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
         guard.check().is_ok() && lock.hold_count().unwrap() == 1
     });
     guard.unlock().unwrap();
-}
+});
 
-fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
+contract!(after_nested_locking_another_threads_hold_is_still_renewed, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = &client.get_lock(fresh("renewed"));
     elsewhere(|| {
@@ -194,10 +175,10 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
         throughout(RENEWED + ms(200), || lock.is_held_by_current_thread().unwrap());
         guard.unlock().unwrap();
     });
-}
+});
 
-/// Redisson counts renewals per level, so after a lost nested hold its watchdog would renew for ever.
-fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
+// Redisson counts renewals per level, so after a lost nested hold its watchdog would renew for ever.
+contract!(the_hold_after_a_lost_nested_one_is_renewed, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let lock = &client.get_lock(fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());
@@ -208,10 +189,10 @@ fn the_hold_after_a_lost_nested_one_is_renewed(store: &Store) {
         guard.unlock().unwrap();
     });
     assert!(lock.unlock().unwrap_err().is_not_held());
-}
+});
 
-/// Redisson's lock object would use the lease of the last call for the next hold too.
-fn a_lease_belongs_to_its_hold(store: &Store) {
+// Redisson's lock object would use the lease of the last call for the next hold too.
+contract!(a_lease_belongs_to_its_hold, |store| {
     let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
         lock.lock_with_lease(ms(5_000)).unwrap();
@@ -223,9 +204,9 @@ fn a_lease_belongs_to_its_hold(store: &Store) {
     lock.unlock().unwrap();
     assert!(remaining(lock) > Duration::from_secs(15), "{:?}", remaining(lock));
     lock.unlock().unwrap();
-}
+});
 
-fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
+contract!(a_finished_threads_hold_ends_with_its_lease, |store| {
     // The lease is long enough for all calls of this test on a busy machine.
     let lease = ms(2_000);
     let (client, stranger) = (store.client_with_lease(lease), store.client());
@@ -245,9 +226,7 @@ fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
         elsewhere(|| leave(&lock));
         let ended = now();
         for next in [client.get_lock(&name), stranger.get_lock(&name)] {
-            let waiter = Waiter::start(move || next.lock().and_then(|()| next.unlock()));
-            let (result, had) = waiter.returns_within(lease + LONG);
-            result.unwrap();
+            let (_, had) = Waiter::start(turn(next)).returns_within(lease + LONG);
             assert!(had.duration_since(asked) >= lease - ms(2), "somebody released in its name");
             assert!(
                 had.duration_since(ended) <= store.freed_within(lease) + slack_since(ended),
@@ -256,9 +235,9 @@ fn a_finished_threads_hold_ends_with_its_lease(store: &Store) {
             );
         }
     }
-}
+});
 
-fn a_timed_try_takes_an_explicit_lease(store: &Store) {
+contract!(a_timed_try_takes_an_explicit_lease, |store| {
     let lock = store.client_with_lease(ms(120)).get_lock(fresh("timed"));
     let taken = now();
     assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());
@@ -267,9 +246,9 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     let guard = lock.acquire_with(&leased(ms(1_000)).wait(ms(10))).unwrap().unwrap();
     comes_true_within(ms(1_000) + SLACK, || guard.check().is_err());
     assert!(lock.unlock().is_err());
-}
+});
 
-fn the_remaining_lease_matches_the_requested_lease(store: &Store) {
+contract!(the_remaining_lease_matches_the_requested_lease, |store| {
     let client = store.client();
     let lock = client.get_lock(fresh("remaining"));
     assert_eq!(lock.remaining_lease().unwrap(), None);
@@ -281,9 +260,9 @@ fn the_remaining_lease_matches_the_requested_lease(store: &Store) {
     lock.lock().unwrap();
     assert!(remaining(&lock) > ms(15_000) && remaining(&lock) <= ms(20_000));
     lock.unlock().unwrap();
-}
+});
 
-fn a_lease_is_rounded_up_to_milliseconds(store: &Store) {
+contract!(a_lease_is_rounded_up_to_milliseconds, |store| {
     let lock = store.client().get_lock(fresh("tiny"));
     let lease = ms(3_000) + Duration::from_nanos(1);
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -301,4 +280,4 @@ fn a_lease_is_rounded_up_to_milliseconds(store: &Store) {
         Err(error) => assert!(error.is_retryable(), "{error}"),
     }
     comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
-}
+});

@@ -2,24 +2,10 @@
 
 use leasehold::Result;
 
-use super::harness::{Store, fresh};
 use super::input::every_call;
 use crate::support::prelude::*;
 
-contracts!(
-    shutdown_releases_all_held_locks,
-    shutdown_is_reported_to_the_holders,
-    shutdown_ends_every_wait,
-    every_call_after_shutdown_reports_the_shutdown,
-    shutdown_is_repeatable_and_affects_one_client_only,
-    shutdown_in_the_middle_of_work_leaves_nothing,
-    shutdown_from_a_callback_returns,
-    dropping_the_last_clone_releases,
-    locks_and_guards_keep_their_client_alive,
-    a_client_leaves_no_thread_behind,
-);
-
-fn shutdown_releases_all_held_locks(store: &Store) {
+contract!(shutdown_releases_all_held_locks, |store| {
     let (name, [client, stranger]) = store.clients("held");
     let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
     client.get_lock(&names[0]).lock().unwrap();
@@ -42,9 +28,9 @@ fn shutdown_releases_all_held_locks(store: &Store) {
     successor.check().unwrap();
     assert!(stranger.get_lock(&names[2]).is_held_by_current_thread().unwrap());
     successor.unlock().unwrap();
-}
+});
 
-fn shutdown_is_reported_to_the_holders(store: &Store) {
+contract!(shutdown_is_reported_to_the_holders, |store| {
     let client = store.client();
     let guard = client.get_lock(fresh("told")).acquire().unwrap();
     let lost = guard.lost();
@@ -56,10 +42,10 @@ fn shutdown_is_reported_to_the_holders(store: &Store) {
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.remaining().is_zero());
-    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::ShutDown);
-}
+    fails(guard.unlock(), ErrorKind::ShutDown);
+});
 
-fn shutdown_ends_every_wait(store: &Store) {
+contract!(shutdown_ends_every_wait, |store| {
     for kind in &store.kinds {
         let (client, stranger) = (store.client(), store.client());
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
@@ -93,9 +79,9 @@ fn shutdown_ends_every_wait(store: &Store) {
         assert!(!(kind.make)(&stranger, &elsewhere_held).is_locked().unwrap());
         assert!(!(kind.make)(&stranger, &own).is_locked().unwrap());
     }
-}
+});
 
-fn every_call_after_shutdown_reports_the_shutdown(store: &Store) {
+contract!(every_call_after_shutdown_reports_the_shutdown, |store| {
     let (name, [client]) = store.clients("after");
     let (held, clone) = (client.get_lock(&name), client.clone());
     held.lock().unwrap();
@@ -109,13 +95,13 @@ fn every_call_after_shutdown_reports_the_shutdown(store: &Store) {
             assert!(!error.is_retryable());
         }
     }
-    assert_eq!(clone.with_lock(&name, |_| ()).unwrap_err().kind(), ErrorKind::ShutDown);
+    fails(clone.with_lock(&name, |_| ()), ErrorKind::ShutDown);
     assert!(begun.elapsed() < slack_since(begun));
     assert_eq!(clone.id(), client.id());
     assert_eq!(clone.current_owner().client(), client.id());
-}
+});
 
-fn shutdown_is_repeatable_and_affects_one_client_only(store: &Store) {
+contract!(shutdown_is_repeatable_and_affects_one_client_only, |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
     let guard = other.get_lock(fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();
@@ -123,10 +109,10 @@ fn shutdown_is_repeatable_and_affects_one_client_only(store: &Store) {
     client.clone().shutdown().unwrap();
     throughout(RENEWED + ms(200), || guard.check().is_ok());
     guard.unlock().unwrap();
-}
+});
 
-/// Grants that arrive during a shutdown are released by the client, or expire with their lease.
-fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
+// Grants that arrive during a shutdown are released by the client, or expire with their lease.
+contract!(shutdown_in_the_middle_of_work_leaves_nothing, |store| {
     let lease = ms(300);
     for _ in 0..4 {
         let (client, stranger) = (store.client_with_lease(lease), store.client());
@@ -169,9 +155,9 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
             });
         }
     }
-}
+});
 
-fn shutdown_from_a_callback_returns(store: &Store) {
+contract!(shutdown_from_a_callback_returns, |store| {
     let (client, operator) = (store.client_with_lease(ms(1_000)), store.client());
     let name = fresh("callback");
     let guard = client.get_lock(&name).acquire().unwrap();
@@ -182,10 +168,10 @@ fn shutdown_from_a_callback_returns(store: &Store) {
     });
     assert!(operator.get_lock(&name).force_unlock().unwrap());
     receive(&told, LONG).expect("it returns").unwrap();
-    assert_eq!(client.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
-}
+    fails(client.get_lock(&name).try_lock(), ErrorKind::ShutDown);
+});
 
-fn dropping_the_last_clone_releases(store: &Store) {
+contract!(dropping_the_last_clone_releases, |store| {
     let (name, [stranger]) = store.clients("dropped");
     let client = store.client();
     let lock = client.get_lock(&name);
@@ -195,9 +181,9 @@ fn dropping_the_last_clone_releases(store: &Store) {
     drop(lock);
     // The lock is free long before the lease of 20 s ends, so the client released it.
     comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
-}
+});
 
-fn locks_and_guards_keep_their_client_alive(store: &Store) {
+contract!(locks_and_guards_keep_their_client_alive, |store| {
     let stranger = store.client();
     let names = [fresh("kept"), fresh("kept")];
     let guard = store.client_with_lease(RENEWED).get_lock(&names[0]).acquire().unwrap();
@@ -211,7 +197,7 @@ fn locks_and_guards_keep_their_client_alive(store: &Store) {
     for name in &names {
         comes_true_within(SLACK, || !stranger.get_lock(name).is_locked().unwrap());
     }
-}
+});
 
 /// The number of threads of this process; `None` on systems other than Linux.
 fn count_threads() -> Option<usize> {
@@ -221,7 +207,7 @@ fn count_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
-fn a_client_leaves_no_thread_behind(store: &Store) {
+contract!(a_client_leaves_no_thread_behind, |store| {
     alone(|| {
         // The first client of a store may start threads that all later clients share.
         store.client().shutdown().unwrap();
@@ -250,4 +236,4 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
             comes_true_within(SLACK, || count_threads() <= before);
         }
     });
-}
+});

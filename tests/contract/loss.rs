@@ -2,25 +2,9 @@
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, TryRecvError, select};
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(
-    check_fails_at_once_when_the_window_ends,
-    each_loss_callback_runs_once,
-    other_callbacks_run_after_one_panics,
-    a_callback_may_use_its_client,
-    a_callback_is_not_run_after_a_release,
-    the_loss_channel_delivers_the_loss_and_closes,
-    the_loss_channel_closes_without_a_loss_after_release,
-    a_leased_hold_with_listeners_is_reported_near_its_end,
-    a_failed_ownership_check_marks_the_hold_lost,
-    a_hold_count_of_zero_marks_the_hold_lost,
-    locking_after_a_loss_is_a_new_hold,
-    a_reentry_notices_a_silent_takeover,
-);
-
-fn check_fails_at_once_when_the_window_ends(store: &Store) {
+contract!(check_fails_at_once_when_the_window_ends, |store| {
     let lock = store.client().get_lock(fresh("window"));
     let lease = ms(1_000);
     let before = now();
@@ -38,9 +22,9 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     assert_eq!(guard.state(), HoldState::Lost);
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(guard.unlock().unwrap_err().is_lost());
-}
+});
 
-fn each_loss_callback_runs_once(store: &Store) {
+contract!(each_loss_callback_runs_once, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
     let guard = client.get_lock(&name).acquire().unwrap();
@@ -62,9 +46,9 @@ fn each_loss_callback_runs_once(store: &Store) {
     // By now every part of the client that could report the loss a second time has run.
     assert!(guard.check().is_err() && inner.unlock().is_err() && guard.unlock().is_err());
     throughout(ms(300), || told.is_empty());
-}
+});
 
-fn other_callbacks_run_after_one_panics(store: &Store) {
+contract!(other_callbacks_run_after_one_panics, |store| {
     let client = store.client_with_lease(RENEWED);
     let guard = client.get_lock(fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
@@ -74,9 +58,9 @@ fn other_callbacks_run_after_one_panics(store: &Store) {
     let other = client.get_lock(fresh("panics")).acquire().unwrap();
     throughout(RENEWED + ms(200), || other.check().is_ok());
     other.unlock().unwrap();
-}
+});
 
-fn a_callback_may_use_its_client(store: &Store) {
+contract!(a_callback_may_use_its_client, |store| {
     let client = store.client_with_lease(RENEWED);
     let lock = client.get_lock(fresh("uses"));
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
@@ -97,9 +81,9 @@ fn a_callback_may_use_its_client(store: &Store) {
     assert_eq!(again.unwrap(), 1);
     assert!(other.unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
-}
+});
 
-fn a_callback_is_not_run_after_a_release(store: &Store) {
+contract!(a_callback_is_not_run_after_a_release, |store| {
     let client = store.client_with_lease(RENEWED);
     let called = Arc::new(AtomicUsize::new(0));
     let lock = client.get_lock(fresh("released"));
@@ -117,9 +101,9 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
         }
     }
     throughout(RENEWED + SLACK, || called.load(Ordering::SeqCst) == 0);
-}
+});
 
-fn the_loss_channel_delivers_the_loss_and_closes(store: &Store) {
+contract!(the_loss_channel_delivers_the_loss_and_closes, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("channel");
     let guard = client.get_lock(&name).acquire().unwrap();
@@ -135,9 +119,9 @@ fn the_loss_channel_delivers_the_loss_and_closes(store: &Store) {
     let late = guard.lost();
     assert_eq!(receive(&late, SLACK).unwrap().reason, LossReason::Gone);
     assert_eq!(receive(&late, SLACK), Err(RecvTimeoutError::Disconnected));
-}
+});
 
-fn the_loss_channel_closes_without_a_loss_after_release(store: &Store) {
+contract!(the_loss_channel_closes_without_a_loss_after_release, |store| {
     let lock = store.client().get_lock(fresh("channel"));
     let (unlocked, dropped) = {
         let guard = lock.acquire().unwrap();
@@ -152,9 +136,9 @@ fn the_loss_channel_closes_without_a_loss_after_release(store: &Store) {
     let lost = owned.lost();
     elsewhere(move || drop(owned));
     comes_true_within(SLACK, || lost.try_recv() == Err(TryRecvError::Disconnected));
-}
+});
 
-fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
+contract!(a_leased_hold_with_listeners_is_reported_near_its_end, |store| {
     // The lease is explicit and far shorter than the watchdog's interval.
     let lock = store.client().get_lock(fresh("leased"));
     // The window opens when the request is sent, so a slow answer makes it no longer.
@@ -163,9 +147,9 @@ fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(asked.elapsed() >= ms(190), "{:?}", asked.elapsed());
-}
+});
 
-fn a_failed_ownership_check_marks_the_hold_lost(store: &Store) {
+contract!(a_failed_ownership_check_marks_the_hold_lost, |store| {
     let (client, operator) = (store.client(), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -180,9 +164,9 @@ fn a_failed_ownership_check_marks_the_hold_lost(store: &Store) {
         assert!(guard.check().unwrap_err().is_lost());
         assert_eq!(receive(&lost, SLACK).unwrap().reason, LossReason::Gone);
     }
-}
+});
 
-fn a_hold_count_of_zero_marks_the_hold_lost(store: &Store) {
+contract!(a_hold_count_of_zero_marks_the_hold_lost, |store| {
     let [lock, operator] = store.two("count", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
     assert!(operator.force_unlock().unwrap());
@@ -191,9 +175,9 @@ fn a_hold_count_of_zero_marks_the_hold_lost(store: &Store) {
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.unlock().unwrap_err().is_lost());
     held.release();
-}
+});
 
-fn locking_after_a_loss_is_a_new_hold(store: &Store) {
+contract!(locking_after_a_loss_is_a_new_hold, |store| {
     let (client, operator) = (store.client(), store.client());
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -226,9 +210,9 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             assert!(!lock.is_locked().unwrap());
         }
     }
-}
+});
 
-fn a_reentry_notices_a_silent_takeover(store: &Store) {
+contract!(a_reentry_notices_a_silent_takeover, |store| {
     let [lock, stranger] = store.two("silent", |client, name| client.get_lock(name));
     let guard = lock.acquire().unwrap();
     assert!(stranger.force_unlock().unwrap());
@@ -242,4 +226,4 @@ fn a_reentry_notices_a_silent_takeover(store: &Store) {
     drop(guard);
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
-}
+});

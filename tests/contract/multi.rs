@@ -5,37 +5,9 @@ use std::sync::atomic::AtomicU32;
 
 use leasehold::{Lock, MultiLock};
 
-use super::harness::{Need, Store, fresh};
+use super::harness::{Need, Store};
 use super::observer::{Seen, watches};
 use crate::support::prelude::*;
-
-contracts!(
-    all_locks_of_a_group_are_acquired_and_released_together,
-    a_busy_lock_leaves_no_lock_of_the_group_held,
-    one_deadline_applies_to_the_whole_group,
-    a_waiting_group_holds_only_its_earlier_locks,
-    groups_in_any_order_do_not_deadlock,
-    exactly_one_of_many_tries_acquires_the_group,
-    a_failed_group_wait_releases_locks_acquired_so_far,
-    an_invalid_lock_list_is_refused_before_any_request,
-    locks_of_every_kind_can_join_a_group,
-    a_group_may_span_several_clients_and_stores,
-    a_group_is_reentrant_if_its_locks_are,
-    a_groups_lease_counts_from_the_last_acquire,
-    a_groups_lease_does_not_shorten_a_longer_one,
-    earlier_locks_are_renewed_while_a_later_is_awaited,
-    a_group_is_valid_until_its_shortest_hold_ends,
-    losing_one_lock_loses_the_whole_group,
-    unlocking_a_group_frees_the_locks_not_lost,
-    a_group_with_a_shut_down_client_releases_all_locks,
-    a_failed_group_try_leaves_no_queue_place,
-    a_lock_lost_during_the_wait_is_reacquired,
-    one_locks_max_hold_ends_the_group,
-    fencing_tokens_of_a_group_increase,
-    an_owned_group_may_change_threads,
-    a_release_wakes_waiters_of_each_lock,
-    a_dropped_guards_release_spares_the_next_hold,
-);
 
 const SECOND: Duration = ms(1_000);
 
@@ -76,7 +48,7 @@ fn all_free(client: &LockClient, names: &[String]) {
     }
 }
 
-fn all_locks_of_a_group_are_acquired_and_released_together(store: &Store) {
+contract!(all_locks_of_a_group_are_acquired_and_released_together, |store| {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -98,9 +70,7 @@ fn all_locks_of_a_group_are_acquired_and_released_together(store: &Store) {
             elsewhere(|| assert!(!multi.try_lock().unwrap()));
             multi.unlock().unwrap();
             assert!(!multi.is_held_by_current_thread().unwrap());
-            for name in &names {
-                assert!(!other.get_lock(name).is_locked().unwrap());
-            }
+            all_free_at_once(&other, &names);
         }
         let error = multi.unlock().unwrap_err();
         assert!(error.is_not_held() && error.action() == "unlock", "{error}");
@@ -117,9 +87,9 @@ fn all_locks_of_a_group_are_acquired_and_released_together(store: &Store) {
         multi.try_acquire_owned().unwrap().unwrap().unlock().unwrap();
         all_free(&other, &names);
     }
-}
+});
 
-fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
+contract!(a_busy_lock_leaves_no_lock_of_the_group_held, |store| {
     let (client, other) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -136,9 +106,9 @@ fn a_busy_lock_leaves_no_lock_of_the_group_held(store: &Store) {
         assert!(multi.try_lock().unwrap());
         multi.unlock().unwrap();
     }
-}
+});
 
-fn one_deadline_applies_to_the_whole_group(store: &Store) {
+contract!(one_deadline_applies_to_the_whole_group, |store| {
     let ([_client, other], names, multi) = grouped(store, 3);
     let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
@@ -152,7 +122,7 @@ fn one_deadline_applies_to_the_whole_group(store: &Store) {
     let took = ended - begun;
     assert!(took >= ms(600) && took < ms(600) + slack_since(begun), "{took:?}");
     drop(holding);
-}
+});
 
 fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     for third in 1..=2 {
@@ -161,7 +131,7 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     }
 }
 
-fn a_waiting_group_holds_only_its_earlier_locks(store: &Store) {
+contract!(a_waiting_group_holds_only_its_earlier_locks, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
@@ -177,9 +147,9 @@ fn a_waiting_group_holds_only_its_earlier_locks(store: &Store) {
     let limit = store.kinds[0].traits.polls_within + slack_since(released);
     assert!(had - released < limit, "{:?}", had - released);
     all_free(&client, &names);
-}
+});
 
-fn groups_in_any_order_do_not_deadlock(store: &Store) {
+contract!(groups_in_any_order_do_not_deadlock, |store| {
     const ROUNDS: u32 = 12;
     let names = names(3);
     let counters: Arc<[AtomicU32]> = (0..3).map(|_| AtomicU32::new(0)).collect();
@@ -208,9 +178,9 @@ fn groups_in_any_order_do_not_deadlock(store: &Store) {
     all_return(waiters, LONG * 6);
     let counts: Vec<u32> = counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect();
     assert_eq!(counts, [3 * ROUNDS, 3 * ROUNDS, 2 * ROUNDS]);
-}
+});
 
-fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
+contract!(exactly_one_of_many_tries_acquires_the_group, |store| {
     let clients = [store.client(), store.client()];
     let names = names(2);
     let had = AtomicUsize::new(0);
@@ -227,9 +197,9 @@ fn exactly_one_of_many_tries_acquires_the_group(store: &Store) {
     let begun = now();
     assert_eq!(try_for(SECOND * 3), 1);
     assert!(begun.elapsed() < SECOND * 19, "the lease must not have ended");
-}
+});
 
-fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
+contract!(a_failed_group_wait_releases_locks_acquired_so_far, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
     let interrupt = Interrupt::new();
@@ -250,7 +220,7 @@ fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
     comes_true_within(LONG, || other.get_lock(&names[1]).is_locked().unwrap());
     leaving.shutdown().unwrap();
     let (ended, _) = waiter.returns_within(LONG);
-    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
+    fails(ended, ErrorKind::ShutDown);
     all_free(&client, &names[..2]);
     holding.release();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -259,9 +229,9 @@ fn a_failed_group_wait_releases_locks_acquired_so_far(store: &Store) {
     }));
     assert!(panicked.is_err());
     all_free(&client, &names);
-}
+});
 
-fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
+contract!(an_invalid_lock_list_is_refused_before_any_request, |store| {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let [a, b] = [client.get_lock(&names[0]), client.get_lock(&names[1])];
@@ -291,14 +261,13 @@ fn an_invalid_lock_list_is_refused_before_any_request(store: &Store) {
     }
     assert!(lists[1].lock().unwrap_err().to_string().contains(&names[0]));
     let good = client.get_multi_lock([&a, &b]);
-    assert_eq!(good.lock().unwrap_err().kind(), ErrorKind::ShutDown);
+    fails(good.lock(), ErrorKind::ShutDown);
     let client = store.client();
-    let error = group(&client, &names).lock_with_lease(Duration::ZERO).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    fails(group(&client, &names).lock_with_lease(Duration::ZERO), ErrorKind::InvalidInput);
     assert!(!client.get_lock(&names[0]).is_locked().unwrap());
-}
+});
 
-fn locks_of_every_kind_can_join_a_group(store: &Store) {
+contract!(locks_of_every_kind_can_join_a_group, |store| {
     let (name, [client, other]) = store.clients("kinds");
     let make = |client: &LockClient| -> Vec<RedisLock> {
         let named = |label: &str| format!("{name}-{label}");
@@ -326,7 +295,7 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
         if round == 0 {
             // A try by the holding thread fails at once as busy, as with a single non-reentrant lock.
             assert!(!multi.try_lock().unwrap());
-            assert_eq!(multi.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+            fails(multi.lock(), ErrorKind::WouldDeadlock);
         }
         guard.unlock().unwrap();
         for lock in make(&other) {
@@ -348,9 +317,9 @@ fn locks_of_every_kind_can_join_a_group(store: &Store) {
     let lock: &dyn Lock = &multi;
     lock.lock().unwrap();
     lock.unlock().unwrap();
-}
+});
 
-fn a_group_may_span_several_clients_and_stores(store: &Store) {
+contract!(a_group_may_span_several_clients_and_stores, |store| {
     let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
     let names = names(3);
     let locks = || [apart.get_lock(&names[1]), second.get_lock(&names[2]), first.get_lock(&names[0])];
@@ -374,9 +343,9 @@ fn a_group_may_span_several_clients_and_stores(store: &Store) {
     let guard =
         first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);
-}
+});
 
-fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
+contract!(a_group_is_reentrant_if_its_locks_are, |store| {
     let client = store.client();
     let names = names(2);
     let (multi, single) = (group(&client, &names), client.get_lock(&names[1]));
@@ -397,9 +366,9 @@ fn a_group_is_reentrant_if_its_locks_are(store: &Store) {
     assert!(error.is_not_held() && error.lock_name() == Some(&names[0]), "{error}");
     assert!(!single.is_locked().unwrap());
     assert!(multi.unlock().unwrap_err().is_not_held());
-}
+});
 
-fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
+contract!(a_groups_lease_counts_from_the_last_acquire, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 3);
     let holding = Holding::take(&other.get_lock(&names[2]));
@@ -424,10 +393,10 @@ fn a_groups_lease_counts_from_the_last_acquire(store: &Store) {
     let lasted = ended - had;
     assert!(lasted > lease / 2 && lasted < lease + slack_since(had), "{lasted:?}");
     comes_true_within(store.freed_within(SECOND), || names.iter().all(|name| left(name).is_none()));
-}
+});
 
-/// When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
-fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
+// When the last lock is acquired, one request gives the multi-lock's lease to locks with a shorter one.
+contract!(a_groups_lease_does_not_shorten_a_longer_one, |store| {
     let ([client, other], names, multi) = grouped(store, 2);
     let single = client.get_lock(&names[0]);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -442,9 +411,9 @@ fn a_groups_lease_does_not_shorten_a_longer_one(store: &Store) {
     holding.release();
     let (left, _) = waiter.returns_within(LONG);
     assert!(left > Some(SECOND * 30), "{left:?}");
-}
+});
 
-fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
+contract!(earlier_locks_are_renewed_while_a_later_is_awaited, |store| {
     let lease = ms(2_000);
     let ([_client, other], names, multi) = grouped(store, 2);
     let holding = Holding::take(&other.get_lock(&names[1]));
@@ -458,9 +427,9 @@ fn earlier_locks_are_renewed_while_a_later_is_awaited(store: &Store) {
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
     all_free_at_once(&other, &names);
-}
+});
 
-fn a_group_is_valid_until_its_shortest_hold_ends(store: &Store) {
+contract!(a_group_is_valid_until_its_shortest_hold_ends, |store| {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
     let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
@@ -470,9 +439,9 @@ fn a_group_is_valid_until_its_shortest_hold_ends(store: &Store) {
         assert!(long.get_lock(name).is_locked().unwrap());
     }
     guard.unlock().unwrap();
-}
+});
 
-fn losing_one_lock_loses_the_whole_group(store: &Store) {
+contract!(losing_one_lock_loses_the_whole_group, |store| {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let names = names(3);
     let guard = group(&client, &names).acquire().unwrap();
@@ -492,9 +461,9 @@ fn losing_one_lock_loses_the_whole_group(store: &Store) {
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     all_free_at_once(&operator, &names);
     assert!(told.recv().is_err(), "told once");
-}
+});
 
-fn unlocking_a_group_frees_the_locks_not_lost(store: &Store) {
+contract!(unlocking_a_group_frees_the_locks_not_lost, |store| {
     let (client, operator) = (store.client(), store.client());
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
@@ -503,27 +472,23 @@ fn unlocking_a_group_frees_the_locks_not_lost(store: &Store) {
             assert!(operator.get_lock(lost).force_unlock().unwrap());
             let error = multi.unlock().unwrap_err();
             assert!(error.is_not_held() && error.lock_name() == Some(lost), "{error}");
-            for name in &names {
-                assert!(!operator.get_lock(name).is_locked().unwrap(), "{name} after {lost} was lost");
-            }
+            all_free_at_once(&operator, &names);
         }
     }
-}
+});
 
-fn a_group_with_a_shut_down_client_releases_all_locks(store: &Store) {
+contract!(a_group_with_a_shut_down_client_releases_all_locks, |store| {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
     let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
     multi.lock().unwrap();
     closed.shutdown().unwrap();
-    assert_eq!(multi.unlock().unwrap_err().kind(), ErrorKind::ShutDown);
-    for name in &names {
-        assert!(!operator.get_lock(name).is_locked().unwrap(), "{name}");
-    }
-}
+    fails(multi.unlock(), ErrorKind::ShutDown);
+    all_free_at_once(&operator, &names);
+});
 
-/// The failed try must leave no queue place: a later try by another client gets the same answer as before.
-fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
+// The failed try must leave no queue place: a later try by another client gets the same answer as before.
+contract!(a_failed_group_try_leaves_no_queue_place, |store| {
     let (client, operator) = (store.client(), store.client());
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
         let names = names(2);
@@ -536,9 +501,9 @@ fn a_failed_group_try_leaves_no_queue_place(store: &Store) {
         assert!((fair.make)(&operator, &names[1]).try_lock().unwrap(), "{}", fair.label);
         (fair.make)(&operator, &names[1]).unlock().unwrap();
     }
-}
+});
 
-fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
+contract!(a_lock_lost_during_the_wait_is_reacquired, |store| {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
@@ -556,9 +521,9 @@ fn a_lock_lost_during_the_wait_is_reacquired(store: &Store) {
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
     all_free_at_once(&operator, &names);
-}
+});
 
-fn one_locks_max_hold_ends_the_group(store: &Store) {
+contract!(one_locks_max_hold_ends_the_group, |store| {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
     let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
@@ -569,9 +534,9 @@ fn one_locks_max_hold_ends_the_group(store: &Store) {
     assert!(guard.unlock().is_err());
     all_free_at_once(&client, &names[1..]);
     all_free(&client, &names[..1]);
-}
+});
 
-fn fencing_tokens_of_a_group_increase(store: &Store) {
+contract!(fencing_tokens_of_a_group_increase, |store| {
     let clients = [store.client(), store.client()];
     for names in [names(3), in_one_slot(3)] {
         let (mut last, mut last_of_third) = (None, None);
@@ -599,9 +564,9 @@ fn fencing_tokens_of_a_group_increase(store: &Store) {
             last_of_third = alone.fencing_token();
         }
     }
-}
+});
 
-fn an_owned_group_may_change_threads(store: &Store) {
+contract!(an_owned_group_may_change_threads, |store| {
     let ([_client, other], names, multi) = grouped(store, 2);
     let guard = multi.acquire_owned().unwrap();
     assert!(!multi.try_lock().unwrap(), "it is no thread's");
@@ -614,21 +579,14 @@ fn an_owned_group_may_change_threads(store: &Store) {
     let guard = multi.try_acquire_owned_for(ms(20)).unwrap().unwrap();
     elsewhere(move || drop(guard));
     all_free(&other, &names);
-}
+});
 
-fn a_release_wakes_waiters_of_each_lock(store: &Store) {
+contract!(a_release_wakes_waiters_of_each_lock, |store| {
     let ([client, other], names, multi) = grouped(store, 3);
     for by_drop in [false, true] {
         let guard = multi.acquire().unwrap();
-        let waiters: Vec<_> = names
-            .iter()
-            .map(|name| {
-                let lock = other.get_lock(name);
-                Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
-            })
-            .collect();
-        let here = client.get_lock(&names[1]);
-        let here = Waiter::start(move || here.acquire().unwrap().unlock().unwrap());
+        let waiters: Vec<_> = names.iter().map(|name| Waiter::start(turn(other.get_lock(name)))).collect();
+        let here = Waiter::start(turn(client.get_lock(&names[1])));
         let released = now();
         if by_drop {
             drop(guard);
@@ -638,15 +596,15 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
         let limit =
             if store.kinds[0].traits.wakes { SLACK * 3 } else { store.kinds[0].traits.polls_within * 2 };
         for waiter in waiters.into_iter().chain([here]) {
-            let ((), had) = waiter.returns_within(LONG);
+            let (_, had) = waiter.returns_within(LONG);
             let limit = limit + slack_since(released);
             assert!(had - released < limit, "{:?}", had - released);
         }
         all_free(&client, &names);
     }
-}
+});
 
-fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
+contract!(a_dropped_guards_release_spares_the_next_hold, |store| {
     let (teller, seen) = watches();
     let (client, other) = (store.client_with(|options| options.observer(teller)), store.client());
     let names = names(3);
@@ -673,4 +631,4 @@ fn a_dropped_guards_release_spares_the_next_hold(store: &Store) {
     }
     client.shutdown().unwrap();
     all_free(&other, &names);
-}
+});

@@ -2,19 +2,9 @@
 
 use leasehold::{ErrorKind, MAX_NAME_LEN, NotHeld};
 
-use super::harness::{Store, fresh};
-use crate::support::{Holding, elsewhere};
+use crate::support::{Holding, elsewhere, fresh};
 
-contracts!(
-    names_are_used_unchanged,
-    names_differ_by_case_and_by_every_character,
-    the_prefix_is_part_of_the_key_only,
-    names_mapped_to_one_key_are_one_lock,
-    ids_and_owners_are_shown_as_uuid_and_number,
-    locks_with_similar_names_do_not_interfere,
-);
-
-fn names_are_used_unchanged(store: &Store) {
+contract!(names_are_used_unchanged, |store| {
     let (client, stranger) = (store.client(), store.client());
     let tag = fresh("odd");
     let longest = format!("{tag}{}", "x".repeat(MAX_NAME_LEN - tag.len()));
@@ -44,9 +34,9 @@ fn names_are_used_unchanged(store: &Store) {
             rival.unlock().unwrap();
         }
     }
-}
+});
 
-fn names_differ_by_case_and_by_every_character(store: &Store) {
+contract!(names_differ_by_case_and_by_every_character, |store| {
     let (name, [client]) = store.clients("case");
     let others = [name.to_uppercase(), format!("{name} "), format!(" {name}"), format!("{name}\0")];
     let held = Holding::take(&client.get_lock(&name));
@@ -55,9 +45,9 @@ fn names_differ_by_case_and_by_every_character(store: &Store) {
         client.get_lock(&other).unlock().unwrap();
     }
     held.release();
-}
+});
 
-fn the_prefix_is_part_of_the_key_only(store: &Store) {
+contract!(the_prefix_is_part_of_the_key_only, |store| {
     let name = fresh("name");
     let prefixed = store.client_with(|options| options.key_prefix("shop:"));
     let plain = store.client();
@@ -67,9 +57,9 @@ fn the_prefix_is_part_of_the_key_only(store: &Store) {
     plain.get_lock(&name).unlock().unwrap();
     assert!(!plain.get_lock(format!("shop:{name}")).try_lock().unwrap(), "the same key");
     guard.unlock().unwrap();
-}
+});
 
-fn names_mapped_to_one_key_are_one_lock(store: &Store) {
+contract!(names_mapped_to_one_key_are_one_lock, |store| {
     let name = fresh("Mapped");
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
     let lock = client.get_lock(&name);
@@ -87,9 +77,9 @@ fn names_mapped_to_one_key_are_one_lock(store: &Store) {
     alias.unlock().unwrap();
     lock.unlock().unwrap();
     assert!(!alias.is_locked().unwrap());
-}
+});
 
-fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
+contract!(ids_and_owners_are_shown_as_uuid_and_number, |store| {
     let client = store.client();
     let id = client.id().to_string();
     assert_eq!(id.len(), 36);
@@ -106,7 +96,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(owner.to_string())));
     lock.unlock().unwrap();
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
-}
+});
 
 /// Names that look like a store's internal records of another name, such as its waiters, queue or counters.
 const SHAPES: [&str; 16] = [
@@ -128,8 +118,8 @@ const SHAPES: [&str; 16] = [
     "0",
 ];
 
-/// The records that remain after a release do not interfere with similar names either.
-fn locks_with_similar_names_do_not_interfere(store: &Store) {
+// The records that remain after a release do not interfere with similar names either.
+contract!(locks_with_similar_names_do_not_interfere, |store| {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
         let refused = |name: &str| {
@@ -171,4 +161,4 @@ fn locks_with_similar_names_do_not_interfere(store: &Store) {
         assert!(client.get_lock(&root).try_lock().unwrap());
         client.get_lock(&root).unlock().unwrap();
     }
-}
+});

@@ -2,22 +2,8 @@
 
 use leasehold::{Event, GaveUpReason, Loss, Observer, Owner};
 
-use super::harness::{Store, fresh};
 use crate::support::observer::told;
 use crate::support::prelude::*;
-
-contracts!(
-    observers_see_grants_and_releases_but_not_reentries,
-    the_time_and_the_attempts_of_a_wait_are_observed,
-    a_loss_is_observed_once,
-    the_end_of_max_hold_is_observed,
-    a_thread_that_ended_with_the_lock_is_observed_once,
-    a_panicking_observer_harms_nothing,
-    an_unsuccessful_wait_is_reported_with_its_reason,
-    stats_and_contended_match_the_locks_use,
-    a_blocked_observer_does_not_stop_renewals,
-    each_changing_request_is_reported,
-);
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Seen {
@@ -46,7 +32,7 @@ pub(crate) fn watches() -> (impl Observer, Receiver<Seen>) {
     told(seen)
 }
 
-fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
+contract!(observers_see_grants_and_releases_but_not_reentries, |store| {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     for kind in &store.kinds {
@@ -83,30 +69,29 @@ fn observers_see_grants_and_releases_but_not_reentries(store: &Store) {
             "{rest:?}"
         );
     }
-}
+});
 
-fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
+contract!(the_time_and_the_attempts_of_a_wait_are_observed, |store| {
     let (teller, seen) = watches();
     let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
     let name = fresh("wait");
     let held = Holding::take(&stranger.get_lock(&name));
-    let lock = client.get_lock(&name);
     let begun = now();
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(client.get_lock(&name)));
     // Before the client counts the waiter, the call may still be waiting for a connection.
     assert!(eventually(LONG, || client.stats().waiters == 1));
     let asleep = now();
     assert!(eventually(LONG, || asleep.elapsed() >= ms(20)));
     held.release();
-    waiter.returns_within(LONG).0.unwrap();
+    waiter.returns_within(LONG);
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
     // Each of up to five new subscriptions causes an attempt. Without wake-ups, each poll is an attempt too.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
-}
+});
 
-fn a_loss_is_observed_once(store: &Store) {
+contract!(a_loss_is_observed_once, |store| {
     let (teller, seen) = watches();
     let (client, operator) =
         (store.client_with(|options| options.observer(teller).lease(RENEWED)), store.client());
@@ -126,9 +111,9 @@ fn a_loss_is_observed_once(store: &Store) {
     ));
     drop(leased);
     throughout(ms(200), || seen.is_empty());
-}
+});
 
-fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
+contract!(a_thread_that_ended_with_the_lock_is_observed_once, |store| {
     // The lease is longer than a busy machine needs between the grant and the end of the thread.
     let lease = ms(2_000);
     let (teller, seen) = watches();
@@ -154,9 +139,9 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         crate::support::comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
         assert!(seen.is_empty(), "{:?}", seen.try_recv());
     }
-}
+});
 
-fn a_panicking_observer_harms_nothing(store: &Store) {
+contract!(a_panicking_observer_harms_nothing, |store| {
     let was_told = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&was_told);
     let panics = move |event: &Event<'_>| {
@@ -180,9 +165,9 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     let guard = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || guard.check().is_ok());
     guard.unlock().unwrap();
-}
+});
 
-fn the_end_of_max_hold_is_observed(store: &Store) {
+contract!(the_end_of_max_hold_is_observed, |store| {
     let (teller, seen) = watches();
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
@@ -196,7 +181,7 @@ fn the_end_of_max_hold_is_observed(store: &Store) {
     };
     assert_eq!(lost.reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(300) + slack_since(taken), "{:?}", taken.elapsed());
-}
+});
 
 fn in_words(event: &Event<'_>) -> Option<String> {
     Some(match event {
@@ -216,7 +201,7 @@ fn in_words(event: &Event<'_>) -> Option<String> {
     })
 }
 
-fn an_unsuccessful_wait_is_reported_with_its_reason(store: &Store) {
+contract!(an_unsuccessful_wait_is_reported_with_its_reason, |store| {
     let (events, seen) = told(in_words);
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
@@ -241,9 +226,9 @@ fn an_unsuccessful_wait_is_reported_with_its_reason(store: &Store) {
     assert_eq!(seen_asleep(), format!("gave up lock {name} Interrupted"));
     assert!(seen.is_empty());
     held.release();
-}
+});
 
-fn each_changing_request_is_reported(store: &Store) {
+contract!(each_changing_request_is_reported, |store| {
     let (observer, asked) = told(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),
@@ -266,9 +251,9 @@ fn each_changing_request_is_reported(store: &Store) {
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
     held.release();
-}
+});
 
-fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
+contract!(a_blocked_observer_does_not_stop_renewals, |store| {
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
     // The callback blocks its thread at the first renewal, until the channel closes.
@@ -284,9 +269,9 @@ fn a_blocked_observer_does_not_stop_renewals(store: &Store) {
     throughout(RENEWED * 2, || guard.check().is_ok());
     drop(free);
     guard.unlock().unwrap();
-}
+});
 
-fn stats_and_contended_match_the_locks_use(store: &Store) {
+contract!(stats_and_contended_match_the_locks_use, |store| {
     let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let (free, waited_for) = (fresh("free"), fresh("waited for"));
     for _ in 0..3 {
@@ -304,11 +289,10 @@ fn stats_and_contended_match_the_locks_use(store: &Store) {
     let mut waited = 0;
     let is_woken = || {
         let held = Holding::take(&stranger.get_lock(&waited_for));
-        let lock = client.get_lock(&waited_for);
-        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = Waiter::start(turn(client.get_lock(&waited_for)));
         assert!(eventually(LONG, || client.stats().waiters == 1));
         held.release();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
         waited += 1;
         let after = client.stats();
         after.woken_by_message + after.woken_locally + after.woken_by_time > 0
@@ -328,7 +312,7 @@ fn stats_and_contended_match_the_locks_use(store: &Store) {
     guard.unlock().unwrap_err();
     let stats = client.stats();
     assert_eq!((stats.holds, stats.holds_lost, stats.lost_gone, stats.lost()), (0, 0, 1, 1));
-}
+});
 
 #[test]
 fn a_lock_that_is_handed_off_says_from_where() {
@@ -338,10 +322,9 @@ fn a_lock_that_is_handed_off_says_from_where() {
         let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
         let other = LockClient::builder().build_in_memory(&memory).unwrap();
         let held = Holding::take(&if is_local { &client } else { &other }.get_lock("a"));
-        let lock = client.get_lock("a");
-        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+        let waiter = Waiter::start(turn(client.get_lock("a")));
         held.release();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
         let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed off")).collect();
         assert_eq!(seen, [format!("handed off lock a {place}")]);
     }

@@ -3,20 +3,11 @@
 
 use leasehold::Wakeups;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(
-    work_runs_under_the_lock_or_not_at_all,
-    every_owned_acquire_method_holds_the_lock,
-    an_owned_guard_is_refused_to_the_holding_thread,
-    a_ping_is_answered,
-    a_lazily_connected_client_works_like_any_other,
-);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn work_runs_under_the_lock_or_not_at_all(store: &Store) {
+contract!(work_runs_under_the_lock_or_not_at_all, |store| {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -39,9 +30,9 @@ fn work_runs_under_the_lock_or_not_at_all(store: &Store) {
     let is_kept =
         client.with_lock(&name, |_| elsewhere(|| client.get_lock(&name).try_acquire().unwrap().is_none()));
     assert!(is_kept.unwrap());
-}
+});
 
-fn every_owned_acquire_method_holds_the_lock(store: &Store) {
+contract!(every_owned_acquire_method_holds_the_lock, |store| {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
@@ -77,9 +68,9 @@ fn every_owned_acquire_method_holds_the_lock(store: &Store) {
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
     holding.unlock().unwrap();
-}
+});
 
-fn an_owned_guard_is_refused_to_the_holding_thread(store: &Store) {
+contract!(an_owned_guard_is_refused_to_the_holding_thread, |store| {
     let client = store.client();
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -108,9 +99,9 @@ fn an_owned_guard_is_refused_to_the_holding_thread(store: &Store) {
         guard.unlock().unwrap();
         lock.acquire_owned().unwrap().unlock().unwrap();
     }
-}
+});
 
-fn a_ping_is_answered(store: &Store) {
+contract!(a_ping_is_answered, |store| {
     let client = store.client_with(|options| options.key_prefix("ping:"));
     let health = client.ping().unwrap();
     let known = "redis redis-sentinel redis-cluster redlock ring postgres mysql sqlite etcd zookeeper memory";
@@ -119,10 +110,10 @@ fn a_ping_is_answered(store: &Store) {
     let wakes = store.kinds.iter().any(|kind| kind.label == "lock" && kind.traits.wakes);
     assert_eq!(health.wakeups, if wakes { Wakeups::Working } else { Wakeups::Polled }, "{health:?}");
     client.shutdown().unwrap();
-    assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::ShutDown);
-}
+    fails(client.ping(), ErrorKind::ShutDown);
+});
 
-fn a_lazily_connected_client_works_like_any_other(store: &Store) {
+contract!(a_lazily_connected_client_works_like_any_other, |store| {
     let other = store.client();
     for kind in &store.kinds {
         let name = fresh(kind.label);
@@ -137,11 +128,11 @@ fn a_lazily_connected_client_works_like_any_other(store: &Store) {
         assert!(!(kind.make)(&other, &name).try_lock().unwrap());
         guard.unlock().unwrap();
         client.shutdown().unwrap();
-        assert_eq!(lock.try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
+        fails(lock.try_lock(), ErrorKind::ShutDown);
     }
     let unused = store.client_with(|options| options.connect_lazily());
     unused.shutdown().unwrap();
     let pinged = store.client_with(|options| options.connect_lazily());
     assert_eq!(pinged.ping().unwrap().store, other.ping().unwrap().store);
     assert!(pinged.get_lock("").lock().is_err());
-}
+});

@@ -2,17 +2,9 @@
 
 use leasehold::crossbeam_channel::RecvTimeoutError;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(
-    the_count_is_visible_as_0_1_2_1_0,
-    every_try_form_reenters,
-    a_call_and_a_guard_are_two_levels,
-    a_guard_holds_nothing_after_a_call_to_unlock,
-);
-
-fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
+contract!(the_count_is_visible_as_0_1_2_1_0, |store| {
     let (name, [client]) = store.clients("count");
     let (lock, rival) = (client.get_lock(&name), store.client().get_lock(&name));
     let seen = |count: u32| {
@@ -37,9 +29,9 @@ fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
     seen(1);
     lock.unlock().unwrap();
     seen(0);
-}
+});
 
-fn every_try_form_reenters(store: &Store) {
+contract!(every_try_form_reenters, |store| {
     let lock = store.client().get_lock(fresh("forms"));
     lock.lock().unwrap();
     assert!(lock.try_lock().unwrap());
@@ -61,10 +53,10 @@ fn every_try_form_reenters(store: &Store) {
         assert_eq!(lock.hold_count().unwrap(), left);
     }
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-/// Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
-fn a_call_and_a_guard_are_two_levels(store: &Store) {
+// Two acquires and two releases leave no hold, even if `unlock` is called before the guard's release.
+contract!(a_call_and_a_guard_are_two_levels, |store| {
     let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
     let guard = lock.acquire().unwrap();
@@ -74,9 +66,9 @@ fn a_call_and_a_guard_are_two_levels(store: &Store) {
     drop(guard);
     assert_eq!(lock.hold_count().unwrap(), 0);
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
+contract!(a_guard_holds_nothing_after_a_call_to_unlock, |store| {
     let lock = store.client().get_lock(fresh("mixed"));
     let guard = lock.acquire().unwrap();
     let early = guard.lost();
@@ -94,4 +86,4 @@ fn a_guard_holds_nothing_after_a_call_to_unlock(store: &Store) {
     assert!(guard.unlock().unwrap_err().is_not_held());
     assert!(lock.is_locked().unwrap());
     held.release();
-}
+});

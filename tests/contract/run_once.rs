@@ -3,23 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
-
-contracts!(needs RunOnce:
-    exactly_one_of_many_timers_runs_the_job,
-    a_short_job_excludes_others_for_the_minimum_time,
-    a_long_jobs_end_lets_others_run,
-    a_job_that_panics_counts_as_run,
-    exceeding_the_jobs_maximum_time_is_reported,
-    a_fenced_jobs_token_grows,
-    the_last_run_record_has_exit_code_and_last_success,
-    a_job_with_unusable_times_does_not_run,
-);
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn exactly_one_of_many_timers_runs_the_job(store: &Store) {
+contract!(exactly_one_of_many_timers_runs_the_job, needs(RunOnce), |store| {
     let (name, clients) = store.clients::<3>("tick");
     let ran = AtomicU32::new(0);
     side_by_side([&clients; 3].into_iter().flatten(), |client| {
@@ -27,9 +15,9 @@ fn exactly_one_of_many_timers_runs_the_job(store: &Store) {
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);
     store.client().get_lock(&name).force_unlock().unwrap();
-}
+});
 
-fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
+contract!(a_short_job_excludes_others_for_the_minimum_time, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("short");
     let (least, begun) = (ms(2_000), now());
     assert_eq!(client.run_once(&name, least, LONG, |guard| guard.check().is_ok()).unwrap(), Some(true));
@@ -38,9 +26,9 @@ fn a_short_job_excludes_others_for_the_minimum_time(store: &Store) {
     assert_eq!(client.run_once(&name, least, LONG, |_| ()).unwrap(), None);
     comes_true_within(least + SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
     assert!(begun.elapsed() >= least - ms(10), "{:?}", begun.elapsed());
-}
+});
 
-fn a_long_jobs_end_lets_others_run(store: &Store) {
+contract!(a_long_jobs_end_lets_others_run, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("long");
     let inside = client.run_once(&name, ms(1), LONG, |_| {
         comes_true_within(SLACK, || other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_none());
@@ -48,17 +36,17 @@ fn a_long_jobs_end_lets_others_run(store: &Store) {
     });
     assert!(inside.unwrap().is_some());
     assert!(other.run_once(&name, ms(1), LONG, |_| ()).unwrap().is_some());
-}
+});
 
-fn a_job_that_panics_counts_as_run(store: &Store) {
+contract!(a_job_that_panics_counts_as_run, needs(RunOnce), |store| {
     let (name, [client]) = store.clients("panics");
     let ended = catch_unwind(AssertUnwindSafe(|| client.run_once(&name, LONG, LONG, |_| quiet_panic())));
     assert!(ended.is_err());
     assert_eq!(client.run_once(&name, LONG, LONG, |_| ()).unwrap(), None);
     client.get_lock(&name).force_unlock().unwrap();
-}
+});
 
-fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
+contract!(exceeding_the_jobs_maximum_time_is_reported, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("outlasts");
     let mut late = Ok(None);
     // A grant that arrives after `at_most` runs no job, so on a busy machine the loop retries.
@@ -70,17 +58,17 @@ fn exceeding_the_jobs_maximum_time_is_reported(store: &Store) {
         !matches!(late, Ok(None))
     });
     assert!(late.unwrap_err().is_not_held());
-}
+});
 
-fn a_job_with_unusable_times_does_not_run(store: &Store) {
+contract!(a_job_with_unusable_times_does_not_run, needs(RunOnce), |store| {
     let client = store.client();
     for (at_least, at_most) in [(ms(2), ms(1)), (Duration::ZERO, ms(1)), (ms(1), Duration::MAX)] {
         let refused = client.run_once("times", at_least, at_most, |_| panic!("the job ran")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     }
-}
+});
 
-fn a_fenced_jobs_token_grows(store: &Store) {
+contract!(a_fenced_jobs_token_grows, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("fenced-job");
     let mut last = None;
     for runs in [&client, &other, &client] {
@@ -98,9 +86,9 @@ fn a_fenced_jobs_token_grows(store: &Store) {
     let inside =
         client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
     assert!(inside.unwrap().is_none_or(|other| other.is_none()));
-}
+});
 
-fn the_last_run_record_has_exit_code_and_last_success(store: &Store) {
+contract!(the_last_run_record_has_exit_code_and_last_success, needs(RunOnce), |store| {
     let (name, [client, other]) = store.clients("recorded");
     assert_eq!(other.last_run(&name).unwrap(), None);
     let run = |code: u8| {
@@ -126,4 +114,4 @@ fn the_last_run_record_has_exit_code_and_last_success(store: &Store) {
     assert_eq!(last.exit_code, 3);
     assert!(last.succeeded_ago.unwrap() >= last.ended_ago + ms(50), "{last:?}");
     assert_eq!(other.last_run(fresh("another")).unwrap(), None);
-}
+});

@@ -5,45 +5,12 @@ use std::sync::atomic::AtomicI32;
 
 use leasehold::{Mode, ObjectKind, ReadWriteLock};
 
-use super::harness::{Store, fresh};
+use super::harness::Store;
 use crate::support::prelude::*;
 
-contracts!(needs ReadWrite:
-    readers_share_the_lock_and_exclude_writers,
-    a_writer_excludes_all_other_owners,
-    both_halves_are_reentrant,
-    a_writer_may_read_and_downgrade,
-    a_downgrade_lets_waiting_readers_in,
-    a_writer_reads_before_waiting_readers,
-    a_reader_cannot_become_the_writer,
-    owned_readers_do_not_wait_for_their_own_thread,
-    live_readers_do_not_keep_a_dead_reader_alive,
-    a_lease_end_admits_readers_and_writers,
-    read_and_write_halves_work_with_braces_in_names,
-    each_half_shows_its_own_holds,
-    the_last_reader_wakes_the_writer,
-    a_writer_wakes_all_readers,
-    an_early_reader_release_leaves_other_readers,
-    read_holds_are_renewed,
-    a_reader_with_a_lease_outlasts_those_with_shorter_ones,
-    releasing_an_inner_read_keeps_the_outer_lease,
-    a_downgraded_reader_keeps_its_own_lease,
-    an_expired_write_no_longer_excludes_readers,
-    force_unlock_frees_only_the_half_that_holds,
-    writers_get_increasing_fencing_tokens,
-    readers_and_writers_never_hold_at_once,
-    readers_and_the_writer_are_shown,
-    a_waiting_writer_precedes_later_readers,
-    a_reader_or_writer_reenters_before_a_waiting_writer,
-    readers_enter_after_a_waiting_writer_gives_up,
-    readers_do_not_overtake_a_long_waiting_writer,
-    readers_that_waited_for_a_write_enter_together,
-    a_name_held_by_a_plain_lock_is_refused,
-);
-
-/// A name that a plain lock holds causes an error instead of a wait, because neither kind's release would
-/// wake the waiters of the other kind.
-fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
+// A name that a plain lock holds causes an error instead of a wait, because neither kind's release would
+// wake the waiters of the other kind.
+contract!(a_name_held_by_a_plain_lock_is_refused, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("plain");
     let held = client.get_lock(&name).acquire().unwrap();
     for asking in [&client, &other] {
@@ -60,9 +27,9 @@ fn a_name_held_by_a_plain_lock_is_refused(store: &Store) {
     let lock = other.get_read_write_lock(&name);
     assert!(lock.write().try_lock().unwrap());
     lock.write().unlock().unwrap();
-}
+});
 
-fn readers_share_the_lock_and_exclude_writers(store: &Store) {
+contract!(readers_share_the_lock_and_exclude_writers, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let first = mine.read().acquire().unwrap();
     let second = elsewhere(|| mine.read().acquire_owned().unwrap());
@@ -75,9 +42,9 @@ fn readers_share_the_lock_and_exclude_writers(store: &Store) {
     elsewhere(|| assert!(!mine.write().try_lock().unwrap()));
     third.unlock().unwrap();
     assert!(mine.write().try_acquire().unwrap().is_some());
-}
+});
 
-fn a_writer_excludes_all_other_owners(store: &Store) {
+contract!(a_writer_excludes_all_other_owners, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let writing = mine.write().acquire().unwrap();
     for lock in [mine.clone(), other.clone()] {
@@ -88,9 +55,9 @@ fn a_writer_excludes_all_other_owners(store: &Store) {
     }
     writing.unlock().unwrap();
     assert!(other.read().try_acquire().unwrap().is_some());
-}
+});
 
-fn both_halves_are_reentrant(store: &Store) {
+contract!(both_halves_are_reentrant, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     for half in [lock.read(), lock.write()] {
@@ -106,9 +73,9 @@ fn both_halves_are_reentrant(store: &Store) {
         assert!(half.unlock().unwrap_err().is_not_held());
         assert!(!half.is_locked().unwrap());
     }
-}
+});
 
-fn a_writer_may_read_and_downgrade(store: &Store) {
+contract!(a_writer_may_read_and_downgrade, needs(ReadWrite), |store| {
     let [lock, foreign] = locks(store, false);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -125,9 +92,9 @@ fn a_writer_may_read_and_downgrade(store: &Store) {
     assert_eq!(lock.write().hold_count().unwrap(), 1);
     writing.unlock().unwrap();
     assert!(!lock.write().is_locked().unwrap());
-}
+});
 
-fn a_downgrade_lets_waiting_readers_in(store: &Store) {
+contract!(a_downgrade_lets_waiting_readers_in, needs(ReadWrite), |store| {
     let [lock, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
@@ -137,9 +104,9 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     writing.unlock().unwrap();
     waiter.woken_since(freed);
     reading.unlock().unwrap();
-}
+});
 
-fn a_writer_reads_before_waiting_readers(store: &Store) {
+contract!(a_writer_reads_before_waiting_readers, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
@@ -149,15 +116,15 @@ fn a_writer_reads_before_waiting_readers(store: &Store) {
     writing.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
     reading.unlock().unwrap();
-}
+});
 
-fn a_reader_cannot_become_the_writer(store: &Store) {
+contract!(a_reader_cannot_become_the_writer, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let reading = lock.read().acquire().unwrap();
     let begun = now();
-    assert_eq!(lock.write().lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    assert_eq!(lock.write().try_lock_for(LONG).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    fails(lock.write().lock(), ErrorKind::WouldDeadlock);
+    fails(lock.write().try_lock_for(LONG), ErrorKind::WouldDeadlock);
     assert!(begun.elapsed() < slack_since(begun));
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
@@ -165,28 +132,28 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(!store.client().get_read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
     reading.unlock().unwrap();
     assert!(lock.write().try_acquire().unwrap().is_some());
-}
+});
 
-fn owned_readers_do_not_wait_for_their_own_thread(store: &Store) {
+contract!(owned_readers_do_not_wait_for_their_own_thread, needs(ReadWrite), |store| {
     let lock = store.client().get_read_write_lock(fresh("rw"));
     let begun = now();
     let reading = lock.read().acquire().unwrap();
-    assert_eq!(lock.write().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    fails(lock.write().acquire_owned().map(drop), ErrorKind::WouldDeadlock);
     let timed = lock.write().try_acquire_owned_for(LONG).map(drop);
-    assert_eq!(timed.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    fails(timed, ErrorKind::WouldDeadlock);
     assert!(lock.write().try_acquire_owned_for(ms(0)).unwrap().is_none());
     reading.unlock().unwrap();
     let writing = lock.write().acquire().unwrap();
-    assert_eq!(lock.read().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    fails(lock.read().acquire_owned().map(drop), ErrorKind::WouldDeadlock);
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(begun.elapsed() < slack_since(begun));
     let waiter = Waiter::on(lock.clone(), move |lock| lock.read().acquire_owned().unwrap().unlock().unwrap());
     writing.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
-}
+});
 
-/// In Redisson before 4.4, the renewal of one reader also extended the lease of dead readers.
-fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
+// In Redisson before 4.4, the renewal of one reader also extended the lease of dead readers.
+contract!(live_readers_do_not_keep_a_dead_reader_alive, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("zombie");
     // This hold stands for the hold of a dead process: nobody renews or releases it.
@@ -201,9 +168,9 @@ fn live_readers_do_not_keep_a_dead_reader_alive(store: &Store) {
     assert!(freed.duration_since(taken) > lease);
     reading.unlock().unwrap();
     waiter.woken_since(freed);
-}
+});
 
-fn a_lease_end_admits_readers_and_writers(store: &Store) {
+contract!(a_lease_end_admits_readers_and_writers, needs(ReadWrite), |store| {
     let (name, clients) = store.clients::<2>("leases");
     let lock = store.client().get_read_write_lock(&name);
     let begun = now();
@@ -225,9 +192,9 @@ fn a_lease_end_admits_readers_and_writers(store: &Store) {
     let (_, returned) = writer.returns_within(store.freed_within(ms(400)) + SLACK);
     assert!(returned.duration_since(begun) >= ms(590), "{:?}", returned.duration_since(begun));
     assert!(returned.duration_since(read) < store.freed_within(ms(450)) + slack_since(read));
-}
+});
 
-fn read_and_write_halves_work_with_braces_in_names(store: &Store) {
+contract!(read_and_write_halves_work_with_braces_in_names, needs(ReadWrite), |store| {
     let name = format!("{{{}}}:abc:key", fresh("tag"));
     let client = store.client();
     let count = AtomicI32::new(0);
@@ -244,9 +211,9 @@ fn read_and_write_halves_work_with_braces_in_names(store: &Store) {
     });
     assert_eq!(count.into_inner(), 100);
     assert!(!client.get_read_write_lock(&name).read().is_locked().unwrap());
-}
+});
 
-fn each_half_shows_its_own_holds(store: &Store) {
+contract!(each_half_shows_its_own_holds, needs(ReadWrite), |store| {
     let [lock, foreign] = locks(store, false);
     let locked = || (foreign.read().is_locked().unwrap(), foreign.write().is_locked().unwrap());
     assert_eq!(locked(), (false, false));
@@ -263,9 +230,9 @@ fn each_half_shows_its_own_holds(store: &Store) {
     assert_eq!(locked(), (true, true));
     drop((reading, writing));
     comes_true_within(SLACK, || locked() == (false, false));
-}
+});
 
-fn the_last_reader_wakes_the_writer(store: &Store) {
+contract!(the_last_reader_wakes_the_writer, needs(ReadWrite), |store| {
     let [lock, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
     let waiter = Waiter::on(other.clone(), move |foreign| foreign.write().lock().unwrap());
@@ -275,9 +242,9 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
     let freed = now();
     last.unlock().unwrap();
     waiter.woken_since(freed);
-}
+});
 
-fn a_writer_wakes_all_readers(store: &Store) {
+contract!(a_writer_wakes_all_readers, needs(ReadWrite), |store| {
     let [writing, one, other] = locks(store, false);
     let held = writing.write().acquire_owned().unwrap();
     let waiters = readers_that_meet([&one, &other, &one, &other, &one, &other]);
@@ -285,7 +252,7 @@ fn a_writer_wakes_all_readers(store: &Store) {
     held.unlock().unwrap();
     all_return(waiters, SLACK * 4);
     assert!(freed.elapsed() < ms(300) + slack_since(freed), "{:?}", freed.elapsed());
-}
+});
 
 /// Starts waiting readers. Each reader releases only when all `N` readers hold the lock at once.
 fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>; N] {
@@ -300,7 +267,7 @@ fn readers_that_meet<const N: usize>(locks: [&ReadWriteLock; N]) -> [Waiter<()>;
     })
 }
 
-fn an_early_reader_release_leaves_other_readers(store: &Store) {
+contract!(an_early_reader_release_leaves_other_readers, needs(ReadWrite), |store| {
     let [mine, other] = store.two("rw", |client, name| client.get_read_write_lock(name));
     let staying = mine.read().acquire().unwrap();
     for _ in 0..3 {
@@ -314,9 +281,9 @@ fn an_early_reader_release_leaves_other_readers(store: &Store) {
     assert!(mine.read().is_held_by_current_thread().unwrap());
     elsewhere(|| assert!(!other.write().try_lock().unwrap()));
     assert_eq!(staying.state(), HoldState::Held);
-}
+});
 
-fn read_holds_are_renewed(store: &Store) {
+contract!(read_holds_are_renewed, needs(ReadWrite), |store| {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("rw");
     let lock = client.get_read_write_lock(&name);
@@ -325,9 +292,9 @@ fn read_holds_are_renewed(store: &Store) {
     throughout(RENEWED + ms(200), || !foreign.write().try_lock().unwrap());
     guards.0.check().unwrap();
     assert_eq!(lock.read().hold_count().unwrap(), 2);
-}
+});
 
-fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
+contract!(a_reader_with_a_lease_outlasts_those_with_shorter_ones, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("rw");
     let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());
@@ -343,10 +310,10 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
             .returns_within(lease + SLACK * 4);
     let after = returned.duration_since(taken);
     assert!(after >= lease - ms(10) && after < lease + ms(50) + slack_since(taken), "{after:?}");
-}
+});
 
-/// Each level has its own marker in the store, and only that level's release removes the marker.
-fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
+// Each level has its own marker in the store, and only that level's release removes the marker.
+contract!(releasing_an_inner_read_keeps_the_outer_lease, needs(ReadWrite), |store| {
     let [lock, other] = store.two("inner", |client, name| client.get_read_write_lock(name));
     let taken = now();
     let short = ms(1_500);
@@ -364,9 +331,9 @@ fn releasing_an_inner_read_keeps_the_outer_lease(store: &Store) {
     elsewhere(|| assert!(!other.write().try_lock().unwrap(), "it reads on"));
     outer.unlock().unwrap();
     assert!(other.write().try_acquire().unwrap().is_some());
-}
+});
 
-fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
+contract!(a_downgraded_reader_keeps_its_own_lease, needs(ReadWrite), |store| {
     let [lock, other] = store.two("down", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     // The read lease ends after the write is released, or has already ended before.
@@ -386,9 +353,9 @@ fn a_downgraded_reader_keeps_its_own_lease(store: &Store) {
         assert!(waited < lasts + SLACK * 3 + slack_since(since), "{waited:?} with {is_over}");
         assert!(lock.read().unlock().unwrap_err().is_not_held());
     }
-}
+});
 
-fn an_expired_write_no_longer_excludes_readers(store: &Store) {
+contract!(an_expired_write_no_longer_excludes_readers, needs(ReadWrite), |store| {
     let [lock, foreign] = store.two("beside", |client, name| client.get_read_write_lock(name));
     let lease = ms(700);
     let taken = now();
@@ -408,9 +375,9 @@ fn an_expired_write_no_longer_excludes_readers(store: &Store) {
     elsewhere(|| assert!(!foreign.write().try_lock().unwrap(), "it reads on"));
     reading.unlock().unwrap();
     assert!(foreign.write().try_acquire().unwrap().is_some());
-}
+});
 
-fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
+contract!(force_unlock_frees_only_the_half_that_holds, needs(ReadWrite), |store| {
     let [lock, foreign] = store.two("rw", |client, name| client.get_read_write_lock(name));
     lock.read().lock().unwrap();
     assert!(!foreign.write().force_unlock().unwrap());
@@ -420,9 +387,9 @@ fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
     assert!(!foreign.read().force_unlock().unwrap());
     assert!(foreign.write().force_unlock().unwrap());
     assert!(foreign.read().try_lock().unwrap());
-}
+});
 
-fn writers_get_increasing_fencing_tokens(store: &Store) {
+contract!(writers_get_increasing_fencing_tokens, needs(ReadWrite), |store| {
     let client = store.client();
     let lock = client.get_read_write_lock(fresh("rw"));
     let mut last = None;
@@ -433,9 +400,9 @@ fn writers_get_increasing_fencing_tokens(store: &Store) {
         guard.unlock().unwrap();
     }
     assert_eq!(lock.write().acquire().unwrap().fencing_token(), None);
-}
+});
 
-fn readers_and_writers_never_hold_at_once(store: &Store) {
+contract!(readers_and_writers_never_hold_at_once, needs(ReadWrite), |store| {
     let (name, clients) = store.clients::<3>("rw");
     // Readers add one to the counter, and writers subtract one.
     let inside = AtomicI32::new(0);
@@ -459,9 +426,9 @@ fn readers_and_writers_never_hold_at_once(store: &Store) {
     assert_eq!(inside.load(Ordering::SeqCst), 0);
     let foreign = store.client().get_read_write_lock(&name);
     comes_true_within(SLACK, || foreign.write().try_acquire().unwrap().is_some());
-}
+});
 
-fn readers_and_the_writer_are_shown(store: &Store) {
+contract!(readers_and_the_writer_are_shown, needs(ReadWrite), |store| {
     let (name, [client, other]) = store.clients("shown");
     let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
@@ -485,7 +452,7 @@ fn readers_and_the_writer_are_shown(store: &Store) {
     reading.unlock().unwrap();
     theirs.unlock().unwrap();
     assert!(!client.inspect(&name).unwrap().is_held());
-}
+});
 
 fn is_refused(lock: &ReadWriteLock) -> bool {
     let guard = lock.read().try_acquire_owned_for(Duration::ZERO).unwrap();
@@ -505,7 +472,7 @@ fn write(lock: &ReadWriteLock) -> Waiter<()> {
     Waiter::on(lock.clone(), |lock| lock.write().acquire().unwrap().unlock().unwrap())
 }
 
-fn a_waiting_writer_precedes_later_readers(store: &Store) {
+contract!(a_waiting_writer_precedes_later_readers, needs(ReadWrite), |store| {
     let [reading, writing, late] = locks(store, true);
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
@@ -530,9 +497,9 @@ fn a_waiting_writer_precedes_later_readers(store: &Store) {
     assert_eq!(*order.lock().unwrap(), ["writer", "reader"]);
     assert!(returned.duration_since(freed) < ms(100) + slack_since(freed), "both were told");
     assert!(!is_refused(&late), "the writer waits no more");
-}
+});
 
-fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
+contract!(a_reader_or_writer_reenters_before_a_waiting_writer, needs(ReadWrite), |store| {
     for writers_first in [false, true] {
         let [lock, writing, late] = locks(store, writers_first);
         let outer = lock.read().acquire().unwrap();
@@ -554,9 +521,9 @@ fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
         reading.unlock().unwrap();
         writer.returns_within(SLACK * 4);
     }
-}
+});
 
-fn readers_enter_after_a_waiting_writer_gives_up(store: &Store) {
+contract!(readers_enter_after_a_waiting_writer_gives_up, needs(ReadWrite), |store| {
     for writers_first in [false, true] {
         let [lock, writing, late] = locks(store, writers_first);
         let reading = lock.read().acquire_owned().unwrap();
@@ -575,9 +542,9 @@ fn readers_enter_after_a_waiting_writer_gives_up(store: &Store) {
         comes_true_within(SLACK * 4, || !is_refused(&late));
         reading.unlock().unwrap();
     }
-}
+});
 
-fn readers_do_not_overtake_a_long_waiting_writer(store: &Store) {
+contract!(readers_do_not_overtake_a_long_waiting_writer, needs(ReadWrite), |store| {
     for writers_first in [false, true] {
         let [first, second, writing] = locks(store, writers_first);
         // Each reader releases only after the next has acquired, so the lock is never free for a writer.
@@ -597,13 +564,13 @@ fn readers_do_not_overtake_a_long_waiting_writer(store: &Store) {
             reading = first.read().try_acquire_owned_for(LONG).unwrap().expect("readers have their turn");
         }
     }
-}
+});
 
-fn readers_that_waited_for_a_write_enter_together(store: &Store) {
+contract!(readers_that_waited_for_a_write_enter_together, needs(ReadWrite), |store| {
     let [writing, one, other, next] = locks(store, false);
     let held = writing.write().acquire_owned().unwrap();
     let readers = readers_that_meet([&one, &other]);
     let next = write(&next);
     held.unlock().unwrap();
     all_return(readers.into_iter().chain([next]), SLACK * 4);
-}
+});

@@ -5,38 +5,9 @@ use std::sync::atomic::AtomicU32;
 
 use leasehold::ObjectKind;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(needs Counting:
-    permits_are_set_up_once,
-    an_unset_semaphore_is_an_error,
-    deleting_a_semaphore_ends_its_waits,
-    no_more_permits_are_granted_than_exist,
-    available_permits_follow_acquires_and_releases,
-    a_large_request_does_not_block_a_small_one,
-    permit_waits_end_by_timeout_or_interrupt,
-    zero_permits_are_refused,
-    a_permit_without_a_lease_is_renewed,
-    a_permit_can_be_released_by_its_id,
-    several_permits_are_acquired_all_or_none,
-    a_semaphore_ends_with_its_lease,
-    releasing_permits_does_not_recreate_a_deleted_semaphore,
-    releasing_without_an_acquire_adds_permits,
-    javas_maximum_permit_count_can_be_acquired,
-    an_expired_permits_id_releases_nothing,
-    a_crowd_never_exceeds_the_permits,
-    inspection_follows_permits_taken_and_returned,
-    inspection_shows_leased_permits_until_they_end,
-    release_if_exists_makes_no_semaphore,
-    several_permits_return_when_their_lease_ends,
-    permits_are_released_by_id_all_or_none,
-    a_permits_lease_is_read_and_changed_by_id,
-    the_permit_count_can_change_while_permits_are_held,
-    returned_permits_go_to_waiters_in_order,
-);
-
-fn permits_are_set_up_once(store: &Store) {
+contract!(permits_are_set_up_once, needs(Counting), |store| {
     let [semaphore, other] = store.two("sem", |client, name| client.get_semaphore(name));
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(3).unwrap());
@@ -45,9 +16,9 @@ fn permits_are_set_up_once(store: &Store) {
     assert!(semaphore.delete().unwrap());
     assert!(!semaphore.delete().unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-}
+});
 
-fn an_unset_semaphore_is_an_error(store: &Store) {
+contract!(an_unset_semaphore_is_an_error, needs(Counting), |store| {
     let (name, [client]) = store.clients("unset");
     let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
     let waiting = AcquireOptions::new().wait(LONG);
@@ -78,18 +49,18 @@ fn an_unset_semaphore_is_an_error(store: &Store) {
     plain.delete().unwrap();
     assert!(leasing.try_set_permits(0).unwrap());
     assert!(leasing.try_acquire().unwrap().is_none());
-}
+});
 
-fn deleting_a_semaphore_ends_its_waits(store: &Store) {
+contract!(deleting_a_semaphore_ends_its_waits, needs(Counting), |store| {
     let [lock, other] = store.two("deleted", |client, name| client.get_semaphore(name));
     lock.try_set_permits(0).unwrap();
     let waiter = Waiter::on(other.clone(), move |semaphore| semaphore.acquire(1).map(drop));
     assert!(lock.delete().unwrap());
     let (answer, _) = waiter.returns_within(ms(1_200) + SLACK * 4);
-    assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotSetUp);
-}
+    fails(answer, ErrorKind::NotSetUp);
+});
 
-fn no_more_permits_are_granted_than_exist(store: &Store) {
+contract!(no_more_permits_are_granted_than_exist, needs(Counting), |store| {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(3).unwrap();
     let two = lock.acquire(2).unwrap();
@@ -100,9 +71,9 @@ fn no_more_permits_are_granted_than_exist(store: &Store) {
     assert_eq!(other.available_permits().unwrap(), 2);
     one.unlock().unwrap();
     assert_eq!(other.available_permits().unwrap(), 3);
-}
+});
 
-fn available_permits_follow_acquires_and_releases(store: &Store) {
+contract!(available_permits_follow_acquires_and_releases, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(2).unwrap();
     assert_eq!(semaphore.add_permits(3).unwrap(), 5);
@@ -112,10 +83,10 @@ fn available_permits_follow_acquires_and_releases(store: &Store) {
     assert_eq!(semaphore.add_permits(4).unwrap(), 3);
     assert_eq!(semaphore.drain_permits().unwrap(), 3);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-}
+});
 
-/// In Redisson, a waiter for three permits consumes the wake-up that a waiter for one permit needs.
-fn a_large_request_does_not_block_a_small_one(store: &Store) {
+// In Redisson, a waiter for three permits consumes the wake-up that a waiter for one permit needs.
+contract!(a_large_request_does_not_block_a_small_one, needs(Counting), |store| {
     let [lock, other] = store.two("sem", |client, name| client.get_semaphore(name));
     lock.try_set_permits(1).unwrap();
     let permit = lock.acquire(1).unwrap();
@@ -128,9 +99,9 @@ fn a_large_request_does_not_block_a_small_one(store: &Store) {
     let added = now();
     assert_eq!(lock.add_permits(3).unwrap(), 3);
     greedy.woken_since(added);
-}
+});
 
-fn permit_waits_end_by_timeout_or_interrupt(store: &Store) {
+contract!(permit_waits_end_by_timeout_or_interrupt, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(0).unwrap();
     let begun = now();
@@ -144,20 +115,17 @@ fn permit_waits_end_by_timeout_or_interrupt(store: &Store) {
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     semaphore.add_permits(1).unwrap();
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
-}
+});
 
-fn zero_permits_are_refused(store: &Store) {
+contract!(zero_permits_are_refused, needs(Counting), |store| {
     let client = store.client();
-    assert_eq!(client.get_semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(client.get_semaphore("none").acquire(0), ErrorKind::InvalidInput);
     let semaphore = client.get_expirable_semaphore("none");
-    assert_eq!(
-        semaphore.acquire_with(0, &AcquireOptions::new().wait(ms(1))).unwrap_err().kind(),
-        ErrorKind::InvalidInput
-    );
-    assert_eq!(semaphore.release("no id").unwrap_err().kind(), ErrorKind::InvalidInput);
-}
+    fails(semaphore.acquire_with(0, &AcquireOptions::new().wait(ms(1))), ErrorKind::InvalidInput);
+    fails(semaphore.release("no id"), ErrorKind::InvalidInput);
+});
 
-fn a_permit_without_a_lease_is_renewed(store: &Store) {
+contract!(a_permit_without_a_lease_is_renewed, needs(Counting), |store| {
     let client = store.client_with_lease(RENEWED);
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);
@@ -168,9 +136,9 @@ fn a_permit_without_a_lease_is_renewed(store: &Store) {
     permit.check().unwrap();
     permit.unlock().unwrap();
     assert_eq!(other.available_permits().unwrap(), 1);
-}
+});
 
-fn a_permit_can_be_released_by_its_id(store: &Store) {
+contract!(a_permit_can_be_released_by_its_id, needs(Counting), |store| {
     let (client, operator) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("permits");
     let semaphore = client.get_expirable_semaphore(&name);
@@ -184,9 +152,9 @@ fn a_permit_can_be_released_by_its_id(store: &Store) {
     assert!(!foreign.release(&ids[0]).unwrap());
     assert_eq!(foreign.available_permits().unwrap(), 1);
     assert_eq!(receive(&lost, ms(1_000) + SLACK).unwrap().reason, LossReason::Gone);
-}
+});
 
-fn several_permits_are_acquired_all_or_none(store: &Store) {
+contract!(several_permits_are_acquired_all_or_none, needs(Counting), |store| {
     let semaphore = store.client().get_expirable_semaphore(fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().unwrap();
@@ -197,17 +165,17 @@ fn several_permits_are_acquired_all_or_none(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 1);
     two.unlock().unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 3);
-}
+});
 
-fn a_semaphore_ends_with_its_lease(store: &Store) {
+contract!(a_semaphore_ends_with_its_lease, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     assert!(semaphore.try_set_permits_with_lease(2, ms(2_000)).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     comes_true_within(ms(2_000) + SLACK, || semaphore.available_permits().unwrap() == 0);
     assert!(semaphore.try_set_permits(1).unwrap());
-}
+});
 
-fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
+contract!(releasing_permits_does_not_recreate_a_deleted_semaphore, needs(Counting), |store| {
     let (name, [client, operator]) = store.clients("deleted");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
@@ -227,10 +195,10 @@ fn releasing_permits_does_not_recreate_a_deleted_semaphore(store: &Store) {
     comes_true_within(SLACK, || over.state() == HoldState::Lost);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
-}
+});
 
-/// As in Java, a release without an acquire adds a permit.
-fn releasing_without_an_acquire_adds_permits(store: &Store) {
+// As in Java, a release without an acquire adds a permit.
+contract!(releasing_without_an_acquire_adds_permits, needs(Counting), |store| {
     let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 2);
@@ -240,9 +208,9 @@ fn releasing_without_an_acquire_adds_permits(store: &Store) {
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     semaphore.release(1).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 1, "as for a forgotten one");
-}
+});
 
-fn javas_maximum_permit_count_can_be_acquired(store: &Store) {
+contract!(javas_maximum_permit_count_can_be_acquired, needs(Counting), |store| {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (name, [client, other]) = store.clients("max");
     assert!(client.get_semaphore(&name).try_set_permits(MOST).unwrap());
@@ -253,9 +221,9 @@ fn javas_maximum_permit_count_can_be_acquired(store: &Store) {
     all.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
     assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), i64::from(MOST));
-}
+});
 
-fn an_expired_permits_id_releases_nothing(store: &Store) {
+contract!(an_expired_permits_id_releases_nothing, needs(Counting), |store| {
     let semaphore = store.client().get_expirable_semaphore(fresh("over"));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
@@ -264,9 +232,9 @@ fn an_expired_permits_id_releases_nothing(store: &Store) {
     comes_true_within(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
     assert!(!semaphore.release(&id).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 1, "it came back by itself, once");
-}
+});
 
-fn a_crowd_never_exceeds_the_permits(store: &Store) {
+contract!(a_crowd_never_exceeds_the_permits, needs(Counting), |store| {
     let (name, clients) = store.clients::<3>("crowd");
     clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
     let (inside, begun) = (AtomicU32::new(0), now());
@@ -283,9 +251,9 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
     comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);
     // A lost wake-up would delay a waiter until its safety poll, up to a second later.
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
-}
+});
 
-fn inspection_follows_permits_taken_and_returned(store: &Store) {
+contract!(inspection_follows_permits_taken_and_returned, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("shown");
     let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(2).unwrap();
@@ -301,9 +269,9 @@ fn inspection_follows_permits_taken_and_returned(store: &Store) {
     permit.unlock().unwrap();
     last.unlock().unwrap();
     assert_eq!(other.inspect(&name).unwrap().count, Some(2));
-}
+});
 
-fn inspection_shows_leased_permits_until_they_end(store: &Store) {
+contract!(inspection_shows_leased_permits_until_they_end, needs(Counting), |store| {
     let (name, [client, other]) = store.clients("shown");
     client.get_expirable_semaphore(&name).try_set_permits(3).unwrap();
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
@@ -326,9 +294,9 @@ fn inspection_shows_leased_permits_until_they_end(store: &Store) {
     comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
     drop(over);
-}
+});
 
-fn release_if_exists_makes_no_semaphore(store: &Store) {
+contract!(release_if_exists_makes_no_semaphore, needs(Counting), |store| {
     let [semaphore, other] = store.two("sem", |client, name| client.get_semaphore(name));
     assert!(!semaphore.release_if_exists(3).unwrap());
     assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
@@ -337,9 +305,9 @@ fn release_if_exists_makes_no_semaphore(store: &Store) {
     assert!(semaphore.release_if_exists(2).unwrap());
     waiter.woken_since(added);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-}
+});
 
-fn several_permits_return_when_their_lease_ends(store: &Store) {
+contract!(several_permits_return_when_their_lease_ends, needs(Counting), |store| {
     let [semaphore, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(3).unwrap();
     let lease = ms(2_000); // long enough for several requests
@@ -347,9 +315,9 @@ fn several_permits_return_when_their_lease_ends(store: &Store) {
     let leased = semaphore.acquire_with(2, &leased(lease)).unwrap().unwrap();
     let once = AcquireOptions::new().wait(Duration::ZERO);
     assert!(semaphore.acquire_with(2, &once).unwrap().is_none());
-    assert_eq!(semaphore.acquire_with(1_001, &once).unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(semaphore.acquire_with(1_001, &once), ErrorKind::InvalidInput);
     let many = vec!["0".repeat(32); 1_001];
-    assert_eq!(semaphore.release_many(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(semaphore.release_many(&many), ErrorKind::InvalidInput);
     assert!(semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1)).lease(ms(300))).unwrap().is_none());
     let waiter = Waiter::on(other.clone(), move |semaphore| {
         semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap()
@@ -368,9 +336,9 @@ fn several_permits_return_when_their_lease_ends(store: &Store) {
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     all.unlock().unwrap();
     assert_eq!(semaphore.acquire_with(3, &once).unwrap().unwrap().ids().len(), 3);
-}
+});
 
-fn permits_are_released_by_id_all_or_none(store: &Store) {
+contract!(permits_are_released_by_id_all_or_none, needs(Counting), |store| {
     let [semaphore, foreign] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(4).unwrap();
     let three = semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap();
@@ -385,13 +353,13 @@ fn permits_are_released_by_id_all_or_none(store: &Store) {
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (1, 3));
     assert!(!foreign.release_many(&ids).unwrap());
-    assert_eq!(foreign.release_many(&[""; 0]).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(foreign.release_many(&["no id"]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    fails(foreign.release_many(&[""; 0]), ErrorKind::InvalidInput);
+    fails(foreign.release_many(&["no id"]), ErrorKind::InvalidInput);
     assert!(three.unlock().is_err());
     assert_eq!(foreign.available_permits().unwrap(), 4, "what was left came back all the same");
-}
+});
 
-fn a_permits_lease_is_read_and_changed_by_id(store: &Store) {
+contract!(a_permits_lease_is_read_and_changed_by_id, needs(Counting), |store| {
     let [semaphore, foreign] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(60_000))).unwrap().unwrap();
@@ -409,12 +377,12 @@ fn a_permits_lease_is_read_and_changed_by_id(store: &Store) {
     assert!(returned.duration_since(cut) >= ms(49));
     assert_eq!(left(), None);
     assert!(!foreign.update_lease_time(&id, seconds(1)).unwrap());
-    assert_eq!(foreign.update_lease_time(&id, Duration::ZERO).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(foreign.update_lease_time("", seconds(1)).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(foreign.remaining_lease("?").unwrap_err().kind(), ErrorKind::InvalidInput);
-}
+    fails(foreign.update_lease_time(&id, Duration::ZERO), ErrorKind::InvalidInput);
+    fails(foreign.update_lease_time("", seconds(1)), ErrorKind::InvalidInput);
+    fails(foreign.remaining_lease("?"), ErrorKind::InvalidInput);
+});
 
-fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
+contract!(the_permit_count_can_change_while_permits_are_held, needs(Counting), |store| {
     let [semaphore, other] = store.two("permits", |client, name| client.get_expirable_semaphore(name));
     let counts = || {
         let foreign = other.clone();
@@ -439,10 +407,10 @@ fn the_permit_count_can_change_while_permits_are_held(store: &Store) {
     assert!(semaphore.try_acquire().unwrap().is_none());
     third.unlock().unwrap();
     assert_eq!(counts(), (1, 0, 1));
-}
+});
 
-/// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
-fn returned_permits_go_to_waiters_in_order(store: &Store) {
+// Permits go to waiters in order of arrival. A client that stalls past its reservation may lose its place.
+contract!(returned_permits_go_to_waiters_in_order, needs(Counting), |store| {
     let name = fresh("order");
     let holder = store.client().get_semaphore(&name);
     holder.try_set_permits(1).unwrap();
@@ -465,4 +433,4 @@ fn returned_permits_go_to_waiters_in_order(store: &Store) {
     all_return(waiters, SLACK * 4);
     let order = order.lock().unwrap();
     assert!(order.is_sorted() || stalled_since(begun) > ms(5), "{order:?}");
-}
+});

@@ -1,5 +1,5 @@
-//! The stores that run the contracts. Each store is a function with the name that `contracts!` uses for its
-//! module.
+//! The stores that run the contracts. Each store is a function with the name that `contract!` uses for its
+//! tests.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -248,11 +248,7 @@ fn ring_of(servers: &[RedisServer]) -> Store {
 #[cfg(feature = "etcd")]
 pub(crate) fn etcd() -> Option<Store> {
     static SERVER: OnceLock<Option<Etcd>> = OnceLock::new();
-    let server = SERVER.get_or_init(Etcd::start).as_ref();
-    if server.is_none() {
-        crate::support::etcd::say_missing();
-    }
-    Some(etcd_at(server?.url()))
+    Some(etcd_at(SERVER.get_or_init(Etcd::start).as_ref()?.url()))
 }
 
 #[cfg(feature = "etcd")]

@@ -1,20 +1,10 @@
 //! Token locks, in the points in which they differ from other kinds.
 
-use leasehold::{ErrorKind, NotHeld, ObjectKind};
+use leasehold::ObjectKind;
 
-use super::harness::{Store, fresh};
-use crate::support::{Holding, SLACK, Waiter, elsewhere, leased, ms, now, slack_since};
+use crate::support::prelude::*;
 
-contracts!(needs Token:
-    waiting_for_ones_own_token_lock_is_a_deadlock_error,
-    every_token_hold_has_its_own_owner,
-    a_token_lock_refuses_a_reentrant_locks_key,
-    a_reentrant_lock_refuses_a_token_locks_key,
-    a_released_name_can_be_used_by_another_kind,
-    a_token_lock_is_shown_with_its_token,
-);
-
-fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
+contract!(waiting_for_ones_own_token_lock_is_a_deadlock_error, needs(Token), |store| {
     let lock = store.client().get_token_lock(fresh("own"));
     lock.lock().unwrap();
     let begun = now();
@@ -36,11 +26,11 @@ fn waiting_for_ones_own_token_lock_is_a_deadlock_error(store: &Store) {
     lock.unlock().unwrap();
     lock.lock().unwrap();
     lock.unlock().unwrap();
-}
+});
 
-/// The store compares tokens and counts no levels. If two holds had the same token, a late release of the
-/// first hold could free the second.
-fn every_token_hold_has_its_own_owner(store: &Store) {
+// The store compares tokens and counts no levels. If two holds had the same token, a late release of the
+// first hold could free the second.
+contract!(every_token_hold_has_its_own_owner, needs(Token), |store| {
     let client = store.client();
     let lock = client.get_token_lock(fresh("tokens"));
     let mut owners = std::collections::HashSet::new();
@@ -52,9 +42,9 @@ fn every_token_hold_has_its_own_owner(store: &Store) {
         assert!(owners.insert(guard.owner()));
         guard.unlock().unwrap();
     }
-}
+});
 
-fn a_token_lock_refuses_a_reentrant_locks_key(store: &Store) {
+contract!(a_token_lock_refuses_a_reentrant_locks_key, needs(Token), |store| {
     let (name, [client, stranger]) = store.clients("type");
     for holder in [client.get_lock(&name), leasehold::RedisLock::clone(&client.get_fenced_lock(&name))] {
         let held = Holding::take(&holder);
@@ -63,21 +53,18 @@ fn a_token_lock_refuses_a_reentrant_locks_key(store: &Store) {
         }
         held.release();
     }
-}
+});
 
-fn a_reentrant_lock_refuses_a_token_locks_key(store: &Store) {
+contract!(a_reentrant_lock_refuses_a_token_locks_key, needs(Token), |store| {
     let (name, [client, stranger]) = store.clients("type");
     let held = Holding::take(&client.get_token_lock(&name));
     for wrong in [client.get_lock(&name), stranger.get_lock(&name)] {
         refused_at_once(&wrong);
     }
     refused_at_once(&client.get_fenced_lock(&name));
-    assert_eq!(
-        stranger.get_fenced_lock(&name).lock_and_get_token().unwrap_err().kind(),
-        ErrorKind::WrongType
-    );
+    fails(stranger.get_fenced_lock(&name).lock_and_get_token(), ErrorKind::WrongType);
     held.release();
-}
+});
 
 /// Asserts that all calls are refused at once, including those that wait: the name belongs to another kind of
 /// lock, so waiting would not help.
@@ -103,7 +90,7 @@ fn refused_at_once(wrong: &leasehold::RedisLock) {
     waiter.returns_within(SLACK);
 }
 
-fn a_released_name_can_be_used_by_another_kind(store: &Store) {
+contract!(a_released_name_can_be_used_by_another_kind, needs(Token), |store| {
     let (name, [client]) = store.clients("kinds");
     for _ in 0..3 {
         for kind in &store.kinds {
@@ -112,9 +99,9 @@ fn a_released_name_can_be_used_by_another_kind(store: &Store) {
             guard.unlock().unwrap();
         }
     }
-}
+});
 
-fn a_token_lock_is_shown_with_its_token(store: &Store) {
+contract!(a_token_lock_is_shown_with_its_token, needs(Token), |store| {
     let (name, [client, other]) = store.clients("shown");
     let guard = client.get_token_lock(&name).acquire_with(&leased(ms(20_000))).unwrap().unwrap();
     let seen = other.inspect(&name).unwrap();
@@ -123,4 +110,4 @@ fn a_token_lock_is_shown_with_its_token(store: &Store) {
     assert!(seen.remaining.is_some_and(|left| left > ms(1_000) && left <= ms(20_000)), "{seen}");
     guard.unlock().unwrap();
     assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
-}
+});

@@ -2,22 +2,9 @@
 
 use leasehold::Result;
 
-use super::harness::{Store, fresh};
 use crate::support::prelude::*;
 
-contracts!(
-    an_unlock_of_a_free_lock_says_free,
-    anothers_unlock_names_the_holder_and_changes_nothing,
-    unlocking_an_expired_hold_reports_expiry_once,
-    every_level_of_an_expired_hold_says_expired,
-    force_unlock_frees_the_lock_from_any_holder,
-    force_unlock_wakes_the_waiters,
-    force_unlock_is_reported_to_the_holder,
-    a_forced_out_holder_does_not_unlock_its_successor,
-    a_thread_may_lock_during_its_thread_local_destructors,
-);
-
-fn an_unlock_of_a_free_lock_says_free(store: &Store) {
+contract!(an_unlock_of_a_free_lock_says_free, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let error = lock.unlock().unwrap_err();
@@ -30,9 +17,9 @@ fn an_unlock_of_a_free_lock_says_free(store: &Store) {
         lock.unlock().unwrap();
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free), "one too many");
     }
-}
+});
 
-fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
+contract!(anothers_unlock_names_the_holder_and_changes_nothing, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let lock = (kind.make)(&client, &name);
         let held = Holding::take(&lock);
@@ -46,9 +33,9 @@ fn anothers_unlock_names_the_holder_and_changes_nothing(store: &Store) {
         assert!(lock.is_locked().unwrap());
         held.release(); // panics if the stranger's call released this hold
     }
-}
+});
 
-fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
+contract!(unlocking_an_expired_hold_reports_expiry_once, |store| {
     for (kind, name, [client]) in store.each() {
         let lock = (kind.make)(&client, &name);
         lock.lock_with_lease(ms(60)).unwrap();
@@ -65,9 +52,9 @@ fn unlocking_an_expired_hold_reports_expiry_once(store: &Store) {
         assert_eq!(error.not_held(), Some(&NotHeld::Expired));
         assert_eq!((error.lock_name(), error.action()), (Some(lock.name()), "unlock"));
     }
-}
+});
 
-fn every_level_of_an_expired_hold_says_expired(store: &Store) {
+contract!(every_level_of_an_expired_hold_says_expired, |store| {
     let lock = store.client().get_lock(fresh("levels"));
     // The lease is long enough for three acquires on a slow store.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());
@@ -76,9 +63,9 @@ fn every_level_of_an_expired_hold_says_expired(store: &Store) {
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     }
     assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
-}
+});
 
-fn force_unlock_frees_the_lock_from_any_holder(store: &Store) {
+contract!(force_unlock_frees_the_lock_from_any_holder, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         let (lock, operator) = ((kind.make)(&client, &name), (kind.make)(&stranger, &name));
         assert!(!operator.force_unlock().unwrap(), "it was free");
@@ -92,9 +79,9 @@ fn force_unlock_frees_the_lock_from_any_holder(store: &Store) {
         Holding::take(&operator).release();
         assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired), "{}", kind.label);
     }
-}
+});
 
-fn force_unlock_wakes_the_waiters(store: &Store) {
+contract!(force_unlock_wakes_the_waiters, |store| {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let clients = (store.client(), store.client());
@@ -103,12 +90,10 @@ fn force_unlock_wakes_the_waiters(store: &Store) {
         for forced_by in [&clients.0, &clients.1] {
             let lock = (kind.make)(&clients.0, &name);
             lock.lock().unwrap();
-            let waiting = (kind.make)(&clients.1, &name);
-            let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
+            let waiter = Waiter::start(turn((kind.make)(&clients.1, &name)));
             let before = now();
             assert!((kind.make)(forced_by, &name).force_unlock().unwrap());
-            let (result, had) = waiter.returns_within(LONG);
-            result.unwrap();
+            let (_, had) = waiter.returns_within(LONG);
             let limit = if kind.traits.wakes { ms(50) } else { kind.traits.polls_within };
             assert!(
                 had.duration_since(before) <= limit + slack_since(before),
@@ -119,9 +104,9 @@ fn force_unlock_wakes_the_waiters(store: &Store) {
             assert!(lock.unlock().unwrap_err().is_lost());
         }
     }
-}
+});
 
-fn force_unlock_is_reported_to_the_holder(store: &Store) {
+contract!(force_unlock_is_reported_to_the_holder, |store| {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client_with_lease(RENEWED), store.client());
@@ -137,9 +122,9 @@ fn force_unlock_is_reported_to_the_holder(store: &Store) {
         assert!(guard.check().unwrap_err().is_lost());
         assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
     }
-}
+});
 
-fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
+contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         // The new holder's client forces the release in one round, because its threads seldom ask the store
         // while they believe that they hold the lock.
@@ -156,9 +141,9 @@ fn a_forced_out_holder_does_not_unlock_its_successor(store: &Store) {
             held.release(); // panics if the old holder's call released this hold
         }
     }
-}
+});
 
-fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
+contract!(a_thread_may_lock_during_its_thread_local_destructors, |store| {
     /// A thread-local that uses locks in its destructor, after the crate's thread-locals are destroyed.
     struct Last {
         before: RedisLock,
@@ -206,4 +191,4 @@ fn a_thread_may_lock_during_its_thread_local_destructors(store: &Store) {
     }
     assert_eq!(outcomes.map(Result::unwrap), [1, 2], "levels");
     assert!(!before.is_locked().unwrap() && !within.is_locked().unwrap());
-}
+});

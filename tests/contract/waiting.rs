@@ -1,26 +1,12 @@
 //! Waits end at their time limit, are served in order, and wake up in time.
 
-use super::harness::{Need, Store, fresh};
+use super::harness::Need;
 use crate::support::prelude::*;
 use crate::support::processes::increments;
 
-contracts!(
-    a_timed_try_respects_its_time_limit,
-    a_try_without_a_wait_is_one_attempt,
-    a_zero_wait_is_one_attempt,
-    a_try_until_an_instant_respects_that_instant,
-    a_timed_try_ends_early_when_the_lock_is_released,
-    threads_are_served_in_order_of_arrival,
-    a_waiter_that_gives_up_passes_its_place_on,
-    a_release_as_the_head_gives_up_is_noticed,
-    one_waiter_of_each_client_is_eventually_served,
-    two_alternating_clients_never_stall,
-    holders_and_waiters_do_not_delay_other_names,
-);
-
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn a_zero_wait_is_one_attempt(store: &Store) {
+contract!(a_zero_wait_is_one_attempt, |store| {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {
         let lock = (kind.make)(&store.client(), &fresh(kind.label));
@@ -36,9 +22,9 @@ fn a_zero_wait_is_one_attempt(store: &Store) {
             drop(semaphore.try_acquire_for(1, moment).unwrap().expect("it is free"));
         }
     }
-}
+});
 
-fn a_timed_try_respects_its_time_limit(store: &Store) {
+contract!(a_timed_try_respects_its_time_limit, |store| {
     let wait = ms(200);
     for (kind, name, [client, stranger]) in store.each() {
         let held = Holding::take(&(kind.make)(&client, &name));
@@ -51,9 +37,9 @@ fn a_timed_try_respects_its_time_limit(store: &Store) {
         }
         held.release();
     }
-}
+});
 
-fn a_try_without_a_wait_is_one_attempt(store: &Store) {
+contract!(a_try_without_a_wait_is_one_attempt, |store| {
     let once = AcquireOptions::new().wait(Duration::ZERO);
     for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
@@ -76,9 +62,9 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
             lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();
         }
     }
-}
+});
 
-fn a_try_until_an_instant_respects_that_instant(store: &Store) {
+contract!(a_try_until_an_instant_respects_that_instant, |store| {
     let (name, [client, stranger]) = store.clients("until");
     let held = Holding::take(&client.get_lock(&name));
     for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
@@ -91,9 +77,9 @@ fn a_try_until_an_instant_respects_that_instant(store: &Store) {
         }
     }
     held.release();
-}
+});
 
-fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
+contract!(a_timed_try_ends_early_when_the_lock_is_released, |store| {
     for (kind, name, [client, stranger]) in store.each() {
         for lock in [(kind.make)(&client, &name), (kind.make)(&stranger, &name)] {
             let held = Holding::take(&(kind.make)(&client, &name));
@@ -113,9 +99,9 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
             unlocked.unwrap();
         }
     }
-}
+});
 
-fn threads_are_served_in_order_of_arrival(store: &Store) {
+contract!(threads_are_served_in_order_of_arrival, |store| {
     let lock = store.client().get_lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();
@@ -133,9 +119,9 @@ fn threads_are_served_in_order_of_arrival(store: &Store) {
     waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0);
     drop(tell);
     assert_eq!(order.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-}
+});
 
-fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
+contract!(a_waiter_that_gives_up_passes_its_place_on, |store| {
     let (name, [client, stranger]) = store.clients("place");
     // While the head of the queue gives up, a thread of the same client or of another client holds the lock.
     for holder in [&client, &stranger] {
@@ -147,10 +133,10 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
         let (had, _) = next.returns_within(LONG);
         assert!(had.duration_since(released) <= ms(50) + slack_since(released));
     }
-}
+});
 
-/// The head may be notified at the moment in which it gives up. The next waiter must then be woken instead.
-fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
+// The head may be notified at the moment in which it gives up. The next waiter must then be woken instead.
+contract!(a_release_as_the_head_gives_up_is_noticed, |store| {
     let (name, [client, stranger]) = store.clients("tie");
     let holder = stranger.get_lock(&name);
     for round in 0..8 {
@@ -170,9 +156,9 @@ fn a_release_as_the_head_gives_up_is_noticed(store: &Store) {
         let (had, _) = next.returns_within(LONG);
         assert!(had.duration_since(before) <= ms(50) + slack_since(before));
     }
-}
+});
 
-fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
+contract!(one_waiter_of_each_client_is_eventually_served, |store| {
     let name = fresh("many");
     let held = Holding::take(&store.client().get_lock(&name));
     let waiters: Vec<_> = (0..6).map(|_| Waiter::start(turn(store.client().get_lock(&name)))).collect();
@@ -186,9 +172,9 @@ fn one_waiter_of_each_client_is_eventually_served(store: &Store) {
             had.duration_since(released)
         );
     }
-}
+});
 
-fn two_alternating_clients_never_stall(store: &Store) {
+contract!(two_alternating_clients_never_stall, |store| {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let (rounds, begun) = (increments() / 5, now());
@@ -209,16 +195,13 @@ fn two_alternating_clients_never_stall(store: &Store) {
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");
-}
+});
 
-fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
+contract!(holders_and_waiters_do_not_delay_other_names, |store| {
     for kind in &store.kinds {
         let (name, clients) = store.clients::<3>(kind.label);
         let held = Holding::take(&(kind.make)(&clients[0], &name));
-        let waiter = |at: usize| {
-            let lock = (kind.make)(&clients[at % 3], &name);
-            Waiter::start(move || lock.acquire_owned().and_then(|guard| guard.unlock()))
-        };
+        let waiter = |at: usize| Waiter::start(turn((kind.make)(&clients[at % 3], &name)));
         let waiters: Vec<_> = (0..12).map(waiter).collect();
         let begun = now();
         let spans: Vec<_> = (0..30)
@@ -235,6 +218,6 @@ fn holders_and_waiters_do_not_delay_other_names(store: &Store) {
         // Only a waiter that was not notified, and polls again a second later, would be as late as this.
         assert!(spans.iter().all(|span| *span < ms(900) + stalled), "{}: {spans:?}", kind.label);
         held.release();
-        waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+        all_return(waiters, LONG);
     }
-}
+});

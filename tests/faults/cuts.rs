@@ -68,8 +68,7 @@ scenario!(a_queued_wait_ends_in_a_black_hole, |world| {
     let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
     assert!(eventually(LONG, is_queued), "it does not stand in the queue");
     world.proxy.hold(Direction::ToServer, Which::All);
-    let error = waiting.returns_within(begun, wait + timeout, "a timed wait").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    fails(waiting.returns_within(begun, wait + timeout, "a timed wait"), ErrorKind::TimedOut);
     world.proxy.resume();
     comes_within(now(), L, "the end of its place", || !is_queued());
     held.unlock().unwrap();
@@ -118,8 +117,7 @@ scenario!(a_dripping_reply_times_out_like_a_missing_one, |world| {
     // This limit is long enough for prompt answers on a busy machine.
     let limit = 4 * T;
     let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
-    client.get_lock("drip").lock().unwrap();
-    client.get_lock("drip").unlock().unwrap();
+    client.get_lock("drip").acquire().unwrap().unlock().unwrap();
     world.proxy.drip(Some((1, T)));
     let error = in_time(limit, "a try whose reply drips", || client.get_lock("drip").try_lock().unwrap_err());
     assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");

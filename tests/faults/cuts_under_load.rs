@@ -11,9 +11,7 @@ const RUN: Duration = Duration::from_secs(4);
 /// On a busy machine the cuts go on until the workers have acquired this often.
 const TURNS: usize = 500;
 
-#[test]
-fn cut_connections_and_flushed_scripts_lose_no_hold() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(cut_connections_and_flushed_scripts_lose_no_hold, RedisServer::start_default(), |server| {
     let seen = Seen::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -95,4 +93,4 @@ fn cut_connections_and_flushed_scripts_lose_no_hold() {
     let mut admin = server.admin();
     let is_free = || redis::cmd("EXISTS").arg(&LOCKS).query::<usize>(&mut admin).unwrap() == 0;
     assert!(eventually(LONG, is_free), "a lock is still there");
-}
+});

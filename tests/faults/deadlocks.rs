@@ -222,9 +222,7 @@ fn reports() -> (impl Observer, Receiver<&'static str>) {
     })
 }
 
-#[test]
-fn a_search_without_other_processes_warns_once() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(a_search_without_other_processes_warns_once, RedisServer::start_default(), |server| {
     let rules =
         "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
     let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
@@ -243,7 +241,7 @@ fn a_search_without_other_processes_warns_once() {
         assert!(told.is_empty(), "{:?}", told.try_iter().collect::<Vec<_>>());
     }
     busy.unlock().unwrap();
-}
+});
 
 /// The other member's process is stopped for good, so the deadlock lasts until that process's lease ends.
 #[test]

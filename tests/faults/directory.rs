@@ -72,9 +72,7 @@ scenario!(entries_that_cannot_be_written_lose_no_hold, |world| {
     guard.unlock().unwrap();
 });
 
-#[test]
-fn a_user_without_entries_still_has_locks() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(a_user_without_entries_still_has_locks, RedisServer::start_default(), |server| {
     let run = |words: &[&str]| -> redis::Value {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
     };
@@ -101,11 +99,9 @@ fn a_user_without_entries_still_has_locks() {
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();
-}
+});
 
-#[test]
-fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(an_owner_id_without_queue_rights_still_leads_to_its_entry, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
     let guard = client.get_lock("a").acquire().unwrap();
     let other = LockClient::connect(server.url()).unwrap();
@@ -118,7 +114,7 @@ fn an_owner_id_without_queue_rights_still_leads_to_its_entry() {
         place.is_some_and(|place| place.pid == std::process::id())
     }));
     guard.unlock().unwrap();
-}
+});
 
 // Without the script's commands the client reads each key by a request of its own.
 scenario!(lists_work_where_scripts_may_not_scan, |world| {

@@ -248,8 +248,7 @@ scenario!(a_guard_dropped_in_a_child_stays_the_parents, |world| {
     for unlocked in [nested.unlock(), kept.unlock(), owned.unlock(), token.unlock()] {
         unlocked.unwrap();
     }
-    client.get_lock("kept").lock().unwrap();
-    client.get_lock("kept").unlock().unwrap();
+    client.get_lock("kept").acquire().unwrap().unlock().unwrap();
     assert!(world.lock_keys().is_empty());
     assert_eq!(seen.losses(), 0);
 });

@@ -1,12 +1,12 @@
 //! Cached locks, made by `lock_builder(name).cached()`.
 
-use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
+use leasehold::Backoff;
 
 use super::world::{KEPT, P, PATIENCE, T, World, scenario_on};
 use crate::support::caching::{UNUSED, assert_cached_after, cycle, is_free_within, use_until_cached};
+use crate::support::channel;
+use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
-use crate::support::stalls::stalled_since;
-use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, ms, now, start, turn};
 
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
@@ -298,7 +298,5 @@ scenario!(cached_is_refused_where_recalls_are_impossible, |world| {
     assert_eq!(kinds(&client), [InvalidInput, InvalidInput, Unsupported]);
     assert_eq!(world.scripts_run(), asked);
     let memory = LockClient::in_memory();
-    let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
-    assert_eq!(error.kind(), Unsupported);
-    assert!(error.to_string().contains("Leave `cached` out"), "{error}");
+    fails_saying(memory.lock_builder("a").cached().build().lock(), Unsupported, "Leave `cached` out");
 });

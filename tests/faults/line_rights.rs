@@ -1,14 +1,12 @@
 //! Users without permissions for the wait queue: their first release finds that out, and then waiters
 //! subscribe to their releases.
 
-use std::time::Duration;
-
-use leasehold::{ClientBuilder, LockClient, Ring};
+use leasehold::Ring;
 
 use super::line::{listeners, standing};
 use super::world::{World, scenario_on};
+use crate::support::prelude::*;
 use crate::support::server::Builder;
-use crate::support::{LONG, call, eventually, listening_clients, ms, now, turn, within};
 
 const LEASE: Duration = Duration::from_secs(60);
 const NAME: &str = "rights";

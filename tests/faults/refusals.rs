@@ -170,8 +170,7 @@ fn a_changed_password_loses_no_hold() {
         await_renewal(&guard);
         // New connections are refused with a typed error, and no hold is lost.
         world.proxy.kill(Which::Others, Then::Reset);
-        let error = in_time(T, "the refusal", || client.get_lock("other").lock().unwrap_err());
-        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        fails(in_time(T, "the refusal", || client.get_lock("other").lock()), ErrorKind::Authentication);
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
@@ -187,18 +186,16 @@ scenario!(a_new_replica_refuses_without_a_loss, |world| {
     let guard = client.get_lock("replica").acquire().unwrap();
     await_renewal(&guard);
     world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
-    let error = client.get_lock("other").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    let error = fails(client.get_lock("other").try_lock(), ErrorKind::ReadOnly);
     assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
     let begun = now();
-    assert_eq!(world.builder().build().unwrap_err().kind(), ErrorKind::ReadOnly);
+    fails(world.builder().build(), ErrorKind::ReadOnly);
     within(begun, T, "the refusal");
     comes_within(begun, KEPT / 3 + T, "the risk", || matches!(guard.state(), HoldState::AtRisk { .. }));
     world.does(&["REPLICAOF", "NO", "ONE"]);
     comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
     guard.unlock().unwrap();
-    client.get_lock("other").lock().unwrap();
-    client.get_lock("other").unlock().unwrap();
+    client.get_lock("other").acquire().unwrap().unlock().unwrap();
     assert_eq!(seen.losses(), 0);
 });
 
@@ -211,8 +208,7 @@ scenario!(a_full_server_is_busy_and_keeps_holders, |world| {
         redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(number).exec(&mut admin).unwrap();
     };
     most(1);
-    let error = in_time(T, "the refusal", || world.builder().build().unwrap_err());
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let error = fails(in_time(T, "the refusal", || world.builder().build()), ErrorKind::Busy);
     assert!(error.is_retryable(), "{error}");
     await_renewal(&guard);
     most(1000);

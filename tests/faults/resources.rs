@@ -55,7 +55,7 @@ scenario!(a_shutdown_leaves_nothing_even_while_clones_live, |world| {
     in_time(2 * T, "a shutdown", || client.shutdown().unwrap());
     assert!(world.is_free("held") && world.is_free("waited"));
     assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::ShutDown);
-    assert_eq!(client.get_lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
+    fails(client.get_lock("held").lock(), ErrorKind::ShutDown);
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.unlock().is_err());
     comes_within(now(), T, "the end of the connections", || world.proxy.connections() == 0);
@@ -129,8 +129,7 @@ scenario!(a_shutdown_of_a_hanging_server_is_bounded, |world| {
             let error = client.shutdown().unwrap_err();
             within(begun, 3 * T, "a shutdown");
             assert!(error.is_retryable() && error.lock_name() == Some("held"), "{error}");
-            let error = waiter.returns_within(begun, 2 * T, "the waiter's end").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+            fails(waiter.returns_within(begun, 2 * T, "the waiter's end"), ErrorKind::ShutDown);
             assert!(guard.check().is_err());
             drop(guard);
             drop(client);

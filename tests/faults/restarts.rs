@@ -60,13 +60,14 @@ fn calls_survive_a_blocking_script() {
             asked.is_err_and(|error| error.code() == Some("BUSY"))
         };
         assert!(eventually(LONG, is_busy), "the script does not block");
-        let error = client.get_lock("other").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let error = fails(client.get_lock("other").try_lock(), ErrorKind::Busy);
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let error = in_time(ms(200) + T, "a wait for a busy server", || {
-            client.get_lock("other").try_lock_for(ms(200)).unwrap_err()
-        });
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        fails(
+            in_time(ms(200) + T, "a wait for a busy server", || {
+                client.get_lock("other").try_lock_for(ms(200))
+            }),
+            ErrorKind::Busy,
+        );
         let waiter = call(turn(client.get_lock("other")));
         throughout(ms(200), || !waiter.is_over());
         let killed = now();
@@ -225,8 +226,7 @@ fn calls_wait_for_a_server_that_loads_its_data() {
         let unhurried =
             |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
-        client.get_lock("loaded").lock().unwrap();
-        client.get_lock("loaded").unlock().unwrap();
+        client.get_lock("loaded").acquire().unwrap().unlock().unwrap();
         let mut pipeline = redis::pipe();
         let filler = "x".repeat(2_048);
         for number in 0..6_000 {

@@ -37,11 +37,10 @@ scenario!(a_server_without_memory_only_refuses_acquires, |world| {
     let outer = nested.acquire().unwrap();
     let inner = nested.acquire().unwrap();
     world.does(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = client.get_lock("another").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    let error = fails(client.get_lock("another").try_lock(), ErrorKind::OutOfMemory);
     assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
     let patient = world.builder().retry_timeout(ms(300)).build().unwrap();
-    assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
+    fails(patient.get_lock("another").lock(), ErrorKind::OutOfMemory);
     assert!(world.is_free("another"));
     await_renewal(&guard);
     await_renewal(&outer);

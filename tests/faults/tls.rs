@@ -47,8 +47,7 @@ fn locks_work_over_tls() {
         let guard = client.get_lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
         await_renewal(&guard);
-        client.get_lock("another").lock().unwrap();
-        client.get_lock("another").unlock().unwrap();
+        client.get_lock("another").acquire().unwrap().unlock().unwrap();
         guard.unlock().unwrap();
     });
 }

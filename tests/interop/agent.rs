@@ -12,8 +12,6 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-
 use crate::scene::missing;
 use crate::support::prelude::*;
 

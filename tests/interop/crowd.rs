@@ -252,9 +252,7 @@ fn java_and_rust_readers_and_writers_never_hold_at_once() {
     assert!(!rust(&server.url(), LEASE).get_read_write_lock("crowd").write().is_locked().unwrap());
 }
 
-#[test]
-fn java_and_rust_together_never_exceed_the_permits() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(java_and_rust_together_never_exceed_the_permits, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     for kind in ["semaphore", "permits"] {
         assert!(java.is("main", &format!("{kind}-set"), &[kind, "3"]));
@@ -268,16 +266,14 @@ fn java_and_rust_together_never_exceed_the_permits() {
         assert_eq!(left.unwrap(), 3, "{kind}");
         assert_eq!(java.get("main", &format!("{kind}-available"), &[kind]), "3");
     }
-}
+});
 
-#[test]
-fn java_and_rust_spin_locks_exclude_each_other() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(java_and_rust_spin_locks_exclude_each_other, java::set_up(LEASE), |(_alone, server, java)| {
     // No plain locks take part, because Java's spin lock does not wake their waiters. The threads pause,
     // because a spinning thread gets the lock only if it polls while the lock is free.
     let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
-}
+});
 
 /// How long processes of both languages share a lock.
 fn fleet_lasts() -> Duration {
@@ -361,9 +357,11 @@ fn take_turns(url: &str, list: &str) {
     client.shutdown().unwrap();
 }
 
-#[test]
-fn fair_waiters_of_both_languages_are_served_in_order() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(fair_waiters_of_both_languages_are_served_in_order, java::set_up(LEASE), |(
+    _alone,
+    server,
+    java,
+)| {
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
@@ -419,4 +417,4 @@ fn fair_waiters_of_both_languages_are_served_in_order() {
         let _: () = admin.rpush(list, "end").unwrap();
         ends_well(process);
     }
-}
+});

@@ -44,10 +44,7 @@ fn queue_is(server: &ZooKeeper, length: usize) {
     wait_until(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
 }
 
-#[test]
-fn curator_and_rust_exclude_each_other() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(curator_and_rust_exclude_each_other, alone(), ZooKeeper::start(CALM), |server| {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/both";
     let lock = rust(&server).get_lock(path);
@@ -73,12 +70,9 @@ fn curator_and_rust_exclude_each_other() {
     assert!(java.is("one", "try-for", &[path, "2000"]));
     java.get("one", "unlock", &[path]);
     assert!(!lock.is_locked().unwrap());
-}
+});
 
-#[test]
-fn curator_and_rust_are_served_in_order() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(curator_and_rust_are_served_in_order, alone(), ZooKeeper::start(CALM), |server| {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/order";
     let clients = [rust(&server), rust(&server)];
@@ -107,12 +101,9 @@ fn curator_and_rust_are_served_in_order() {
     }
     order.sort_unstable();
     assert_eq!(order.iter().map(|(_, place)| *place).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-}
+});
 
-#[test]
-fn curator_and_rust_readers_and_writers_share_one_lock() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(curator_and_rust_readers_and_writers_share_one_lock, alone(), ZooKeeper::start(CALM), |server| {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/pair";
     let client = rust(&server);
@@ -152,4 +143,4 @@ fn curator_and_rust_readers_and_writers_share_one_lock() {
     assert!(java.is("two", "write-try-for", &[path, "2000"]));
     assert!(!lock.read().try_lock().unwrap());
     java.get("two", "write-unlock", &[path]);
-}
+});

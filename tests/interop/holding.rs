@@ -11,9 +11,7 @@ const LEASE: Duration = Duration::from_secs(3);
 /// A third of the lease until the renewal, one command time-out, and slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
-#[test]
-fn javas_force_unlock_is_reported_as_a_loss() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(javas_force_unlock_is_reported_as_a_loss, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
 
     // The next unlock reports that the hold was lost.
@@ -38,11 +36,9 @@ fn javas_force_unlock_is_reported_as_a_loss() {
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());
     assert!(!java.is("breaker", "force-unlock", &["forced-too"]));
-}
+});
 
-#[test]
-fn tokens_of_java_and_rust_rise_with_every_grant() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(tokens_of_java_and_rust_rise_with_every_grant, java::set_up(LEASE), |(_alone, server, java)| {
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
@@ -61,11 +57,9 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
     }
     assert_eq!(tokens[0], 1, "Java counts from one");
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
-}
+});
 
-#[test]
-fn tokens_grow_after_the_counter_is_lost() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(tokens_grow_after_the_counter_is_lost, java::set_up(LEASE), |(_alone, server, java)| {
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();
     let earlier = before.fencing_token().expect("a fenced guard has a fence").get();
@@ -78,4 +72,4 @@ fn tokens_grow_after_the_counter_is_lost() {
     assert!(earlier < later, "{earlier} then {later}");
     assert_eq!(java.get("t", "fenced-lock-token", &["fenced"]), (later + 1).to_string());
     java.get("t", "fenced-unlock", &["fenced"]);
-}
+});

@@ -13,9 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The limit for a notification on a busy machine. The safety poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
-#[test]
-fn read_and_write_exclude_across_languages() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(read_and_write_exclude_across_languages, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let reading = lock.read().acquire().unwrap();
@@ -46,7 +44,7 @@ fn read_and_write_exclude_across_languages() {
     assert!(lock.write().try_lock().unwrap());
     lock.write().unlock().unwrap();
     assert_eq!(keys(&mut server.admin()), Vec::<String>::new());
-}
+});
 
 #[test]
 fn waiting_readers_and_writers_are_woken_by_the_other_language() {
@@ -82,10 +80,8 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     assert!(own_time_between(freed, waiter.join()) < TOLD);
 }
 
-/// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
-#[test]
-fn our_long_lease_survives_javas_read_watchdog() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+// Redisson's watchdog for readers sets the key's expiry to its own lease, even if other leases are longer.
+test_on!(our_long_lease_survives_javas_read_watchdog, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
@@ -103,7 +99,7 @@ fn our_long_lease_survives_javas_read_watchdog() {
         wait_until("nobody reads", LONG, || java.is("writer", "write-try", &["rw"]));
         java.get("writer", "write-unlock", &["rw"]);
     }
-}
+});
 
 /// Java respects what our locks leave: remaining levels, a downgrade, and a reader's expired write lock.
 #[test]
@@ -151,9 +147,7 @@ fn java_respects_leases_left_by_our_readers_and_writers() {
     assert!(writing.unlock().unwrap_err().is_not_held());
 }
 
-#[test]
-fn permits_pass_between_java_and_rust() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(permits_pass_between_java_and_rust, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "3"]));
@@ -184,7 +178,7 @@ fn permits_pass_between_java_and_rust() {
     java.get("main", "semaphore-release", &["sem", "3"]);
     assert!(own_time_between(freed, waiter.join()) < TOLD);
     assert_eq!(java.get("main", "semaphore-available", &["sem"]), "3");
-}
+});
 
 #[test]
 fn leased_permits_can_be_released_by_the_other_language() {
@@ -212,9 +206,7 @@ fn leased_permits_can_be_released_by_the_other_language() {
     assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
 }
 
-#[test]
-fn a_latch_opens_for_all_waiters_of_both_languages() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(a_latch_opens_for_all_waiters_of_both_languages, java::set_up(LEASE), |(_alone, server, java)| {
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let mut admin = server.admin();
@@ -274,12 +266,10 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
         assert!(half <= Duration::from_millis(50), "{last}: {half:?}");
         assert!(worst < TOLD, "{last}: not all were told: {worst:?}");
     }
-}
+});
 
-/// Our hold writes an extra field with its beginning into the hash that both languages read.
-#[test]
-fn java_ignores_our_extra_hold_field() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+// Our hold writes an extra field with its beginning into the hash that both languages read.
+test_on!(java_ignores_our_extra_hold_field, java::set_up(LEASE), |(_alone, server, java)| {
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
@@ -309,13 +299,11 @@ fn java_ignores_our_extra_hold_field() {
         drop(lock.unlock());
         wait_until("nothing is left", LONG, || keys(&mut server.admin()).is_empty());
     }
-}
+});
 
-/// In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
-/// counts, at which its own reading thread throws.
-#[test]
-fn javas_wrong_message_does_not_leave_waiters_asleep() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
+// In Java, returned permits wake only one waiter, whatever number it wants. Java also publishes negative
+// counts, at which its own reading thread throws.
+test_on!(javas_wrong_message_does_not_leave_waiters_asleep, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
     let semaphore = client.get_semaphore("sem");
@@ -340,11 +328,9 @@ fn javas_wrong_message_does_not_leave_waiters_asleep() {
     waiter.join();
     assert_eq!(greedy.wait_for(LONG).result.as_deref(), Ok("true"));
     assert_eq!(semaphore.available_permits().unwrap(), 1);
-}
+});
 
-#[test]
-fn permit_ids_work_across_languages() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
+test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server, java)| {
     let client = rust(&server.url(), LONG);
     let permits = client.get_expirable_semaphore("permits");
     let says = |verb: &str| java.get("main", verb, &["permits"]);
@@ -391,12 +377,10 @@ fn permit_ids_work_across_languages() {
     assert!(semaphore.release_if_exists(2).unwrap());
     assert!(java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert_eq!(semaphore.available_permits().unwrap(), 4);
-}
+});
 
-/// Java has no conditions, but may take the lock during our wait.
-#[test]
-fn java_may_lock_during_a_conditions_wait() {
-    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
+// Java has no conditions, but may take the lock during our wait.
+test_on!(java_may_lock_during_a_conditions_wait, java::set_up(LONG), |(_alone, server, java)| {
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
     let lock = client.get_lock("shop");
@@ -426,4 +410,4 @@ fn java_may_lock_during_a_conditions_wait() {
     assert_eq!(waiter.join(), 2, "as often as before");
     assert!(java.is("clerk", "try", &["shop"]));
     java.get("clerk", "unlock", &["shop"]);
-}
+});

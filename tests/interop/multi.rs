@@ -11,9 +11,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// The limit for a notification on a busy machine. The safety poll would come after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
-#[test]
-fn multi_locks_exclude_each_other_across_languages() {
-    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
+test_on!(multi_locks_exclude_each_other_across_languages, java::set_up(LEASE), |(_alone, server, java)| {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));
@@ -66,4 +64,4 @@ fn multi_locks_exclude_each_other_across_languages() {
     assert!(took < TOLD, "{took:?}");
     java.get("t", "multi-unlock", &["c,b,a"]);
     wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
-}
+});

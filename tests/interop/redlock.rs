@@ -18,10 +18,7 @@ fn fields(server: &RedisServer, name: &str) -> BTreeMap<String, u64> {
     redis::cmd("HGETALL").arg(name).query(&mut server.admin()).unwrap()
 }
 
-#[test]
-fn redlocks_exclude_each_other_across_languages() {
-    let _alone = alone();
-    let Some(binary) = default_server() else { return };
+test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server(), |binary| {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
     let Some(agent) = java::start() else { return };
     let peers: Vec<_> = MEMBERS
@@ -65,12 +62,9 @@ fn redlocks_exclude_each_other_across_languages() {
     assert!(java_takes(ENOUGH));
     java.get("t", "redlock-unlock", &[MEMBERS, "both"]);
     wait_until("nothing is left", LIMIT, || servers.iter().all(|server| fields(server, "both").is_empty()));
-}
+});
 
-#[test]
-fn a_majority_held_by_rust_is_busy_for_java() {
-    let _alone = alone();
-    let Some(binary) = default_server() else { return };
+test_on!(a_majority_held_by_rust_is_busy_for_java, alone(), default_server(), |binary| {
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
     let Some(agent) = java::start() else { return };
     let client = LockClient::builder()
@@ -95,4 +89,4 @@ fn a_majority_held_by_rust_is_busy_for_java() {
     wait_until("what Java got of it, it gave back", LIMIT, || servers.iter().all(has_only_ours));
     guard.check().unwrap();
     guard.unlock().unwrap();
-}
+});

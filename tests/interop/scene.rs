@@ -4,17 +4,15 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
-use leasehold::{LockClient, RedisLock};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use redis::{Commands, Connection};
 
 pub(crate) use crate::support::calls;
+use crate::support::prelude::*;
 use crate::support::stalls::stalled_between;
-use crate::support::{
-    self, Call, LONG, Process, call_on, listening_clients, now, wait_until, watch_for_stalls,
-};
+use crate::support::{self, Process};
 
 /// Lets one test of this program run at a time, because each starts processes, and some measure times.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {

@@ -42,9 +42,7 @@ enum Step {
 
 use Step::{ForceUnlock, Lock, LockForFiveSeconds, Try, Unlock};
 
-#[test]
-fn locks_have_the_same_bytes_from_both_languages() {
-    let Some((_alone, server, java)) = java::set_up(WATCHDOG) else { return };
+test_on!(locks_have_the_same_bytes_from_both_languages, java::set_up(WATCHDOG), |(_alone, server, java)| {
     let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
         let held = |count: u32, lease: &str| key(names.lock, &format!("hash OWNER={count}"), lease);
@@ -69,7 +67,7 @@ fn locks_have_the_same_bytes_from_both_languages() {
         let lock = client.get_lock(names.lock);
         same_bytes("Rust", &server, &expected, &Rust { client: &client, lock: &lock, fenced: None });
     }
-}
+});
 
 #[test]
 fn fenced_locks_have_the_same_bytes_from_both_languages() {

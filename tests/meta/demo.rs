@@ -30,9 +30,7 @@ fn wrong(row: &Value, trouble: &str) -> (u64, u64) {
 
 const TROUBLES: [&str; 3] = ["slow", "killed", "stopped"];
 
-#[test]
-fn the_demos_leasehold_rows_show_no_violation() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(the_demos_leasehold_rows_show_no_violation, RedisServer::start_default(), |server| {
     let demo = Demo::start(&server, &[]);
     let (out, success) = demo.finish();
 
@@ -61,11 +59,9 @@ fn the_demos_leasehold_rows_show_no_violation() {
     assert_eq!(fenced["refused"], 1, "the stopped holder's write: {fenced}");
     assert!(success, "the demo failed though leasehold's rows are as promised");
     assert_eq!(keys(&server), 0, "the demo left keys behind");
-}
+});
 
-#[test]
-fn the_demo_ends_with_one_line_of_results() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(the_demo_ends_with_one_line_of_results, RedisServer::start_default(), |server| {
     let rows = ["--rows", "lua_no_renewal,redis_lock,redis_lock_fenced", "--url", &server.url()];
     let demo = output(Command::new(example("stock")).args(SMALL).args(rows));
     assert!(demo.status.success(), "{demo:?}");
@@ -76,7 +72,7 @@ fn the_demo_ends_with_one_line_of_results() {
     for column in ["late ", "twice ", "slow ", "killed ", "stopped ", "orders/s ", "wait "] {
         assert!(text.lines().any(|line| line.starts_with(column)), "{column} is not explained:\n{text}");
     }
-}
+});
 
 /// Runs the demo's last row with the lock on several servers, of which one is killed half-way.
 fn is_exact_on(topology: &str) {
@@ -111,10 +107,8 @@ fn the_fenced_row_survives_a_cluster_failover() {
     is_exact_on("cluster");
 }
 
-/// Another server, which has no cluster support, has the port of the demo's first server and answers there.
-#[test]
-fn the_demo_detects_a_foreign_server_on_its_port() {
-    let Some(server) = RedisServer::start_default() else { return };
+// Another server, which has no cluster support, has the port of the demo's first server and answers there.
+test_on!(the_demo_detects_a_foreign_server_on_its_port, RedisServer::start_default(), |server| {
     let stage = Stage::new("exit 0");
     let script = r#"
 real=$SERVER others=$OTHERS
@@ -140,16 +134,14 @@ exec "$real" "$@""#;
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     assert!(kill_process(pid, Signal::KILL).is_ok(), "the demo ended the server of another: {said}");
     assert_eq!((said.as_str(), status.success()), ("stock: interrupted\n", false));
-}
+});
 
 #[test]
 fn the_fenced_row_survives_a_lost_ring_node() {
     is_exact_on("ring");
 }
 
-#[test]
-fn an_interrupted_demo_says_so_in_one_line() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(an_interrupted_demo_says_so_in_one_line, RedisServer::start_default(), |server| {
     let stage = Stage::new("exit 0");
     let mut demo = stage.demo(&["--rows", "redis_lock_fenced"]);
     let demo = Demo::of(demo.args(SMALL).env("REDIS_URL", server.url()));
@@ -167,7 +159,7 @@ fn an_interrupted_demo_says_so_in_one_line() {
     kill_process_group(demo.group, Signal::INT).unwrap();
     let (_, said, status) = demo.end();
     assert_eq!((said.as_str(), status.code()), ("demo: interrupted\n", Some(130)));
-}
+});
 
 #[test]
 fn a_wrong_demo_command_line_prints_one_error_line() {

@@ -137,8 +137,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// The names of all tests: functions marked `#[test]`, contracts (`contracts!`), faults (`scenario!`), tests
-/// of all databases (`database_tests!`), and tests on a new server of each store.
+/// The names of all tests: functions marked `#[test]`, contracts (`contract!`), faults (`scenario!`), tests
+/// on a server (`test_on!`), of all databases (`database_tests!`), and on a new server of each store.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -147,8 +147,10 @@ fn tests() -> BTreeSet<String> {
         for line in text.lines().map(str::trim) {
             if line == "#[test]" {
                 marked = true;
-            } else if let Some((name, _)) =
-                line.strip_prefix("scenario!(").and_then(|rest| rest.split_once(','))
+            } else if let Some((name, _)) = ["scenario!(", "contract!(", "test_on!("]
+                .iter()
+                .find_map(|macro_call| line.strip_prefix(macro_call))
+                .and_then(|rest| rest.split_once(','))
             {
                 names.insert(name.to_owned());
             } else if let Some((name, arguments)) = line
@@ -158,9 +160,8 @@ fn tests() -> BTreeSet<String> {
             {
                 let bounds = ["<D: Database>", "<D: Operated>", "<R: Rows>"];
                 let of_all_databases = bounds.iter().find_map(|bound| name.strip_suffix(bound));
-                let of_a_store = arguments.starts_with("store: &Store)");
                 let on_a_server = arguments.ends_with("start: Start) {");
-                if marked || of_a_store || on_a_server || of_all_databases.is_some() {
+                if marked || on_a_server || of_all_databases.is_some() {
                     names.insert(of_all_databases.unwrap_or(name).to_owned());
                 }
                 marked = false;

@@ -448,7 +448,6 @@ fn a_short_leases_error_names_the_minimum() {
         assert!(too_short(lease).ends_with("the least is 100ms"), "{}", too_short(lease));
     }
     let lock = LockClient::in_memory().get_lock("orders");
-    let error = lock.lock_with_lease(Duration::ZERO).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = fails(lock.lock_with_lease(Duration::ZERO), ErrorKind::InvalidInput);
     assert!(error.to_string().ends_with("the least is 1ms") && error.source().is_none(), "{error}");
 }

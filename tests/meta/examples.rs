@@ -1,20 +1,17 @@
 //! Every example does what its page says. Each runs on a private server and, where possible, without a
 //! server. `tests/meta/demo.rs` tests `stock`, and `tests/stores/orders.rs` tests `orders`.
 
+#[cfg(feature = "metrics")]
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-#[cfg(feature = "metrics")]
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
+use crate::support::prelude::*;
 use crate::support::programs::example;
-use crate::support::server::RedisServer;
 #[cfg(feature = "metrics")]
-use crate::support::timing::eventually;
 
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {
     let program = example(name);
@@ -246,9 +243,7 @@ fn answer(port: u16, request: &str) -> String {
     answer
 }
 
-#[test]
-fn the_service_example_sells_and_shuts_down_cleanly() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(the_service_example_sells_and_shuts_down_cleanly, RedisServer::start_default(), |server| {
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let mut command = Command::new(example("service"));
     command.args([&port.to_string(), "--stock", "2"]).env("REDIS_URL", server.url());
@@ -271,7 +266,7 @@ fn the_service_example_sells_and_shuts_down_cleanly() {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert!(service.0.wait().unwrap().success() && rest.contains("releasing what is held"), "{rest}");
-}
+});
 
 #[cfg(feature = "metrics")]
 #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::docs::{files, read as page};
+use crate::support::test_on;
 
 /// All words that look like the name of a metric.
 fn metrics(text: &str) -> BTreeSet<&str> {
@@ -58,16 +59,14 @@ fn the_dashboard_shows_what_serve_counts() {
     }
 }
 
-/// Prometheus's own tool reads the configuration and its rules: their fields, expressions and time spans.
-#[test]
-fn prometheus_loads_the_scrape_configuration() {
-    let Some(promtool) = crate::alerts::promtool() else { return };
+// Prometheus's own tool reads the configuration and its rules: their fields, expressions and time spans.
+test_on!(prometheus_loads_the_scrape_configuration, crate::alerts::promtool(), |promtool| {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
     let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();
     let said =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success() && said.contains("rules found"), "{said}");
-}
+});
 
 #[test]
 fn each_alert_leads_to_its_paragraph() {

@@ -12,9 +12,7 @@ use crate::support::prelude::*;
 
 const ROAD: &str = include_str!("../../docs/from-setnx-to-leases.md");
 
-#[test]
-fn each_printed_command_gets_its_printed_answer() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(each_printed_command_gets_its_printed_answer, RedisServer::start_default(), |server| {
     let mut people = HashMap::new();
     let mut commands = 0;
     for step in ROAD.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
@@ -44,7 +42,7 @@ fn each_printed_command_gets_its_printed_answer() {
         }
     }
     assert!(commands > 35, "only {commands} commands were found");
-}
+});
 
 fn users() -> Vec<(&'static str, Vec<&'static str>)> {
     let page = include_str!("../../docs/permissions.md");
@@ -257,9 +255,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     }
 }
 
-#[test]
-fn each_kind_needs_exactly_its_documented_rights() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(each_kind_needs_exactly_its_documented_rights, RedisServer::start_default(), |server| {
     let does = |words: &[&str]| {
         redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     };
@@ -290,7 +286,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
             // The user may use neither other names nor other kinds.
             let one = Pair::of(&server, user).unwrap().one;
             for error in [one.get_lock("other:a").lock(), one.get_fair_lock("app:f").lock()] {
-                assert_eq!(error.unwrap_err().kind(), ErrorKind::NoPermission);
+                fails(error, ErrorKind::NoPermission);
             }
         }
         for missing in &rights {
@@ -302,7 +298,7 @@ fn each_kind_needs_exactly_its_documented_rights() {
             }
         }
     }
-}
+});
 
 /// Splits a line such as `alice> GET key`.
 fn said(line: &str) -> Option<(&str, &str)> {

@@ -85,9 +85,7 @@ fn a_server_dies_with_its_test_process() {
     );
 }
 
-#[test]
-fn leftovers_are_found_unless_they_go_in_time() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(leftovers_are_found_unless_they_go_in_time, RedisServer::start_default(), |server| {
     let before = connect(&server.url());
     let baseline = Baseline::take(&server).within(LONG);
     baseline.assert_clean(&server);
@@ -113,11 +111,9 @@ fn leftovers_are_found_unless_they_go_in_time() {
     baseline.assert_clean(&server);
     assert_every_hash_has_a_ttl(&server);
     drop(before);
-}
+});
 
-#[test]
-fn an_unreleased_lock_is_found() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(an_unreleased_lock_is_found, RedisServer::start_default(), |server| {
     let mut admin = server.admin();
     admin.hset::<_, _, _, ()>("kept", "owner", 1).unwrap();
     admin.pexpire::<_, ()>("kept", 10_000).unwrap();
@@ -127,7 +123,7 @@ fn an_unreleased_lock_is_found() {
     }
     admin.hdel::<_, _, ()>("kept", "owner").unwrap();
     assert!(not_given_back(&server, ["kept", "another"]).is_empty());
-}
+});
 
 #[test]
 fn leftover_threads_and_descriptors_are_found() {

@@ -239,7 +239,7 @@ fn a_guard_that_an_observer_unlocks_is_released() {
     let guard = client.get_lock(NAME).acquire_owned().unwrap();
     *place.lock().unwrap() = Some(guard);
     client.get_lock("another").acquire().unwrap().unlock().unwrap();
-    assert_eq!(receive(&unlocked, LONG).unwrap().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    fails(receive(&unlocked, LONG).unwrap(), ErrorKind::WouldDeadlock);
     assert!(other.get_lock(NAME).try_lock_for(LONG).unwrap());
 }
 

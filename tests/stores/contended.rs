@@ -46,10 +46,8 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     guard.unlock().unwrap();
 }
 
-/// If a hash remained with only the mark in it, Redisson would take the lock for held.
-#[test]
-fn a_contention_mark_ends_with_its_hold() {
-    let Some(server) = RedisServer::start_default() else { return };
+// If a hash remained with only the mark in it, Redisson would take the lock for held.
+test_on!(a_contention_mark_ends_with_its_hold, RedisServer::start_default(), |server| {
     let (client, other) =
         (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());
     let mut admin = server.admin();
@@ -94,13 +92,11 @@ fn a_contention_mark_ends_with_its_hold() {
     let ends = marked("short", ends);
     assert!(eventually(LONG, || is_free("short")), "by its end");
     drop(ends);
-}
+});
 
-/// In Redisson 4.7, the waiter of a plain lock subscribes to the lock's channel, and the waiter of a fair
-/// lock is in its queue.
-#[test]
-fn a_check_finds_redissons_waiters() {
-    let Some(server) = RedisServer::start_default() else { return };
+// In Redisson 4.7, the waiter of a plain lock subscribes to the lock's channel, and the waiter of a fair
+// lock is in its queue.
+test_on!(a_check_finds_redissons_waiters, RedisServer::start_default(), |server| {
     let (client, mut admin) = (LockClient::connect(server.url()).unwrap(), server.admin());
     let plain = client.get_lock("plain").acquire_owned().unwrap();
     let fair = client.get_fair_lock("fair").acquire_owned().unwrap();
@@ -120,4 +116,4 @@ fn a_check_finds_redissons_waiters() {
     let has_hearers = || server.admin().exists("leasehold_rwlock_hearers:{rw}").unwrap();
     assert!(eventually(LONG, has_hearers));
     assert_eq!(fields(&mut admin, "rw").len(), 2);
-}
+});

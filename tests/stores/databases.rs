@@ -289,8 +289,7 @@ pub(crate) fn locks_work_without_a_table_of_clients<R: Rows>() {
         let seen = other.inspect("a").unwrap();
         let place = seen.holders[0].location.as_ref().unwrap();
         assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
-        let error = other.clients().next().unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        fails(other.clients().next().unwrap(), ErrorKind::Unsupported);
         held.unlock().unwrap();
     });
 }
@@ -350,8 +349,7 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     let waiting = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| rival.get_lock("held").try_lock_for(LONG));
         server.kill();
-        let error = client.get_lock("a").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        let error = fails(client.get_lock("a").try_lock(), ErrorKind::Unreachable);
         assert!(error.is_retryable());
         held.check().unwrap();
         server.restart();
@@ -375,8 +373,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
-    client.get_lock(&stuck).lock().unwrap();
-    client.get_lock(&stuck).unlock().unwrap();
+    client.get_lock(&stuck).acquire().unwrap().unlock().unwrap();
     let begun = now();
     let held = client.get_lock(&kept).acquire().unwrap();
     let mut connection = server.connect();
@@ -391,8 +388,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
             })
             .collect();
         for call in calls {
-            let error = call.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            let error = fails(call.join().unwrap(), ErrorKind::TimedOut);
             assert!(error.is_retryable());
         }
         assert!(own_time_since(start) < calls_end_within, "{:?}", start.elapsed());
@@ -415,13 +411,11 @@ pub(crate) fn an_unanswered_grant_is_undone<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     let mut connection = server.connect();
     let mut transaction = D::begin(&mut connection);
     D::lock_row(&mut transaction, lock.name());
-    let error = lock.try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    let error = fails(lock.try_lock(), ErrorKind::TimedOut);
     assert!(error.outcome_unknown());
     D::rollback(transaction);
     assert!(lock.try_lock_for(LONG).unwrap());
@@ -473,7 +467,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>
     assert!(other.try_lock().unwrap());
     other.unlock().unwrap();
     for refused in [client.get_token_lock(&name).lock(), client.get_fenced_lock(&name).lock()] {
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
+        fails(refused, ErrorKind::Unsupported);
     }
 }
 

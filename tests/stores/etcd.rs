@@ -7,23 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::Event;
 
-use crate::support::etcd::{Etcd, say_missing};
+use crate::support::etcd::Etcd;
 use crate::support::observer::told;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
 /// How long after its lease the store may still show a lock as held, by the decision about etcd's leases.
 const LATE: Duration = ms(1_500);
-
-/// Returns a started server, or skips the test; in CI a missing server fails the test.
-macro_rules! some_or_skip {
-    ($server:expr) => {
-        match $server {
-            Some(server) => server,
-            None => return say_missing(),
-        }
-    };
-}
 
 fn builder(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).lease(Duration::from_secs(20))
@@ -65,9 +55,7 @@ fn are_woken(held: &RedisLock, waiting: &RedisLock) {
     assert!(median(rounds.collect()) <= ms(50) + stalled_since(begun));
 }
 
-#[test]
-fn a_restarted_member_still_has_the_lock() {
-    let mut server = some_or_skip!(Etcd::start());
+test_on!(a_restarted_member_still_has_the_lock, Etcd::start(), |mut server| {
     let url = server.url();
     let (holder, other) = (client(&url), client(&url));
     let name = fresh("killed");
@@ -84,11 +72,9 @@ fn a_restarted_member_still_has_the_lock() {
     assert!(granted.unwrap() > fence);
     // The watch is restored, so wake-ups arrive again.
     are_woken(&holder.get_lock(&name), &other.get_lock(&name));
-}
+});
 
-#[test]
-fn a_revoked_lease_is_found_by_the_next_renewal() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_revoked_lease_is_found_by_the_next_renewal, Etcd::start(), |server| {
     let url = server.url();
     let (holder, other) = (builder(&url).lease(ms(3_000)).build().unwrap(), client(&url));
     let name = fresh("revoked");
@@ -110,7 +96,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     }
     assert!(holder.get_lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "in one attempt");
     holder.get_lock(&name).unlock().unwrap();
-}
+});
 
 /// Whether this version of etcd may revoke the leases of living holders, which causes a warning.
 fn may_revoke(server: &Etcd) -> bool {
@@ -120,9 +106,7 @@ fn may_revoke(server: &Etcd) -> bool {
     version < vec![3, 4, 31] || version[1] == 5 && version[2] < 13
 }
 
-#[test]
-fn a_version_that_may_revoke_leases_causes_a_warning() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_version_that_may_revoke_leases_causes_a_warning, Etcd::start(), |server| {
     let (observer, warnings) = told(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
         _ => None,
@@ -134,11 +118,9 @@ fn a_version_that_may_revoke_leases_causes_a_warning() {
         assert!(warning.contains("3.5.13"), "{warning}");
     }
     throughout(ms(100), || warnings.is_empty());
-}
+});
 
-#[test]
-fn an_early_end_of_a_lease_is_reported_at_once() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(an_early_end_of_a_lease_is_reported_at_once, Etcd::start(), |server| {
     if !may_revoke(&server) {
         return; // here only the next renewal finds the loss
     }
@@ -154,8 +136,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
             let lock = holder.get_lock(fresh("early"));
             let _more = several.then(|| holder.get_lock(fresh("more")).acquire().unwrap());
             if several && waiter.is_none() {
-                let waiting = waiting.clone();
-                waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
+                waiter = Some(Waiter::start(turn(waiting.clone())));
             }
             let guard = if fixed {
                 lock.acquire_with(&leased(ms(15_000))).unwrap().unwrap()
@@ -179,12 +160,10 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
         }
     }
     beside.release();
-    waiter.unwrap().returns_within(LONG).0.unwrap();
-}
+    waiter.unwrap().returns_within(LONG);
+});
 
-#[test]
-fn holds_survive_a_leaders_death_but_no_lost_majority() {
-    let mut members = some_or_skip!(Etcd::start_cluster(3));
+test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster(3), |mut members| {
     let url = url_of(&members);
     let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).retry_timeout(ms(1_500));
     let (holder, other) = (options().build().unwrap(), options().build().unwrap());
@@ -242,11 +221,9 @@ fn holds_survive_a_leaders_death_but_no_lost_majority() {
     })
     .returns_within(ms(10_000) + LATE);
     assert!(granted.unwrap() > next.fencing_token());
-}
+});
 
-#[test]
-fn the_members_of_a_url_are_tried_in_turn() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(the_members_of_a_url_are_tried_in_turn, Etcd::start(), |server| {
     let dead = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let begun = now();
     let url = format!("etcd://127.0.0.1:{dead},{}/elsewhere", server.place());
@@ -259,29 +236,25 @@ fn the_members_of_a_url_are_tried_in_turn() {
     // A silent member must not use up the time in which the other members could answer.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let begun = now();
-    let error = builder(&format!("etcd://{}", mute.local_addr().unwrap()))
-        .connect_timeout(ms(300))
-        .build()
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    fails(
+        builder(&format!("etcd://{}", mute.local_addr().unwrap())).connect_timeout(ms(300)).build(),
+        ErrorKind::TimedOut,
+    );
     assert!(begun.elapsed() <= ms(300) + slack_since(begun));
     let error = builder(&format!("etcd://127.0.0.1:{dead}")).build().unwrap_err();
     assert_eq!((error.kind(), error.action()), (ErrorKind::Unreachable, "connect"), "{error}");
     assert!(error.is_retryable() && !error.outcome_unknown());
-}
+});
 
-/// The stopped member carries out the request when it is resumed.
-#[test]
-fn a_late_grant_of_a_stopped_member_is_undone() {
-    let server = some_or_skip!(Etcd::start());
+// The stopped member carries out the request when it is resumed.
+test_on!(a_late_grant_of_a_stopped_member_is_undone, Etcd::start(), |server| {
     let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).retry_timeout(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
         // The second acquire reuses the first one's lease, so only the acquire itself gets no answer.
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         server.stop();
         let begun = now();
         let error = lock.try_lock().unwrap_err();
@@ -295,11 +268,9 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
         in_doubt
     });
     assert!(tried, "no attempt was left in doubt");
-}
+});
 
-#[test]
-fn a_hold_ends_by_its_own_clock_in_an_outage() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_hold_ends_by_its_own_clock_in_an_outage, Etcd::start(), |server| {
     let options = || builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300));
     let holder = connected(|| options().build());
     let name = fresh("still");
@@ -316,11 +287,9 @@ fn a_hold_ends_by_its_own_clock_in_an_outage() {
         .returns_within(ms(1_500) + LATE + SLACK);
     result.unwrap();
     assert!(guard.unlock().unwrap_err().is_lost());
-}
+});
 
-#[test]
-fn a_timed_wait_ends_in_an_outage() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_timed_wait_ends_in_an_outage, Etcd::start(), |server| {
     let name = fresh("stalled");
     let held = client(&server.url()).get_lock(&name).acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_500), ms(1_500));
@@ -336,7 +305,7 @@ fn a_timed_wait_ends_in_an_outage() {
     // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || queue_of(&server, &name).len() == 1);
     held.unlock().unwrap();
-}
+});
 
 /// A relay that, once armed, closes the connection instead of passing on the next answer.
 fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
@@ -349,9 +318,7 @@ fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
     (relay.port(), armed)
 }
 
-#[test]
-fn a_grant_with_a_lost_answer_is_undone() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
     let (port, cut) = cutter(server.port());
     let asking = builder(&format!("etcd://127.0.0.1:{port}")).build().unwrap();
     let other = client(&server.url());
@@ -380,14 +347,11 @@ fn a_grant_with_a_lost_answer_is_undone() {
     assert!(in_doubt > 0, "no attempt was left in doubt");
     // A waiting acquire continues after the cut.
     cut.store(true, Ordering::SeqCst);
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
-}
+});
 
-#[test]
-fn a_password_is_sent_and_an_expired_token_is_replaced() {
-    let server = some_or_skip!(Etcd::start());
+test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |server| {
     let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
     for (path, body) in [
         ("/v3/auth/user/add", r#"{"name":"root","password":"R00T"}"#.to_owned()),
@@ -418,8 +382,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
         (format!("etcd://guest:S3CR3T@{place}"), ErrorKind::NoPermission),
         (format!("etcd://app:S3CR3T@{place}/other"), ErrorKind::NoPermission),
     ] {
-        let error = builder(&url).build().unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
+        let error = fails(builder(&url).build(), kind);
         assert!(!error.is_retryable() && !format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
     }
     let late = client(&format!("etcd://app:S3CR3T@{place}"));
@@ -427,22 +390,19 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
         (client(&format!("etcd://app:S3CR3T@{place}")), client(&format!("etcd://app:S3CR3T@{place}")));
     let name = fresh("users");
     let guard = app.get_lock(&name).acquire().unwrap();
-    let lock = other.get_lock(&name);
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     // Each change of the users makes all tokens invalid.
     let body = r#"{"name":"root","password":"R00T"}"#;
     let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
     server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
-    waiter.returns_within(ms(1_200) + SLACK).0.unwrap();
+    waiter.returns_within(ms(1_200) + SLACK);
     // The watch gets a new token too, so that messages wake the client.
     are_woken(&app.get_lock(&name), &late.get_lock(&name));
-}
+});
 
 #[cfg(feature = "tls")]
-#[test]
-fn etcd_works_over_tls_and_impostors_are_refused() {
-    let server = some_or_skip!(Etcd::start_tls());
+test_on!(etcd_works_over_tls_and_impostors_are_refused, Etcd::start_tls(), |server| {
     let [ca, unknown] = server.authorities();
     let url = format!("etcds://localhost:{}", server.port());
     let options = || builder(&url).tls_ca(&ca);
@@ -450,10 +410,9 @@ fn etcd_works_over_tls_and_impostors_are_refused() {
     let (client, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("secured");
     let guard = client.get_lock(&name).acquire().unwrap();
-    let lock = other.get_lock(&name);
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let waiter = Waiter::start(turn(other.get_lock(&name)));
     guard.unlock().unwrap();
-    waiter.returns_within(ms(500) + SLACK).0.unwrap();
+    waiter.returns_within(ms(500) + SLACK);
     let refused = [
         builder(&url).tls_ca(&unknown).build().unwrap_err(),
         builder(&server.url()).connect_timeout(ms(1_000)).build().unwrap_err(),
@@ -461,11 +420,9 @@ fn etcd_works_over_tls_and_impostors_are_refused() {
     for error in refused {
         assert!(!error.outcome_unknown(), "{error}");
     }
-}
+});
 
-#[test]
-fn a_directory_entry_is_no_lock_and_ends() {
-    let Some(server) = Etcd::start() else { return };
+test_on!(a_directory_entry_is_no_lock_and_ends, Etcd::start(), |server| {
     let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
     let held = client.get_lock("a").acquire().unwrap();
     comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
@@ -486,12 +443,10 @@ fn a_directory_entry_is_no_lock_and_ends() {
     held.unlock().unwrap();
     client.shutdown().unwrap();
     assert_eq!(entries()["count"].as_str().unwrap_or("0"), "0");
-}
+});
 
-/// Prefixes are separated like folders, and one may lie below another.
-#[test]
-fn nested_prefixes_do_not_interfere() {
-    let server = some_or_skip!(Etcd::start());
+// Prefixes are separated like folders, and one may lie below another.
+test_on!(nested_prefixes_do_not_interfere, Etcd::start(), |server| {
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
     let inner = below.get_lock("x").acquire_owned().unwrap();
@@ -507,19 +462,16 @@ fn nested_prefixes_do_not_interfere() {
     assert_eq!(listed, ["x"]);
     guard.unlock().unwrap();
     inner.unlock().unwrap();
-    assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
-}
+    fails(at("app/%25/x"), ErrorKind::InvalidInput);
+});
 
-/// One watch covers all of these locks. The contracts test the watch on a single lock.
-#[test]
-fn each_cached_lock_is_released_to_its_waiter() {
-    let server = some_or_skip!(Etcd::start());
+// One watch covers all of these locks. The contracts test the watch on a single lock.
+test_on!(each_cached_lock_is_released_to_its_waiter, Etcd::start(), |server| {
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
     for lock in &locks {
         let is_kept = || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
+            lock.acquire().unwrap().unlock().unwrap();
             !queue_of(&server, lock.name()).is_empty()
         };
         assert!(eventually(LONG, is_kept), "it is given back each time");
@@ -532,10 +484,9 @@ fn each_cached_lock_is_released_to_its_waiter() {
     let begun = now();
     let took = |lock: &leasehold::RedisLock| {
         let (theirs, asked) = (other.get_lock(lock.name()), now());
-        theirs.lock().unwrap();
-        theirs.unlock().unwrap();
+        theirs.acquire().unwrap().unlock().unwrap();
         asked.elapsed()
     };
     let took: Vec<_> = locks.iter().map(took).collect();
     assert!(median(took.clone()) <= ms(100) + stalled_since(begun) / 8, "{took:?}");
-}
+});

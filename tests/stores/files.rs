@@ -35,8 +35,7 @@ fn names(folder: &Path) -> Vec<OsString> {
 
 #[track_caller]
 fn refused(written: leasehold::Result<bool>, cause: &str) {
-    let error = written.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Resource, "{error}");
+    let error = fails(written, ErrorKind::Resource);
     let text = std::error::Error::source(&error).unwrap().to_string();
     assert!(text.contains(cause), "{text}");
 }

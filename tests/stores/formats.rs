@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::{ClientBuilder, ErrorKind, LockClient, Ring, RingNode};
+use leasehold::{Ring, RingNode};
 use mysql::prelude::Queryable;
 
 use crate::support::cluster::Cluster;
@@ -13,10 +13,10 @@ use crate::support::etcd::Etcd;
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::PostgresServer;
+use crate::support::prelude::*;
+use crate::support::programs;
 use crate::support::proxy::Proxy;
-use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, ms, programs};
 
 /// Builds a client and locks. After `note` has written another version's number, no client can be built;
 /// after it restores the number, clients can be built again.
@@ -25,8 +25,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
     locks();
     note("leasehold format 2");
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::IncompatibleFormat, "{error}");
+    let error = fails(build(), ErrorKind::IncompatibleFormat);
     assert!(error.to_string().contains("format 2") && !error.is_retryable(), "{error}");
     note("leasehold format 1");
     locks();
@@ -36,8 +35,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
 #[track_caller]
 fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
     let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let error = fails(build(), ErrorKind::Unsupported);
     let statement = format!("DROP TABLE {table}");
     assert!(error.to_string().contains(&statement), "{error}");
     drop(&statement);
@@ -50,9 +48,7 @@ fn set(server: &RedisServer, text: &str) {
     redis::cmd("SET").arg(KEY).arg(text).exec(&mut server.admin()).unwrap();
 }
 
-#[test]
-fn redis_refuses_another_format_number() {
-    let Some(binary) = default_server() else { return };
+test_on!(redis_refuses_another_format_number, default_server(), |binary| {
     let server = RedisServer::builder(&binary)
         .user("locks on >S3CR3T ~app:* &* +@all")
         .user("reader on >S3CR3T ~* &* +@read +@connection +eval")
@@ -66,8 +62,8 @@ fn redis_refuses_another_format_number() {
     let reader = || LockClient::connect(&url);
     reader().unwrap();
     set(&server, "leasehold format 2");
-    assert_eq!(reader().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
-}
+    fails(reader(), ErrorKind::IncompatibleFormat);
+});
 
 fn patient(urls: [String; 3]) -> ClientBuilder {
     LockClient::builder().redlock(urls).node_timeout(ms(3_000))
@@ -80,10 +76,8 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-/// If one server refuses, the others stay untouched, since another version may be using them.
-#[test]
-fn all_servers_formats_are_read_before_any_is_written() {
-    let Some(binary) = default_server() else { return };
+// If one server refuses, the others stay untouched, since another version may be using them.
+test_on!(all_servers_formats_are_read_before_any_is_written, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {
@@ -94,7 +88,7 @@ fn all_servers_formats_are_read_before_any_is_written() {
     for build in ways {
         set(&servers[1], "leasehold format 2");
         for _ in 0..3 {
-            assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+            fails(build(), ErrorKind::IncompatibleFormat);
         }
         are_empty(&servers[..1]);
         are_empty(&servers[2..]);
@@ -106,11 +100,9 @@ fn all_servers_formats_are_read_before_any_is_written() {
             redis::cmd("FLUSHALL").exec(&mut server.admin()).unwrap();
         }
     }
-}
+});
 
-#[test]
-fn a_returning_servers_format_is_checked() {
-    let Some(binary) = default_server() else { return };
+test_on!(a_returning_servers_format_is_checked, default_server(), |binary| {
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
     let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));
     let url =
@@ -136,28 +128,22 @@ fn a_returning_servers_format_is_checked() {
     assert!(eventually(LONG, is_looked_at), "the ring's client has not come back to its node");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut servers[2].admin()).unwrap();
     assert_eq!(keys, [KEY]);
-}
+});
 
-#[test]
-fn a_cluster_refuses_another_format_number() {
-    let Some(cluster) = Cluster::start() else { return };
+test_on!(a_cluster_refuses_another_format_number, Cluster::start(), |cluster| {
     keeps_to_the_format(
         || LockClient::connect(cluster.url()),
         |text| drop(cluster.on(cluster.primary_of(KEY), &["SET", KEY, text])),
     );
-}
+});
 
-#[test]
-fn a_ring_node_refuses_another_format_number() {
-    let Some(binary) = default_server() else { return };
+test_on!(a_ring_node_refuses_another_format_number, default_server(), |binary| {
     let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
     let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
     keeps_to_the_format(|| LockClient::builder().ring(ring()).build(), |text| set(&servers[1], text));
-}
+});
 
-#[test]
-fn etcd_refuses_another_format_number() {
-    let Some(server) = Etcd::start() else { return crate::support::etcd::say_missing() };
+test_on!(etcd_refuses_another_format_number, Etcd::start(), |server| {
     let note = |text: &str| {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
@@ -166,20 +152,16 @@ fn etcd_refuses_another_format_number() {
     // The format number under one prefix does not apply to another prefix.
     note("leasehold format 2");
     assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
-}
+});
 
-#[test]
-fn zookeeper_refuses_another_format_number() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(zookeeper_refuses_another_format_number, ZooKeeper::start(CALM), |server| {
     keeps_to_the_format(
         || LockClient::connect(server.url()),
         |text| server.set_data("/leasehold/%format", text.as_bytes()),
     );
-}
+});
 
-#[test]
-fn postgres_refuses_another_format_number() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(postgres_refuses_another_format_number, PostgresServer::start(), |server| {
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
@@ -187,7 +169,7 @@ fn postgres_refuses_another_format_number() {
     run(
         "DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(schema(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_wait_queue (a int); \
          DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue");
     // One user may use the table but not write its comment, and an administrator has written a comment.
@@ -199,17 +181,15 @@ fn postgres_refuses_another_format_number() {
          owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \
          host text NOT NULL, pid bigint NOT NULL, thread text NOT NULL, since timestamptz NOT NULL)");
     says_what_to_do_about_an_old_table(&server.url(), "public.old_locks", run);
-}
+});
 
-#[test]
-fn mysql_refuses_another_format_number() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(mysql_refuses_another_format_number, MysqlServer::start(), |server| {
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(schema(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int)");
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
@@ -219,7 +199,7 @@ fn mysql_refuses_another_format_number() {
     run("CREATE TABLE old_locks LIKE leasehold_locks");
     run("ALTER TABLE old_locks DROP COLUMN since");
     says_what_to_do_about_an_old_table(&server.url(), "locks.old_locks", run);
-}
+});
 
 #[test]
 fn a_sqlite_file_refuses_another_format_number() {
@@ -238,7 +218,7 @@ fn a_sqlite_file_refuses_another_format_number() {
     keeps_to_the_format(build, note);
     raw().execute_batch("DROP TABLE leasehold_locks_clients").unwrap();
     note("leasehold format 2");
-    assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
+    fails(build(), ErrorKind::IncompatibleFormat);
     raw().execute_batch("CREATE TABLE leasehold_locks_clients (a)").unwrap();
     let old = "CREATE TABLE old_locks (name BLOB PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, \
                holds INTEGER NOT NULL, expires_at INTEGER NOT NULL, fence INTEGER NOT NULL, host TEXT NOT NULL, \

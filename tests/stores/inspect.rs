@@ -64,10 +64,8 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
     assert_eq!(left, [""; 0], "what a hold says goes with it");
 }
 
-/// By a hand-off another thread becomes the holder, and inspection must not show the last holder's note.
-#[test]
-fn after_a_hand_off_inspection_shows_the_new_holder() {
-    let Some(server) = RedisServer::start_default() else { return };
+// By a hand-off another thread becomes the holder, and inspection must not show the last holder's note.
+test_on!(after_a_hand_off_inspection_shows_the_new_holder, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
@@ -95,11 +93,9 @@ fn after_a_hand_off_inspection_shows_the_new_holder() {
     }
     let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     assert_eq!(left, [""; 0]);
-}
+});
 
-#[test]
-fn foreign_keys_are_shown_with_their_type() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(foreign_keys_are_shown_with_their_type, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let mut kind = |name: &str, command: &str| {
@@ -149,11 +145,9 @@ fn foreign_keys_are_shown_with_their_type() {
     let left = |owner: &str| seen.holders.iter().find(|one| one.owner == owner).unwrap().remaining.unwrap();
     assert_eq!(left("8a3f0e0e-0000-4000-8000-000000000001:4"), Duration::ZERO);
     assert!(left("8a3f0e0e-0000-4000-8000-000000000001:5") > Duration::from_secs(10));
-}
+});
 
-#[test]
-fn inspect_is_one_request_and_cuts_long_lists() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(inspect_is_one_request_and_cuts_long_lists, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     for number in 0..250 {
@@ -166,12 +160,10 @@ fn inspect_is_one_request_and_cuts_long_lists() {
     assert_eq!((seen.waiting, seen.waiters.len()), (250, 100));
     assert_eq!(seen.waiters[99].owner, "waiter:99");
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
-}
+});
 
-/// The contents of a shopping cart or a session are neither shown as a holder, nor in an error, nor deleted.
-#[test]
-fn foreign_data_is_neither_shown_nor_deleted_by_force() {
-    let Some(server) = RedisServer::start_default() else { return };
+// The contents of a shopping cart or a session are neither shown as a holder, nor in an error, nor deleted.
+test_on!(foreign_data_is_neither_shown_nor_deleted_by_force, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let owner = "8a3f0e0e-0000-4000-8000-000000000001:1";
@@ -213,13 +205,11 @@ fn foreign_data_is_neither_shown_nor_deleted_by_force() {
     assert_eq!(token.holder().unwrap().unwrap().owner, "Bearer-S3CR3T");
     assert!(token.force_unlock().unwrap());
     assert!(token.holder().unwrap().is_none());
-}
+});
 
-/// Any program may own such a key, so inspection must spend neither the server's time nor the shared
-/// connection on it.
-#[test]
-fn a_large_foreign_key_is_shown_as_such() {
-    let Some(server) = RedisServer::start_default() else { return };
+// Any program may own such a key, so inspection must spend neither the server's time nor the shared
+// connection on it.
+test_on!(a_large_foreign_key_is_shown_as_such, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     run(&mut admin, "HSET config mode prod created 1732230000000");
@@ -236,12 +226,10 @@ fn a_large_foreign_key_is_shown_as_such() {
     }
     client.inspect("readers").unwrap();
     guard.unlock().unwrap();
-}
+});
 
-/// Each level of a reader has its own key, and any program can write a count of a million.
-#[test]
-fn inspect_reads_a_limited_number_of_reader_levels() {
-    let Some(server) = RedisServer::start_default() else { return };
+// Each level of a reader has its own key, and any program can write a count of a million.
+test_on!(inspect_reads_a_limited_number_of_reader_levels, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let script = "redis.call('hset', 'forged', 'mode', 'read') for n = 1, 900 do \
@@ -255,4 +243,4 @@ fn inspect_reads_a_limited_number_of_reader_levels() {
     // The remaining readers were not read, so inspection does not show when their leases end.
     let of = |remaining| seen.holders.iter().filter(|holder| holder.remaining == remaining).count();
     assert_eq!((seen.holders.len(), of(Some(Duration::ZERO)), of(None)), (900, 2, 898));
-}
+});

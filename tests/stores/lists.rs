@@ -90,9 +90,7 @@ fn listing_many_locks_does_not_block_the_server() {
     assert!(median < Duration::from_millis(5), "{median:?}");
 }
 
-#[test]
-fn a_listing_contains_only_locks() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(a_listing_contains_only_locks, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(3)).build().unwrap();
     for words in [
         &["SET", "text", "x"][..],
@@ -128,12 +126,10 @@ fn a_listing_contains_only_locks() {
     assert_eq!(listed[1].holders[0].location.as_ref().unwrap().pid, std::process::id());
     fenced.unlock().unwrap();
     token.unlock().unwrap();
-}
+});
 
-/// A list finds each kind of lock among similar keys of other programs.
-#[test]
-fn foreign_keys_cost_a_listing_no_extra_requests() {
-    let Some(server) = RedisServer::start_default() else { return };
+// A list finds each kind of lock among similar keys of other programs.
+test_on!(foreign_keys_cost_a_listing_no_extra_requests, RedisServer::start_default(), |server| {
     let script = "for n = 1, tonumber(ARGV[1]) do redis.call('set', 'text:' .. n, 'x') redis.call('set', 'count:' .. n, n) \
                   redis.call('hset', 'person:' .. n, 'name', 'ada', 'email', 'ada@example.org') \
                   redis.call('set', 'session:' .. n, string.rep('0123456789abcdef', 3)) redis.call('sadd', 'set:' .. n, 'x') end";
@@ -158,12 +154,10 @@ fn foreign_keys_cost_a_listing_no_extra_requests() {
     let scripts = calls(&mut server.admin(), &["evalsha"]);
     assert!(scripts < 10_000 / 250, "{scripts} scripts for six locks among 10,000 keys");
     drop(held);
-}
+});
 
-/// Without the permission to sort, the client reads each key to see whether it is a lock.
-#[test]
-fn lists_work_without_the_right_to_sort() {
-    let Some(server) = RedisServer::start_default() else { return };
+// Without the permission to sort, the client reads each key to see whether it is a lock.
+test_on!(lists_work_without_the_right_to_sort, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).build().unwrap();
     let guard = client.get_lock("held").acquire().unwrap();
     run(&server, &["SET", "text", "x"]);
@@ -172,11 +166,9 @@ fn lists_work_without_the_right_to_sort() {
     let names: Vec<_> = lister.list("*").map(|lock| lock.unwrap().name).collect();
     assert_eq!(names, ["held"]);
     guard.unlock().unwrap();
-}
+});
 
-#[test]
-fn malformed_foreign_directory_entries_are_read_safely() {
-    let Some(server) = RedisServer::start_default() else { return };
+test_on!(malformed_foreign_directory_entries_are_read_safely, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
     let whole = "host=h\\1b;[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";
@@ -195,12 +187,10 @@ fn malformed_foreign_directory_entries_are_read_safely() {
     let seen = client.inspect("a").unwrap();
     let known = seen.holders.iter().filter(|holder| holder.location.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
-}
+});
 
-/// More threads wait than a directory entry can name, and keys of other programs lie between.
-#[test]
-fn waiters_are_counted_or_said_to_be_uncounted() {
-    let Some(server) = RedisServer::start_default() else { return };
+// More threads wait than a directory entry can name, and keys of other programs lie between.
+test_on!(waiters_are_counted_or_said_to_be_uncounted, RedisServer::start_default(), |server| {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients with 312 waiting readers each, between the keys of other programs.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
@@ -219,4 +209,4 @@ fn waiters_are_counted_or_said_to_be_uncounted() {
     assert!(seen.to_string().ends_with("and 4892 more"), "{seen}");
     drop(listens);
     writer.unlock().unwrap();
-}
+});

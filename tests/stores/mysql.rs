@@ -110,9 +110,7 @@ fn shared() -> Option<&'static MysqlServer> {
     MysqlServer::shared()
 }
 
-#[test]
-fn every_statement_finds_its_row_by_primary_key() {
-    let Some(server) = shared() else { return };
+test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
@@ -145,7 +143,7 @@ fn every_statement_finds_its_row_by_primary_key() {
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
     assert_eq!(plan.get::<Option<String>, _>("key").unwrap().as_deref(), Some("PRIMARY"));
     assert_eq!(plan.get::<Option<u64>, _>("rows").unwrap(), Some(2));
-}
+});
 
 fn kill_all(admin: &mut Conn) {
     let others =
@@ -156,27 +154,21 @@ fn kill_all(admin: &mut Conn) {
     }
 }
 
-#[test]
-fn a_frozen_server_costs_one_command_timeout() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(a_frozen_server_costs_one_command_timeout, MysqlServer::start(), |server| {
     let client = connected(|| server.options().command_timeout(ms(1_500)).build());
-    client.get_lock("a").lock().unwrap();
-    client.get_lock("a").unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     server.signal("STOP");
     let start = now();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
     assert!(!error.outcome_unknown(), "it has only read so far");
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     server.signal("CONT");
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
-}
+});
 
-/// If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
-#[test]
-fn a_try_waits_for_no_row_lock() {
-    let Some(server) = shared() else { return };
+// If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
+test_on!(a_try_waits_for_no_row_lock, shared(), |server| {
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
     let held = client.get_lock(&name).acquire().unwrap();
@@ -187,15 +179,11 @@ fn a_try_waits_for_no_row_lock() {
     transaction.rollback().unwrap();
     held.unlock().unwrap();
     assert!(other.get_lock(&name).try_lock().unwrap());
-}
+});
 
-#[test]
-fn wrong_settings_and_rights_fail_with_specific_errors() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(wrong_settings_and_rights_fail_with_specific_errors, MysqlServer::start(), |server| {
     let at = |url: &str| LockClient::builder().url(url);
-    let error = at(&server.url()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("create_schema"), "{error}");
+    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
     let first = server.client();
     let mut admin = server.admin();
     for text in [
@@ -218,7 +206,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     ]);
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
-    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
     // The password works by option and in the URL, and the documented permissions suffice.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
@@ -227,23 +215,21 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     by_option.get_lock("a").unlock().unwrap();
     by_option.sweep(ms(1)).unwrap();
     admin.query_drop("SET GLOBAL read_only = 1").unwrap();
-    assert_eq!(at(&server.url()).build().unwrap_err().kind(), ErrorKind::ReadOnly);
-    assert_eq!(by_option.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
+    fails(at(&server.url()).build(), ErrorKind::ReadOnly);
+    fails(by_option.get_lock("a").try_lock(), ErrorKind::ReadOnly);
     admin.query_drop("SET GLOBAL read_only = 0").unwrap();
     admin.query_drop("DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
     admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
     too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
-}
+});
 
 fn is_at_risk(held: &OwnedGuard) -> bool {
     matches!(held.state(), HoldState::AtRisk { .. })
 }
 
-/// A failed renewal loses no session lock: the server keeps the lock, and the session continues.
-#[test]
-fn a_frozen_server_keeps_session_locks() {
-    let Some(server) = MysqlServer::start() else { return };
+// A failed renewal loses no session lock: the server keeps the lock, and the session continues.
+test_on!(a_frozen_server_keeps_session_locks, MysqlServer::start(), |server| {
     let lease = ms(12_000);
     let options = || LockClient::builder().url(server.url()).session_locks();
     let client = connected(|| options().lease(lease).command_timeout(ms(1_500)).build());
@@ -261,12 +247,10 @@ fn a_frozen_server_keeps_session_locks() {
         assert!(!rival.get_lock(held.name()).try_lock().unwrap());
         held.unlock().unwrap();
     }
-}
+});
 
-/// A ping would keep the session alive too, but only for the limit that it had at first.
-#[test]
-fn renewals_and_reentries_set_the_idle_limit() {
-    let Some(server) = shared() else { return };
+// A ping would keep the session alive too, but only for the limit that it had at first.
+test_on!(renewals_and_reentries_set_the_idle_limit, shared(), |server| {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
     let relay = Relay::with("127.0.0.1", server.port(), move |_, piece| {
@@ -289,11 +273,9 @@ fn renewals_and_reentries_set_the_idle_limit() {
     lock.unlock().unwrap();
     let renewed = client.get_lock(fresh("renewed")).acquire().unwrap();
     assert!(eventually(LONG, || idle_limits_set(3) >= 3), "{renewed:?}");
-}
+});
 
-#[test]
-fn a_silent_sessions_hold_lasts_until_its_window_ends() {
-    let Some(server) = shared() else { return };
+test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, shared(), |server| {
     // Answers on connections with lower numbers no longer reach the client.
     let silent = Arc::new(AtomicUsize::new(0));
     let is_silent = Arc::clone(&silent);
@@ -320,7 +302,7 @@ fn a_silent_sessions_hold_lasts_until_its_window_ends() {
     assert!(lost.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock(&kept).try_lock_for(LONG).unwrap());
     rival.get_lock(&kept).unlock().unwrap();
-}
+});
 
 #[test]
 fn a_lock_in_a_server_ended_transaction_is_lost() {
@@ -333,8 +315,7 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let mut second = MysqlServer::begin(&mut two);
     let other = names.lock(&mut second, "b", ms(0)).unwrap().unwrap();
     other.check(&mut second).unwrap();
-    let error = names.lock(&mut second, "a", ms(100)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    fails(names.lock(&mut second, "a", ms(100)), ErrorKind::Lost);
     assert!(other.check(&mut second).unwrap_err().is_lost(), "the earlier lock is gone too");
     assert!(names.lock(&mut first, "b", ms(0)).unwrap().is_some());
     drop((first, second));

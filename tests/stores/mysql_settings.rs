@@ -73,21 +73,16 @@ fn locks_do_not_depend_on_the_servers_settings() {
     }
     uses(&url);
     admin.query_drop("SET GLOBAL binlog_format = 'STATEMENT'").unwrap();
-    let error = at(&url).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("binlog_format"), "{error}");
+    fails_saying(at(&url).build(), ErrorKind::Unsupported, "binlog_format");
     admin.query_drop("SET GLOBAL binlog_format = 'MIXED'").unwrap();
     for word in ["tx_read_only", "transaction_read_only"] {
         drop(admin.query_drop(format!("SET GLOBAL {word} = 1")));
     }
-    let error = at(&url).build().and_then(|client| client.get_lock("a").try_lock()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    fails(at(&url).build().and_then(|client| client.get_lock("a").try_lock()), ErrorKind::ReadOnly);
 }
 
-/// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
-#[test]
-fn a_hold_survives_a_lack_of_prepared_statements() {
-    let Some(server) = MysqlServer::start() else { return };
+// Other sessions have used up all prepared statements. The hold is renewed, and all statements work.
+test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     let lease = ms(1_500);
     let client = connected(|| at(&server.url()).lease(lease).build());
@@ -97,7 +92,7 @@ fn a_hold_survives_a_lack_of_prepared_statements() {
     throughout(lease * 3, || held.check().is_ok() || stalled_since(begun) > lease / 2);
     held.unlock().unwrap();
     uses(&server.url());
-}
+});
 
 /// No time-out of the server ends a commit that waits for a replica.
 #[test]
@@ -125,9 +120,7 @@ fn doubtful_sessions_do_not_pile_up_without_a_replica() {
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
 
-#[test]
-fn existing_tables_need_no_right_to_create() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(existing_tables_need_no_right_to_create, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     at(&server.url()).build().unwrap();
     NameTable::default().create(&mut admin).unwrap();
@@ -146,7 +139,7 @@ fn existing_tables_need_no_right_to_create() {
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
     };
     alter("VARCHAR(1) CHARACTER SET utf8mb4");
-    assert_eq!(at(&server.url_as("few")).build().unwrap_err().kind(), ErrorKind::Refused);
+    fails(at(&server.url_as("few")).build(), ErrorKind::Refused);
     alter("VARCHAR(64) CHARACTER SET latin1");
     let client = at(&server.url_as("few")).build().unwrap();
     let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
@@ -158,25 +151,20 @@ fn existing_tables_need_no_right_to_create() {
             BEGIN IF NEW.owner = '' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no free rows here'; END IF; END",
         )
         .unwrap();
-    let error = at(&server.url_as("few")).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-    assert!(error.to_string().contains("no free rows here"), "{error}");
+    fails_saying(at(&server.url_as("few")).build(), ErrorKind::Refused, "no free rows here");
     let left: Option<String> =
         admin.query_first("SELECT name FROM leasehold_locks WHERE name LIKE '%try%'").unwrap();
     assert_eq!(left, None, "a try leaves nothing behind");
-}
+});
 
-/// Sessions whose callers have given up must not stay blocked either.
-#[test]
-fn a_read_locked_server_blocks_no_session_for_long() {
-    let Some(server) = MysqlServer::start() else { return };
+// Sessions whose callers have given up must not stay blocked either.
+test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
     let url = server.url_as("app");
     let client = connected(|| at(&url).command_timeout(ms(1_500)).retry_timeout(ms(100)).build());
-    client.get_lock("a").lock().unwrap();
-    client.get_lock("a").unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut locked = server.admin();
     locked.query_drop("FLUSH TABLES WITH READ LOCK").unwrap();
     thread::scope(|scope| {
@@ -189,12 +177,10 @@ fn a_read_locked_server_blocks_no_session_for_long() {
     let mut sessions = || admin.query::<String, _>(text).unwrap();
     assert!(eventually(LONG, || sessions().is_empty()), "left: {:?}", sessions());
     locked.query_drop("UNLOCK TABLES").unwrap();
-}
+});
 
-/// This applies to servers that distinguish upper and lower case, as on Linux.
-#[test]
-fn a_table_name_differing_only_in_case_is_reported() {
-    let Some(server) = MysqlServer::start() else { return };
+// This applies to servers that distinguish upper and lower case, as on Linux.
+test_on!(a_table_name_differing_only_in_case_is_reported, MysqlServer::start(), |server| {
     at(&server.url()).build().unwrap();
     let seen = Seen::default();
     let other = at(&server.url()).table("Leasehold_Locks").observer(seen.clone()).build().unwrap();
@@ -203,4 +189,4 @@ fn a_table_name_differing_only_in_case_is_reported() {
         "the other table",
         |event| matches!(event, Event::Warning(text) if text.contains("locks.leasehold_locks")),
     );
-}
+});

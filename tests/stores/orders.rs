@@ -5,6 +5,8 @@ mod example;
 
 use example::{Became, run};
 
+use crate::support::test_on;
+
 /// Numbers of orders and payments for one purchase: in a race, after a pause, and after a resend.
 const EXPECTED: [(&str, [(i64, i64); 3]); 6] = [
     ("nothing", [(2, 2), (2, 2), (2, 2)]),
@@ -38,11 +40,9 @@ fn an_order_is_placed_once_on_postgresql() {
     comes_to_what_it_says(&server.url());
 }
 
-#[test]
-fn an_order_is_placed_once_on_mariadb() {
-    let Some(server) = crate::support::mysql::MysqlServer::start() else { return };
+test_on!(an_order_is_placed_once_on_mariadb, crate::support::mysql::MysqlServer::start(), |server| {
     comes_to_what_it_says(&server.url());
-}
+});
 
 #[test]
 fn an_order_is_placed_once_on_sqlite() {

@@ -116,10 +116,8 @@ fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()
 }
 
-/// A client removes expired entries of others, and writes its own one even if one of them is locked.
-#[test]
-fn a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory() {
-    let Some(server) = shared() else { return };
+// A client removes expired entries of others, and writes its own one even if one of them is locked.
+test_on!(a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory, shared(), |server| {
     let client = server.options().table("kept_out").build().unwrap();
     let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
     server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
@@ -130,11 +128,9 @@ fn a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory() {
     assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
     PostgresServer::rollback(transaction);
     held.unlock().unwrap();
-}
+});
 
-#[test]
-fn every_statement_finds_its_row_by_primary_key() {
-    let Some(server) = shared() else { return };
+test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
@@ -180,12 +176,10 @@ fn every_statement_finds_its_row_by_primary_key() {
             admin.batch_execute("DEALLOCATE planned").unwrap();
         }
     }
-}
+});
 
-/// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
-#[test]
-fn terminated_backends_are_replaced() {
-    let Some(server) = PostgresServer::start() else { return };
+// All sessions end while clients hold and await locks. The rows stay, and wake-ups work again.
+test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
@@ -200,11 +194,9 @@ fn terminated_backends_are_replaced() {
         let woken = waiter.join().unwrap().duration_since(before);
         assert!(woken < ms(700), "by a wake-up, not by a poll: {woken:?}");
     });
-}
+});
 
-#[test]
-fn each_interruption_of_wake_ups_is_reported() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(each_interruption_of_wake_ups_is_reported, PostgresServer::start(), |server| {
     let seen = Seen::default();
     let client = server.options().observer(seen.clone()).build().unwrap();
     let _held = server.client().get_lock("a").acquire_owned().unwrap();
@@ -230,7 +222,7 @@ fn each_interruption_of_wake_ups_is_reported() {
         }
         waits.interrupt();
     });
-}
+});
 
 fn listeners(admin: &mut Client) -> i64 {
     // Only the sessions for wake-ups have LISTEN as their last statement.
@@ -244,10 +236,8 @@ fn terminate_all(admin: &mut Client) {
     admin.query(text, &[]).unwrap();
 }
 
-/// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
-#[test]
-fn a_frozen_backend_costs_one_command_timeout() {
-    let Some(server) = PostgresServer::start() else { return };
+// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
+test_on!(a_frozen_backend_costs_one_command_timeout, PostgresServer::start(), |server| {
     // A directory entry would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
@@ -262,21 +252,18 @@ fn a_frozen_backend_costs_one_command_timeout() {
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
     crate::support::signal(pid.unsigned_abs(), "STOP");
     let start = now();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
     // The client has undone the grant that may have happened.
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
-}
+});
 
-/// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
-/// client drops the silent connection.
-#[test]
-fn a_connection_silent_before_preparing_is_dropped() {
-    let Some(server) = PostgresServer::start() else { return };
+// The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
+// client drops the silent connection.
+test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
     let backend =
@@ -289,12 +276,10 @@ fn a_connection_silent_before_preparing_is_dropped() {
     let worked = eventually(LONG, || client.get_lock("a").is_locked().is_ok());
     crate::support::signal(pid.unsigned_abs(), "CONT");
     assert!(worked, "another connection would work");
-}
+});
 
-/// No time-out of the server ends a commit that waits for a standby.
-#[test]
-fn doubtful_sessions_do_not_pile_up_without_a_standby() {
-    let Some(server) = PostgresServer::start() else { return };
+// No time-out of the server ends a commit that waits for a standby.
+test_on!(doubtful_sessions_do_not_pile_up_without_a_standby, PostgresServer::start(), |server| {
     let mut admin = server.admin();
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
     let options = || LockClient::builder().url(server.url_as("app")).create_schema(true).pool_size(2);
@@ -313,16 +298,12 @@ fn doubtful_sessions_do_not_pile_up_without_a_standby() {
     // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
-}
+});
 
-#[test]
-fn wrong_settings_and_rights_fail_with_specific_errors() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(wrong_settings_and_rights_fail_with_specific_errors, PostgresServer::start(), |server| {
     let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
     let at = |url: &str| LockClient::builder().url(url);
-    let error = at(&server.url()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("create_schema"), "{error}");
+    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
     let first = server.client();
     let mut admin = server.admin();
     admin
@@ -342,7 +323,7 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
-    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
     admin.batch_execute("GRANT ALL ON leasehold_locks, leasehold_locks_wait_queue TO secretive").unwrap();
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
@@ -351,11 +332,10 @@ fn wrong_settings_and_rights_fail_with_specific_errors() {
     by_option.get_lock("a").unlock().unwrap();
     admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
     let read_only = at(&server.url()).build().unwrap();
-    let error = read_only.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    fails(read_only.get_lock("a").try_lock(), ErrorKind::ReadOnly);
     admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
-}
+    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
+});
 
 #[test]
 fn too_many_connections_are_busy() {
@@ -368,11 +348,9 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
-/// on the pooler's sessions.
-#[test]
-fn transaction_pooling_is_refused_with_the_reason() {
-    let Some(server) = PostgresServer::start() else { return };
+// The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
+// on the pooler's sessions.
+test_on!(transaction_pooling_is_refused_with_the_reason, PostgresServer::start(), |server| {
     server.client();
     for mode in ["transaction", "statement", "session"] {
         let Some(bouncer) = Bouncer::before(&server, mode) else { return };
@@ -401,11 +379,9 @@ fn transaction_pooling_is_refused_with_the_reason() {
             }
         }
     }
-}
+});
 
-#[test]
-fn releasing_a_session_lock_wakes_its_waiter() {
-    let Some(server) = shared() else { return };
+test_on!(releasing_a_session_lock_wakes_its_waiter, shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
     let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
@@ -421,12 +397,10 @@ fn releasing_a_session_lock_wakes_its_waiter() {
     // The waiter's thread has ended, and its session ends with the lease.
     assert!(lock.try_lock_for(LEASE + LONG).unwrap());
     lock.unlock().unwrap();
-}
+});
 
-/// No renewal is due for long, so the end of the connection shows the loss of this hold.
-#[test]
-fn a_server_ended_session_is_noticed_at_once() {
-    let Some(server) = shared() else { return };
+// No renewal is due for long, so the end of the connection shows the loss of this hold.
+test_on!(a_server_ended_session_is_noticed_at_once, shared(), |server| {
     let mut admin = server.admin();
     for round in 0..3 {
         // A separate connection, because a client checks its sessions at most once a second.
@@ -452,11 +426,9 @@ fn a_server_ended_session_is_noticed_at_once() {
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
         assert!(took < ms(1_100 + 250) + stalled, "the second: {took:?}, of which stalled {stalled:?}");
     }
-}
+});
 
-#[test]
-fn the_table_of_names_is_created_concurrently() {
-    let Some(server) = shared() else { return };
+test_on!(the_table_of_names_is_created_concurrently, shared(), |server| {
     for _ in 0..5 {
         let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
         let start = Barrier::new(8);
@@ -471,11 +443,9 @@ fn the_table_of_names_is_created_concurrently() {
             }
         });
     }
-}
+});
 
-#[test]
-fn a_lock_in_a_server_ended_transaction_is_lost() {
-    let Some(server) = shared() else { return };
+test_on!(a_lock_in_a_server_ended_transaction_is_lost, shared(), |server| {
     let names = server.names();
     let name = fresh("ended");
     let mut client = server.admin();
@@ -486,19 +456,16 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     let mut other = server.admin();
     let mut second = other.transaction().unwrap();
     assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
-    let error = held.check(&mut transaction).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    let error = fails(held.check(&mut transaction), ErrorKind::Lost);
     assert!(error.is_lost());
     assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(transaction.commit().is_err());
-}
+});
 
-/// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
-/// dropped, and aborts the process if the task unwinds.
-#[test]
-fn every_call_works_inside_a_task() {
-    let Some(server) = shared() else { return };
+// The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is
+// dropped, and aborts the process if the task unwinds.
+test_on!(every_call_works_inside_a_task, shared(), |server| {
     let (outside, url) = (server.client(), server.url());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for session_locks in [false, true] {
@@ -541,7 +508,7 @@ fn every_call_works_inside_a_task() {
         held.unlock().unwrap();
         let nowhere = "postgres://user@127.0.0.1:1/shop";
         let connects = runtime.spawn(async move { LockClient::connect(nowhere).map(drop) });
-        assert_eq!(runtime.block_on(connects).unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+        fails(runtime.block_on(connects).unwrap(), ErrorKind::Unreachable);
     }
     drop(outside);
-}
+});

@@ -45,9 +45,7 @@ fn await_looks(admin: &mut Client) {
     }
 }
 
-#[test]
-fn a_row_shows_whether_its_holder_caches_it() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |server| {
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
     let kept = keeps.lock_builder(name).cached().build();
@@ -77,11 +75,9 @@ fn a_row_shows_whether_its_holder_caches_it() {
     theirs.unlock().unwrap();
     drop(waiter.join().unwrap().unwrap());
     assert!(keeper(name, &mut admin).is_some());
-}
+});
 
-#[test]
-fn a_holder_is_recalled_once_however_many_wait() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(a_holder_is_recalled_once_however_many_wait, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "once", &mut admin);
     lock.lock().unwrap();
@@ -98,12 +94,10 @@ fn a_holder_is_recalled_once_however_many_wait() {
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
     let told = admin.notifications().iter().map(|told| Ok(told.payload().to_owned())).collect::<Vec<_>>();
     assert_eq!(told.unwrap(), ["recall"]);
-}
+});
 
-/// The queued client has a version without recalls, or died before it sent one.
-#[test]
-fn a_check_finds_a_queued_client_without_a_recall() {
-    let Some(server) = PostgresServer::start() else { return };
+// The queued client has a version without recalls, or died before it sent one.
+test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
@@ -138,11 +132,9 @@ fn a_check_finds_a_queued_client_without_a_recall() {
     await_looks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
-}
+});
 
-#[test]
-fn a_lost_recall_session_releases_cached_locks() {
-    let Some(server) = PostgresServer::start() else { return };
+test_on!(a_lost_recall_session_releases_cached_locks, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "deaf", &mut admin);
     let text = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -151,12 +143,10 @@ fn a_lost_recall_session_releases_cached_locks() {
     assert_eq!(admin.query_one(text, &[]).unwrap().get::<_, i64>(0), 1);
     is_free_within(cut, FIRST_LOOK, || is_free(&lock, &mut admin));
     use_until_kept(&lock, &mut admin);
-}
+});
 
-/// A row that another transaction has locked does not keep the client from its other cached locks.
-#[test]
-fn a_locked_row_affects_no_other_cached_lock() {
-    let Some(server) = PostgresServer::shared() else { return };
+// A row that another transaction has locked does not keep the client from its other cached locks.
+test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |server| {
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
     let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
@@ -169,12 +159,10 @@ fn a_locked_row_affects_no_other_cached_lock() {
         assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
     }
     transaction.rollback().unwrap();
-}
+});
 
-/// The mark of a recall is set only for the current owner, and never waits for another transaction.
-#[test]
-fn only_a_current_owner_is_marked_for_recalls() {
-    let Some(server) = PostgresServer::start() else { return };
+// The mark of a recall is set only for the current owner, and never waits for another transaction.
+test_on!(only_a_current_owner_is_marked_for_recalls, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");
     let guard = client.get_lock(name).acquire_owned().unwrap();
@@ -192,4 +180,4 @@ fn only_a_current_owner_is_marked_for_recalls() {
     let theirs = other.get_lock(name).acquire_owned().unwrap();
     assert_eq!(keeper(name, &mut admin), None, "of another hold");
     theirs.unlock().unwrap();
-}
+});

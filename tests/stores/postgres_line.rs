@@ -87,10 +87,8 @@ fn a_release_wakes_exactly_one_waiting_client() {
     assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
 }
 
-/// A notified client that has stopped does not come. A client without recent requests is skipped.
-#[test]
-fn a_notified_client_that_stays_away_delays_nobody() {
-    let Some(server) = shared() else { return };
+// A notified client that has stopped does not come. A client without recent requests is skipped.
+test_on!(a_notified_client_that_stays_away_delays_nobody, shared(), |server| {
     watch_for_stalls();
     let name = fresh("dead");
     let mut admin = server.admin();
@@ -114,12 +112,10 @@ fn a_notified_client_that_stays_away_delays_nobody() {
             .execute("DELETE FROM leasehold_locks_wait_queue WHERE id = sha256($1)", &[&name.as_bytes()])
             .unwrap();
     }
-}
+});
 
-/// The next waiting client, or a sweep, removes the places of killed clients.
-#[test]
-fn clients_that_stopped_waiting_leave_nothing() {
-    let Some(server) = PostgresServer::start() else { return };
+// The next waiting client, or a sweep, removes the places of killed clients.
+test_on!(clients_that_stopped_waiting_leave_nothing, PostgresServer::start(), |server| {
     let name = fresh("left");
     let holder = server.client();
     let held = holder.get_lock(&name).acquire().unwrap();
@@ -137,7 +133,7 @@ fn clients_that_stopped_waiting_leave_nothing() {
     holder.sweep(Duration::from_secs(3_600)).unwrap();
     assert_eq!(line(&mut admin, "another"), [("waits".to_owned(), false)]);
     held.unlock().unwrap();
-}
+});
 
 /// Acquires a free lock as any client would.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
@@ -160,9 +156,7 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     assert!(row.get::<_, Option<i64>>(0).is_some());
 }
 
-#[test]
-fn a_token_locks_release_wakes_its_waiter() {
-    let Some(server) = shared() else { return };
+test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
     watch_for_stalls();
     let (name, holder, waiter) = (fresh("token"), server.client(), server.client());
     let held = holder.get_token_lock(&name);
@@ -177,12 +171,10 @@ fn a_token_locks_release_wakes_its_waiter() {
     };
     let took = median((0..5).map(round).collect());
     assert!(took <= BY_MESSAGE, "{took:?}");
-}
+});
 
-/// As on Redis. The module `turns` of `faults` tests time slices further.
-#[test]
-fn returning_threads_reuse_the_lock_within_a_slice() {
-    let Some(server) = shared() else { return };
+// As on Redis. The module `turns` of `faults` tests time slices further.
+test_on!(returning_threads_reuse_the_lock_within_a_slice, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {
         let asked = Arc::new(AtomicU32::new(0));
@@ -212,7 +204,7 @@ fn returning_threads_reuse_the_lock_within_a_slice() {
         !server.client().get_lock(&name).is_locked().unwrap(),
         "the end of a client gives back what it keeps"
     );
-}
+});
 
 /// Sends one client's request. Returns whether it was granted, how long the lock is reserved for another
 /// client, and whether the lock was freed while the request wrote to the queue.
@@ -270,9 +262,7 @@ fn tell(connection: &mut Client, name: &str) -> Option<String> {
     connection.query_one(&statement("postgres", "tell"), &[&name.as_bytes(), &channel(name)]).unwrap().get(0)
 }
 
-#[test]
-fn clients_are_notified_in_order_of_arrival() {
-    let Some(server) = shared() else { return };
+test_on!(clients_are_notified_in_order_of_arrival, shared(), |server| {
     let (name, mut admin) = (fresh("order"), server.admin());
     assert!(ask(&mut admin, &name, "a").0);
     for client in ["d", "c", "b"] {
@@ -307,11 +297,9 @@ fn clients_are_notified_in_order_of_arrival() {
     leave(&mut admin, &name, "a");
     assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
-}
+});
 
-#[test]
-fn a_freed_lock_is_reserved_briefly() {
-    let Some(server) = shared() else { return };
+test_on!(a_freed_lock_is_reserved_briefly, shared(), |server| {
     let (name, mut admin) = (fresh("kept"), server.admin());
     stand(&mut admin, &name, "told", "0");
     let keep =
@@ -334,12 +322,10 @@ fn a_freed_lock_is_reserved_briefly() {
     stand(&mut admin, &name, "told", "0");
     keep(&mut admin, "1 hour");
     assert!(ask(&mut admin, &name, "other").0);
-}
+});
 
-/// The client measures its round trip, and requests a reservation of that length.
-#[test]
-fn a_reservation_lasts_as_long_as_its_client_asked() {
-    let Some(server) = shared() else { return };
+// The client measures its round trip, and requests a reservation of that length.
+test_on!(a_reservation_lasts_as_long_as_its_client_asked, shared(), |server| {
     let (name, mut admin) = (fresh("reserved"), server.admin());
     let held = server.client().get_lock(&name).acquire_owned().unwrap();
     assert_eq!(ask(&mut admin, &name, "b"), (false, None, false));
@@ -355,12 +341,10 @@ fn a_reservation_lasts_as_long_as_its_client_asked() {
     let ended = time("SELECT clock_timestamp()");
     let until = time("SELECT reserved_until FROM leasehold_locks_wait_queue WHERE id = sha256('NAME')");
     assert!(begun + ms(320) <= until && until <= ended + ms(320), "{begun:?} {until:?} {ended:?}");
-}
+});
 
-/// The client joins the queue after the release's statement began, so that statement cannot see it.
-#[test]
-fn a_release_notifies_a_client_that_joins_meanwhile() {
-    let Some(server) = shared() else { return };
+// The client joins the queue after the release's statement began, so that statement cannot see it.
+test_on!(a_release_notifies_a_client_that_joins_meanwhile, shared(), |server| {
     let (name, mut admin, mut joining) = (fresh("meet"), server.admin(), server.admin());
     let (client, joins) = (server.client(), session(&mut joining));
     // The release is one statement, or two if the client's last release notified another client.
@@ -378,12 +362,10 @@ fn a_release_notifies_a_client_that_joins_meanwhile() {
         let left = line(&mut admin, &name);
         assert!(left.contains(&(waiter.to_owned(), true)), "{left:?}");
     }
-}
+});
 
-/// The client that joins does not see the release, and the release does not see the client.
-#[test]
-fn a_client_joining_during_a_release_gets_the_lock() {
-    let Some(server) = shared() else { return };
+// The client that joins does not see the release, and the release does not see the client.
+test_on!(a_client_joining_during_a_release_gets_the_lock, shared(), |server| {
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
     take(&mut releasing, &name, OWNER, 30_000);
@@ -402,11 +384,9 @@ fn a_client_joining_during_a_release_gets_the_lock() {
     releasing.batch_execute("COMMIT").unwrap();
     waiting.join().unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it did not sleep");
-}
+});
 
-#[test]
-fn a_release_skips_a_locked_queue_row() {
-    let Some(server) = shared() else { return };
+test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
     let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());
     releasing.batch_execute("SET lock_timeout = '20s'").unwrap();
     assert!(ask(&mut releasing, &name, "a").0);
@@ -418,4 +398,4 @@ fn a_release_skips_a_locked_queue_row() {
     other.batch_execute(&lock.replace("NAME", &name)).unwrap();
     assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
     other.batch_execute("COMMIT").unwrap();
-}
+});

@@ -41,9 +41,7 @@ fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
     })
 }
 
-#[test]
-fn roles_with_their_own_schemas_share_one_table() {
-    let Some(server) = shared() else { return };
+test_on!(roles_with_their_own_schemas_share_one_table, shared(), |server| {
     let (name, mut admin) = database(server, "roles", "");
     let roles = two_roles(server, &mut admin);
     at(&url_of(server, &name, "admin")).build().unwrap();
@@ -72,17 +70,14 @@ fn roles_with_their_own_schemas_share_one_table() {
     assert_eq!(later.table, Some(format!("{}.leasehold_locks", roles[1])));
     assert_eq!(later.other_tables, ["public.leasehold_locks"]);
     held.unlock().unwrap();
-}
+});
 
-#[test]
-fn no_second_table_is_created_beside_another_schemas() {
-    let Some(server) = shared() else { return };
+test_on!(no_second_table_is_created_beside_another_schemas, shared(), |server| {
     let (name, mut admin) = database(server, "beside", "");
     let roles = two_roles(server, &mut admin);
     let url = |role: usize| url_of(server, &name, &roles[role]);
     let first = at(&url(0)).build().unwrap();
-    let error = at(&url(1)).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = fails(at(&url(1)).build(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains(&roles[0]) && error.to_string().contains("table("), "{error}");
     let named = at(&url(1)).table(format!("{}.leasehold_locks", roles[1])).build().unwrap();
     assert_eq!(named.ping().unwrap().other_tables, [format!("{}.leasehold_locks", roles[0])]);
@@ -93,15 +88,12 @@ fn no_second_table_is_created_beside_another_schemas() {
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
     NameTable::default().create(&mut one).unwrap();
     NameTable::default().create(&mut one).unwrap();
-    let error = NameTable::default().create(&mut other).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    fails(NameTable::default().create(&mut other), ErrorKind::InvalidInput);
     // A table's name may be a reserved word.
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
-}
+});
 
-#[test]
-fn existing_tables_need_no_right_to_create() {
-    let Some(server) = shared() else { return };
+test_on!(existing_tables_need_no_right_to_create, shared(), |server| {
     let (name, mut admin) = database(server, "rights", "");
     let role = &two_roles(server, &mut admin)[0];
     admin.batch_execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").unwrap();
@@ -116,10 +108,8 @@ fn existing_tables_need_no_right_to_create() {
     NameTable::default().create(&mut connection).unwrap();
     // Errors name the table.
     admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
-    assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
-}
+    fails_saying(client.get_lock("a").try_lock(), ErrorKind::NoPermission, "public.leasehold_locks");
+});
 
 fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
     let (client, rival, url) = (client.clone(), rival.clone(), url.to_owned());
@@ -133,9 +123,7 @@ fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &s
     thread::Builder::new().name(thread.to_owned()).spawn(work).unwrap().join().unwrap();
 }
 
-#[test]
-fn any_thread_name_can_take_a_lock() {
-    let Some(server) = shared() else { return };
+test_on!(any_thread_name_can_take_a_lock, shared(), |server| {
     let latin = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     let (name, mut admin) = database(server, "words", latin);
     let builder = || at(&url_of(server, &name, "admin")).label("Kästchen 箱");
@@ -154,8 +142,8 @@ fn any_thread_name_can_take_a_lock() {
     held.unlock().unwrap();
     // This table differs from the one in docs/stores.md.
     admin.batch_execute("ALTER TABLE leasehold_locks ALTER thread TYPE varchar(1) USING ''").unwrap();
-    assert_eq!(builder().build().unwrap_err().kind(), ErrorKind::Refused);
-}
+    fails(builder().build(), ErrorKind::Refused);
+});
 
 /// Each of these settings would end or change a request if the client did not override it.
 const SETTINGS: &str = "\
@@ -168,9 +156,7 @@ const SETTINGS: &str = "\
     enable_indexscan = off; enable_sort = off; plan_cache_mode = 'force_custom_plan'; \
     default_tablespace = 'pg_default'; track_activities = off; client_min_messages = 'debug5'";
 
-#[test]
-fn locks_do_not_depend_on_the_settings_of_the_database() {
-    let Some(server) = shared() else { return };
+test_on!(locks_do_not_depend_on_the_settings_of_the_database, shared(), |server| {
     let (name, mut admin) = database(server, "settings", "");
     for setting in SETTINGS.split("; ") {
         admin.batch_execute(&format!("ALTER DATABASE {name} SET {setting}")).unwrap();
@@ -195,15 +181,13 @@ fn locks_do_not_depend_on_the_settings_of_the_database() {
     let commits =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
     assert_eq!(admin.query_one(commits, &[]).unwrap().get::<_, i64>(0), 0);
-}
+});
 
 fn elsewhere_takes(client: &LockClient) -> bool {
     client.get_lock("a").try_lock_for(LONG).unwrap() && client.get_lock("a").unlock().is_ok()
 }
 
-#[test]
-fn an_idle_session_limit_ends_no_wait_or_wake_up() {
-    let Some(server) = shared() else { return };
+test_on!(an_idle_session_limit_ends_no_wait_or_wake_up, shared(), |server| {
     let role = fresh("idle").replace('-', "_").to_lowercase();
     server
         .admin()
@@ -221,7 +205,7 @@ fn an_idle_session_limit_ends_no_wait_or_wake_up() {
         held.unlock().unwrap();
         assert!(waiter.join().unwrap().unwrap());
     });
-}
+});
 
 /// A pooler that answers the next requests, as many as the counter says, with an error that ends the session.
 fn pooler(server: &PostgresServer, code: &'static str) -> (String, Arc<AtomicUsize>) {
@@ -263,17 +247,13 @@ fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> Relay {
     })
 }
 
-/// Behind such a pooler a release would seem done although the server has not committed it.
-#[test]
-fn a_pooler_that_leaves_transactions_open_is_refused() {
-    let Some(server) = shared() else { return };
+// Behind such a pooler a release would seem done although the server has not committed it.
+test_on!(a_pooler_that_leaves_transactions_open_is_refused, shared(), |server| {
     let (database, mut admin) = database(server, "begun", "");
     let begins = Arc::new(AtomicBool::new(true));
     let direct = url_of(server, &database, "admin");
     let url = begins_transactions(server.port(), &begins).url(&direct, server.port());
-    let error = at(&url).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("pgpool-II"), "{error}");
+    fails_saying(at(&url).build(), ErrorKind::Unsupported, "pgpool-II");
     // At first the pooler works, and a later session of the client meets the fault.
     for session_locks in [false, true] {
         begins.store(false, Ordering::SeqCst);
@@ -281,30 +261,24 @@ fn a_pooler_that_leaves_transactions_open_is_refused() {
         let with = |url| if session_locks { at(url).session_locks() } else { at(url) };
         let (client, rival) = (with(&url).build().unwrap(), with(&direct).build().unwrap());
         let lock = client.get_lock(&name);
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         begins.store(true, Ordering::SeqCst);
         let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
         admin.batch_execute(&format!("SELECT pg_terminate_backend(pid) {others}")).unwrap();
-        let error = lock.lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("pgpool-II"), "{error}");
+        fails_saying(lock.lock(), ErrorKind::Unsupported, "pgpool-II");
         assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap(), "nobody has it");
     }
-}
+});
 
-/// The error comes from a pooler, and its code is one that no server uses.
-#[test]
-fn a_session_ending_error_leaves_the_outcome_unknown() {
-    let Some(server) = shared() else { return };
+// The error comes from a pooler, and its code is one that no server uses.
+test_on!(a_session_ending_error_leaves_the_outcome_unknown, shared(), |server| {
     server.admin();
     for code in ["XX999", "08P01"] {
         let (url, fatal) = pooler(server, code);
         let client = at(&url).table("fatal").build().unwrap();
         let rival = at(&server.url()).table("fatal").build().unwrap();
         let lock = client.get_lock("a");
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
         fatal.store(2, Ordering::SeqCst);
         assert!(lock.try_lock_for(LONG).unwrap(), "the wait goes on over another connection");
         fatal.store(1, Ordering::SeqCst);
@@ -313,17 +287,15 @@ fn a_session_ending_error_leaves_the_outcome_unknown() {
         assert!(rival.get_lock("a").try_lock_for(LONG).unwrap());
         rival.get_lock("a").unlock().unwrap();
     }
-}
+});
 
-#[test]
-fn a_pooler_with_one_session_is_refused() {
-    let Some(server) = shared() else { return };
+test_on!(a_pooler_with_one_session_is_refused, shared(), |server| {
     let Some(bouncer) = Bouncer::before_with(server, "session", "default_pool_size = 1") else { return };
     let begun = now();
     let error = at(&bouncer.url()).connect_timeout(ms(2_500)).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "after {:?}: {error}", begun.elapsed());
     assert!(error.to_string().contains("PgBouncer"), "{error}");
-}
+});
 
 /// Makes a commit fail as on a server whose notification queue is full. Before version 17 that takes 8 GB.
 const FULL: &str = "
@@ -337,9 +309,7 @@ const FULL: &str = "
         $$ INSERT INTO full_queue.messages VALUES (channel) $$;
     SET search_path = full_queue, pg_catalog, public";
 
-#[test]
-fn a_release_succeeds_with_a_full_notification_queue() {
-    let Some(server) = shared() else { return };
+test_on!(a_release_succeeds_with_a_full_notification_queue, shared(), |server| {
     let (name, mut admin) = database(server, "queue", "");
     let url = url_of(server, &name, "admin");
     at(&url).build().unwrap();
@@ -376,11 +346,9 @@ fn a_release_succeeds_with_a_full_notification_queue() {
     let client = builder().build().unwrap();
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
-}
+});
 
-#[test]
-fn an_unusable_table_is_refused_at_connect() {
-    let Some(server) = shared() else { return };
+test_on!(an_unusable_table_is_refused_at_connect, shared(), |server| {
     let (name, mut admin) = database(server, "refuses", "");
     let build = || at(&url_of(server, &name, "admin")).build();
     build().unwrap();
@@ -391,15 +359,12 @@ fn an_unusable_table_is_refused_at_connect() {
             CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW EXECUTE FUNCTION refuse()",
         )
         .unwrap();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-    assert!(error.to_string().contains("no free rows here"), "{error}");
+    let error = fails_saying(build(), ErrorKind::Refused, "no free rows here");
     assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
     admin
         .batch_execute("DROP TRIGGER refuse ON leasehold_locks; ALTER TABLE leasehold_locks DROP fence")
         .unwrap();
-    let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    fails(build(), ErrorKind::Unsupported);
     let rows: i64 = admin.query_one("SELECT count(*) FROM leasehold_locks", &[]).unwrap().get(0);
     assert_eq!(rows, 0, "a try leaves nothing behind");
-}
+});

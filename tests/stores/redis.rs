@@ -4,10 +4,8 @@ use leasehold::fencing;
 
 use crate::support::prelude::*;
 
-/// If the server is down when the program starts, the first use fails and later uses work.
-#[test]
-fn a_lazy_client_may_start_before_its_server() {
-    let Some(mut server) = RedisServer::start_default() else { return };
+// If the server is down when the program starts, the first use fails and later uses work.
+test_on!(a_lazy_client_may_start_before_its_server, RedisServer::start_default(), |mut server| {
     server.kill();
     let quick = LockClient::builder().url(server.url()).retry_timeout(Duration::ZERO);
     let client = quick.connect_lazily().build().unwrap();
@@ -29,7 +27,7 @@ fn a_lazy_client_may_start_before_its_server() {
     assert!(!other.get_lock("early").try_lock().unwrap());
     guard.unlock().unwrap();
     assert_eq!(client.ping().unwrap().store, "redis");
-}
+});
 
 /// All threads that find the server down share one attempt to connect.
 #[test]
@@ -49,10 +47,8 @@ fn threads_that_find_no_server_fail_together() {
     assert!(took < wait * 6 + stalled_since(begun), "20 threads took {took:?}");
 }
 
-/// Runs the documented script for fenced writes.
-#[test]
-fn redis_refuses_a_write_with_an_older_token() {
-    let Some(server) = RedisServer::start_default() else { return };
+// Runs the documented script for fenced writes.
+test_on!(redis_refuses_a_write_with_an_older_token, RedisServer::start_default(), |server| {
     let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
     let fence = || lock.acquire().unwrap().fencing_token().unwrap().get().to_string();
     let (older, newer) = (fence(), fence());
@@ -75,4 +71,4 @@ fn redis_refuses_a_write_with_an_older_token() {
     assert!(!write("9", "f"));
     assert!(write(&format!("1{newer}"), "g"));
     assert!(!write(&newer, "h"));
-}
+});

@@ -44,9 +44,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     }));
 }
 
-#[test]
-fn redis_takes_the_password_from_the_file() {
-    let Some(binary) = default_server() else { return };
+test_on!(redis_takes_the_password_from_the_file, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user("app on nopass ~* &* +@all").start();
     let run = |words: &str| redis_says(server.admin(), words);
     let url = format!("redis://app@127.0.0.1:{}", server.port());
@@ -54,7 +52,7 @@ fn redis_takes_the_password_from_the_file() {
         run(&format!("ACL SETUSER app resetpass >{password}"));
         run("CLIENT KILL USER app");
     });
-}
+});
 
 /// A URL for the user `secretive`, and a function that changes the password and ends the user's sessions.
 type Changing = (String, Box<dyn Fn(&str)>);
@@ -91,17 +89,13 @@ fn mysql() -> Option<Changing> {
     Some((url, Box::new(change)))
 }
 
-#[test]
-fn postgres_takes_the_password_from_the_file() {
-    let Some((url, change)) = postgres() else { return };
+test_on!(postgres_takes_the_password_from_the_file, postgres(), |(url, change)| {
     follows_a_changed_password(&url, change);
-}
+});
 
-#[test]
-fn mysql_takes_the_password_from_the_file() {
-    let Some((url, change)) = mysql() else { return };
+test_on!(mysql_takes_the_password_from_the_file, mysql(), |(url, change)| {
     follows_a_changed_password(&url, change);
-}
+});
 
 /// `renew` replaces the servers' certificates by those of the second authority, and ends the connections.
 #[track_caller]
@@ -248,17 +242,13 @@ fn rotate_on(mut server: redis::Connection, old: &str, new: &str) {
     pipe.exec(&mut server).unwrap();
 }
 
-#[test]
-fn rotations_are_followed_on_redis() {
-    let Some(binary) = default_server() else { return };
+test_on!(rotations_are_followed_on_redis, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user(APP).start();
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
     rotations_are_followed(&options, 50, |old, new| rotate_on(server.admin(), old, new));
-}
+});
 
-#[test]
-fn rotations_are_followed_through_sentinels() {
-    let Some(binary) = default_server() else { return };
+test_on!(rotations_are_followed_through_sentinels, default_server(), |binary| {
     let set =
         SentinelSet::start_with(&binary, |server| server.user(APP), |sentinel| sentinel.user(APP)).patient();
     let options = |password: &Password| {
@@ -268,22 +258,18 @@ fn rotations_are_followed_through_sentinels() {
     rotations_are_followed(&options, 10, |old, new| {
         set.servers.iter().chain(&set.sentinels).for_each(|server| rotate_on(server.admin(), old, new));
     });
-}
+});
 
-#[test]
-fn rotations_are_followed_on_a_majority() {
-    let Some(binary) = default_server() else { return };
+test_on!(rotations_are_followed_on_a_majority, default_server(), |binary| {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::builder(&binary).user(APP).start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let options = |_: &Password| LockClient::builder().redlock(&urls).username("app");
     rotations_are_followed(&options, 10, |old, new| {
         servers.iter().for_each(|server| rotate_on(server.admin(), old, new));
     });
-}
+});
 
-#[test]
-fn rotations_are_followed_in_a_cluster() {
-    let Some(cluster) = Cluster::start_with(&[&format!("user {APP}")]) else { return };
+test_on!(rotations_are_followed_in_a_cluster, Cluster::start_with(&[&format!("user {APP}")]), |cluster| {
     let asked = Arc::new(Mutex::new(std::collections::BTreeSet::new()));
     let options = |_: &Password| LockClient::builder().url(cluster.url()).username("app");
     rotations_are_followed(&options, 10, |old, new| {
@@ -298,27 +284,21 @@ fn rotations_are_followed_in_a_cluster() {
         heard.lock().insert(address.to_owned());
         Err::<Credentials, _>("none")
     });
-    assert_eq!(client.build().unwrap_err().kind(), ErrorKind::Credentials);
+    fails(client.build(), ErrorKind::Credentials);
     let seeds = cluster.url().trim_start_matches("redis-cluster://").split(',').count();
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
-}
+});
 
-#[test]
-fn rotations_are_followed_on_postgres() {
-    let Some((url, change)) = postgres() else { return };
+test_on!(rotations_are_followed_on_postgres, postgres(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
-}
+});
 
-#[test]
-fn rotations_are_followed_on_mysql() {
-    let Some((url, change)) = mysql() else { return };
+test_on!(rotations_are_followed_on_mysql, mysql(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
-}
+});
 
 #[cfg(feature = "etcd")]
-#[test]
-fn rotations_are_followed_on_etcd() {
-    let Some(server) = Etcd::start() else { return };
+test_on!(rotations_are_followed_on_etcd, Etcd::start(), |server| {
     for (path, body) in [
         ("user/add", r#"{"name":"root","password":"R00T"}"#),
         ("role/add", r#"{"name":"root"}"#),
@@ -337,7 +317,7 @@ fn rotations_are_followed_on_etcd() {
         let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
         server.must_as(token, "/v3/auth/user/changepw", &body);
     });
-}
+});
 
 #[test]
 fn a_failing_provider_loses_no_hold() {
@@ -382,9 +362,7 @@ fn a_failing_provider_loses_no_hold() {
     assert_eq!(seen.losses(), 0);
 }
 
-#[test]
-fn connections_are_replaced_before_their_credentials_end() {
-    let Some(binary) = default_server() else { return };
+test_on!(connections_are_replaced_before_their_credentials_end, default_server(), |binary| {
     let server = RedisServer::builder(&binary).user(APP).start();
     let client = LockClient::builder()
         .url(server.url())
@@ -404,7 +382,7 @@ fn connections_are_replaced_before_their_credentials_end() {
         lock.lock().and_then(|()| lock.unlock()).unwrap();
         ids().iter().all(|id| !first.contains(id))
     }));
-}
+});
 
 /// The provider gets the host's name even before the client resolves it.
 #[test]

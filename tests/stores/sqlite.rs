@@ -86,9 +86,7 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     let url = format!("sqlite://{}", path.display());
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Unreachable, "no file");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE other (a)").unwrap();
-    let error = LockClient::connect(&url).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("create_schema"), "{error}");
+    fails_saying(LockClient::connect(&url), ErrorKind::Unsupported, "create_schema");
     // The locks of another table are different locks.
     let own = || LockClient::builder().url(&url).table("own_locks");
     let one = own().create_schema(true).build().unwrap();
@@ -103,7 +101,7 @@ fn the_error_for_a_missing_table_gives_the_remedy() {
     let url = format!("sqlite://{}", path.display());
     std::fs::write(&path, "no database at all, but longer than a header of a hundred bytes is.".repeat(9))
         .unwrap();
-    assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
+    fails(LockClient::connect(&url), ErrorKind::Protocol);
 }
 
 /// Some settings are stored in the file, which another program may have made.
@@ -136,11 +134,10 @@ fn a_locked_file_is_busy_after_a_wait() {
     let raw = file.raw();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
     let start = now();
-    let error = client.get_lock("a").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::Busy);
     assert!(error.is_retryable() && !error.outcome_unknown());
     assert!(start.elapsed() >= ms(250) && own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
-    assert_eq!(client.get_lock("a").lock().unwrap_err().kind(), ErrorKind::Busy);
+    fails(client.get_lock("a").lock(), ErrorKind::Busy);
     held.check().unwrap();
     assert!(client.get_lock("held").is_locked().unwrap(), "reading goes on");
     raw.execute_batch("ROLLBACK").unwrap();
@@ -579,14 +576,11 @@ fn a_file_on_a_read_only_mount_is_read_only() {
     let (good, text) = crate::support::run(&["mount", "-o", "remount,ro", place], |command| command);
     assert!(good, "{text}");
     for create in [false, true] {
-        let error = options(create).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        fails(options(create).build(), ErrorKind::ReadOnly);
         let none = format!("sqlite://{place}/none.db");
-        let error = LockClient::builder().url(&none).create_schema(create).build().unwrap_err();
-        assert_eq!(
-            error.kind(),
+        fails(
+            LockClient::builder().url(&none).create_schema(create).build(),
             if create { ErrorKind::ReadOnly } else { ErrorKind::Unreachable },
-            "{error}"
         );
     }
 }
@@ -602,9 +596,11 @@ fn a_hard_linked_file_is_refused() {
     std::fs::hard_link(file.0.path().join(FILES[0]), &other).unwrap();
     for url in [file.url(), programs::sqlite_url(&other)] {
         for create in [false, true] {
-            let error = LockClient::builder().url(&url).create_schema(create).build().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-            assert!(error.to_string().contains("hard link"), "{error}");
+            fails_saying(
+                LockClient::builder().url(&url).create_schema(create).build(),
+                ErrorKind::Unsupported,
+                "hard link",
+            );
         }
     }
     assert!(!file.0.path().join("other.db-wal").exists(), "refused before anything is made");
@@ -632,9 +628,11 @@ fn a_file_mounted_alone_is_refused() {
     std::os::unix::fs::symlink(&alone, &linked).unwrap();
     for path in [&alone, &linked] {
         let url = format!("sqlite://{}", path.to_str().unwrap().replace(' ', "%20"));
-        let error = LockClient::builder().url(url).create_schema(true).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("mount the whole folder"), "{error}");
+        fails_saying(
+            LockClient::builder().url(url).create_schema(true).build(),
+            ErrorKind::Unsupported,
+            "mount the whole folder",
+        );
     }
     assert_eq!(std::fs::read_dir(inside.path()).unwrap().count(), 2, "refused before anything is made");
     let folder = inside.path().join("folder");

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold::{ErrorKind, LockClient, RedisLock, Result};
 
+use crate::support::fails;
+
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,
@@ -153,12 +155,12 @@ mod tokio_tasks {
 
     /// Asserts that the calls of another task on the holder's thread are refused.
     fn is_not_the_holder(lock: &RedisLock) {
-        assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+        fails(lock.lock(), ErrorKind::WouldDeadlock);
         assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());
-        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::NotHeld);
+        fails(lock.unlock(), ErrorKind::NotHeld);
         assert!(!lock.is_held_by_current_thread().unwrap() && lock.is_locked().unwrap());
         assert_eq!(lock.hold_count().unwrap(), 0);
-        assert_eq!(lock.condition("c").notify_one().unwrap_err().kind(), ErrorKind::NotHeld);
+        fails(lock.condition("c").notify_one(), ErrorKind::NotHeld);
     }
 
     #[test]
@@ -188,8 +190,8 @@ mod tokio_tasks {
         beside_a_holder(&lock, || {
             let locks = locks();
             async move {
-                assert_eq!(locks.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
-                assert_eq!(locks.unlock().unwrap_err().kind(), ErrorKind::NotHeld);
+                fails(locks.lock(), ErrorKind::WouldDeadlock);
+                fails(locks.unlock(), ErrorKind::NotHeld);
             }
         });
         assert!(!client.get_lock("b").is_locked().unwrap());
@@ -204,9 +206,9 @@ mod tokio_tasks {
         beside_a_holder(&write, || {
             let (read, write) = (read.clone(), write.clone());
             async move {
-                assert_eq!(read.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+                fails(read.lock(), ErrorKind::WouldDeadlock);
                 assert!(!read.try_lock().unwrap());
-                assert_eq!(write.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
+                fails(write.lock(), ErrorKind::WouldDeadlock);
             }
         });
         LocalSet::new().block_on(&runtime(), async move {
@@ -247,7 +249,7 @@ mod tokio_tasks {
         });
         let [first, second] = outcomes;
         first.unwrap();
-        assert_eq!(second.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+        fails(second, ErrorKind::WouldDeadlock);
     }
 
     /// To tokio both futures are one task, as in `join!` and `select!`.

@@ -50,8 +50,7 @@ impl Secured {
         // In databases this name is longer than one TLS record.
         let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
+            lock.acquire().unwrap().unlock().unwrap();
         }
     }
 
@@ -81,13 +80,13 @@ impl Secured {
         for builder in
             [self.builder().tls_ca("/nowhere/ca.crt"), self.builder().tls_identity("/nowhere", "/nowhere")]
         {
-            assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+            fails(builder.build(), ErrorKind::InvalidInput);
         }
         // The server's certificate does not belong to this key.
         let (certificate, _) = self.certificates.client();
         let mixed =
             self.builder().tls_identity(certificate, self.certificates.ca().with_file_name("server.key"));
-        assert_eq!(mixed.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+        fails(mixed.build(), ErrorKind::InvalidInput);
         // The client does not know this authority, which was made for this test.
         let error = self.builder_at("localhost", self.port).build().unwrap_err();
         assert!([ErrorKind::Tls, ErrorKind::InvalidInput].contains(&error.kind()), "{error:?}");
@@ -99,9 +98,7 @@ fn relay_at(host: &str, to: u16) -> u16 {
     Relay::with(host, to, |_, _| Act::Pass).port()
 }
 
-#[test]
-fn postgresql_works_over_tls_and_impostors_are_refused() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(postgresql_works_over_tls_and_impostors_are_refused, PostgresServer::start_tls(), |server| {
     let secured = Secured {
         certificates: server.certificates(),
         port: server.port(),
@@ -122,12 +119,10 @@ fn postgresql_works_over_tls_and_impostors_are_refused() {
     server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
     let builder = || secured.builder().username("secretive");
     builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
-    assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
-}
+    fails(builder().password("S3CR3T-not").build(), ErrorKind::Authentication);
+});
 
-#[test]
-fn each_sslmode_behaves_as_in_libpq() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server| {
     let Some(plain) = PostgresServer::start() else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
     let certificates = server.certificates();
@@ -157,8 +152,7 @@ fn each_sslmode_behaves_as_in_libpq() {
             .client_name(&name)
             .build()
             .unwrap_or_else(|error| panic!("{query}: {error:?}"));
-        client.get_lock("mode").lock().unwrap();
-        client.get_lock("mode").unlock().unwrap();
+        client.get_lock("mode").acquire().unwrap().unlock().unwrap();
         assert_eq!(is_encrypted(&name), Some(encrypted), "{query}");
     }
     for (host, port, query, kind) in [
@@ -187,11 +181,9 @@ fn each_sslmode_behaves_as_in_libpq() {
         assert!(!error.is_retryable(), "{query}");
     }
     at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
-}
+});
 
-#[test]
-fn postgresql_accepts_a_certificate_instead_of_a_password() {
-    let Some(server) = PostgresServer::start_tls() else { return };
+test_on!(postgresql_accepts_a_certificate_instead_of_a_password, PostgresServer::start_tls(), |server| {
     server.admin().batch_execute("CREATE USER client SUPERUSER").unwrap();
     let certificates = server.certificates();
     let (certificate, key) = certificates.client();
@@ -205,18 +197,15 @@ fn postgresql_accepts_a_certificate_instead_of_a_password() {
     let query = files.map(|(name, path)| format!("{name}={}", path.display())).join("&");
     builder(&format!("?{query}")).build().unwrap();
     for refused in [builder("").tls_ca(certificates.ca()), builder("?sslmode=disable")] {
-        let error = refused.build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
+        fails(refused.build(), ErrorKind::Authentication);
     }
-}
+});
 
 fn mysql_url(host: &str, port: u16) -> String {
     format!("mysql://admin@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY")
 }
 
-#[test]
-fn mysql_works_over_tls_and_impostors_are_refused() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(mysql_works_over_tls_and_impostors_are_refused, MysqlServer::start_tls(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER secured IDENTIFIED BY 'S3CR3T' REQUIRE SSL").unwrap();
     admin.query_drop("GRANT ALL ON locks.* TO secured").unwrap();
@@ -232,12 +221,10 @@ fn mysql_works_over_tls_and_impostors_are_refused() {
     guard.unlock().unwrap();
     // Without TLS this user is refused, even with the right password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
-    assert_eq!(LockClient::connect(&plain).unwrap_err().kind(), ErrorKind::Authentication);
-}
+    fails(LockClient::connect(&plain), ErrorKind::Authentication);
+});
 
-#[test]
-fn each_ssl_mode_behaves_as_in_the_mysql_client() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(each_ssl_mode_behaves_as_in_the_mysql_client, MysqlServer::start_tls(), |server| {
     let Some(plain) = MysqlServer::start_with(&["--skip-ssl"]) else { return };
     let elsewhere = relay_at("127.0.0.2", server.port());
     let certificates = server.certificates();
@@ -259,8 +246,7 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
     ] {
         let before = handshakes();
         let client = builder.build().unwrap();
-        client.get_lock("mode").lock().unwrap();
-        client.get_lock("mode").unlock().unwrap();
+        client.get_lock("mode").acquire().unwrap().unlock().unwrap();
         assert_eq!(handshakes() > before, encrypted);
     }
     for (builder, kind) in [
@@ -273,15 +259,12 @@ fn each_ssl_mode_behaves_as_in_the_mysql_client() {
         (at("localhost", plain.port(), "?ssl-mode=REQUIRED"), ErrorKind::Unsupported),
         (at("localhost", plain.port(), "").tls_ca(&ca), ErrorKind::Unsupported),
     ] {
-        let error = builder.build().unwrap_err();
-        assert_eq!(error.kind(), kind, "{error:?}");
+        let error = fails(builder.build(), kind);
         assert!(!error.is_retryable(), "{error:?}");
     }
-}
+});
 
-#[test]
-fn mysql_can_require_a_client_certificate() {
-    let Some(server) = MysqlServer::start_tls() else { return };
+test_on!(mysql_can_require_a_client_certificate, MysqlServer::start_tls(), |server| {
     let mut admin = server.admin();
     admin.query_drop("CREATE USER certified REQUIRE X509").unwrap();
     admin.query_drop("GRANT ALL ON locks.* TO certified").unwrap();
@@ -292,9 +275,8 @@ fn mysql_can_require_a_client_certificate() {
         LockClient::builder().url(&url).create_schema(true).tls_ca(certificates.ca())
     };
     builder().tls_identity(certificate, key).build().unwrap().get_lock("certified").lock().unwrap();
-    let error = builder().build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
-}
+    fails(builder().build(), ErrorKind::Authentication);
+});
 
 #[test]
 fn zookeeper_works_over_tls_and_impostors_are_refused() {
@@ -324,16 +306,13 @@ fn zookeeper_works_over_tls_and_impostors_are_refused() {
         let error = builder.build().unwrap_err();
         assert!(kinds.contains(&error.kind()), "{error:?}");
     }
-    let error = at("zk", server.port()).tls_ca(secured.certificates.ca()).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    fails(at("zk", server.port()).tls_ca(secured.certificates.ca()).build(), ErrorKind::InvalidInput);
 }
 
-#[test]
-fn zookeeper_can_require_a_client_certificate() {
-    let Some(server) = ZooKeeper::start_tls(CALM, true) else { return };
+test_on!(zookeeper_can_require_a_client_certificate, ZooKeeper::start_tls(CALM, true), |server| {
     let url = format!("zks://localhost:{}", server.secure_port());
     needs_a_certificate(&server.certificates(), &url);
-}
+});
 
 #[test]
 fn redis_can_require_a_client_certificate() {
@@ -350,11 +329,8 @@ fn needs_a_certificate(certificates: &Certificates, url: &str) {
     let (certificate, key) = certificates.client();
     let builder = || LockClient::builder().url(url).tls_ca(certificates.ca()).connect_timeout(LONG * 3);
     let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.get_lock("certified").lock().unwrap();
-    client.get_lock("certified").unlock().unwrap();
+    client.get_lock("certified").acquire().unwrap().unlock().unwrap();
     for _ in 0..10 {
-        let error = builder().build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
-        assert!(error.to_string().contains("client certificate"), "{error}");
+        fails_saying(builder().build(), ErrorKind::Tls, "client certificate");
     }
 }

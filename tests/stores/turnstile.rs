@@ -44,9 +44,7 @@ fn looks(admin: &mut Conn) -> Vec<(u64, u64)> {
     admin.query(text).unwrap()
 }
 
-#[test]
-fn one_waiting_client_polls_often() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(one_waiting_client_polls_often, MysqlServer::start(), |server| {
     let name = fresh("turn");
     let holder = server.client();
     let held = holder.get_lock(&name).acquire().unwrap();
@@ -80,12 +78,10 @@ fn one_waiting_client_polls_often() {
     winners.sort_unstable();
     assert_eq!(winners, [0, 1, 2, 3]);
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
-}
+});
 
-/// The poller's connection stays open, because it polls for another name too.
-#[test]
-fn an_abandoned_poller_lock_goes_to_the_next_client() {
-    let Some(server) = MysqlServer::start() else { return };
+// The poller's connection stays open, because it polls for another name too.
+test_on!(an_abandoned_poller_lock_goes_to_the_next_client, MysqlServer::start(), |server| {
     let names = ["left", "stays"].map(fresh);
     let holder = server.client();
     let _held = names.each_ref().map(|name| holder.get_lock(name).acquire_owned().unwrap());
@@ -104,11 +100,9 @@ fn an_abandoned_poller_lock_goes_to_the_next_client() {
     let has_next = |front: Option<u64>| front.is_some_and(|front| front != session);
     assert!(eventually(LONG, || has_next(front(&mut admin, &names[0]))));
     assert_eq!(front(&mut admin, &names[1]), Some(session));
-}
+});
 
-#[test]
-fn the_poller_lock_is_retaken_after_each_outage() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(the_poller_lock_is_retaken_after_each_outage, MysqlServer::start(), |server| {
     watch_for_stalls();
     let name = fresh("again");
     let _held = server.client().get_lock(&name).acquire_owned().unwrap();
@@ -123,7 +117,7 @@ fn the_poller_lock_is_retaken_after_each_outage() {
         let took = own_time_since(begun);
         assert!(took < ms(2_000), "{took:?} after outage {outage}");
     }
-}
+});
 
 fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     watch_for_stalls();
@@ -142,17 +136,13 @@ fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     median(hand_offs.collect())
 }
 
-#[test]
-fn the_poller_finds_a_release_in_milliseconds() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(the_poller_finds_a_release_in_milliseconds, MysqlServer::start(), |server| {
     let took = hand_off([&server.client(), &server.client()], &fresh("soon"));
     assert!(took <= ms(20), "{took:?}");
-}
+});
 
-/// A frozen client or another program may have the poller lock. The other waiters then poll as usual.
-#[test]
-fn a_frozen_poller_delays_no_other_waiter() {
-    let Some(server) = MysqlServer::start() else { return };
+// A frozen client or another program may have the poller lock. The other waiters then poll as usual.
+test_on!(a_frozen_poller_delays_no_other_waiter, MysqlServer::start(), |server| {
     let name = fresh("stuck");
     let mut admin = server.admin();
     admin.query_drop(format!("SELECT GET_LOCK({}, 0)", turn_of(&name))).unwrap();
@@ -171,12 +161,10 @@ fn a_frozen_poller_delays_no_other_waiter() {
         drop(gets.recv_timeout(LONG).unwrap());
     }
     assert_eq!(front(&mut admin, &name), stuck);
-}
+});
 
-/// One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
-#[test]
-fn waiters_without_a_poller_lock_are_served_too() {
-    let Some(server) = MysqlServer::start() else { return };
+// One user has no spare connection for polling, and one client has no poller lock, as in earlier versions.
+test_on!(waiters_without_a_poller_lock_are_served_too, MysqlServer::start(), |server| {
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
     admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
@@ -198,11 +186,9 @@ fn waiters_without_a_poller_lock_are_served_too() {
     let mut winners: Vec<_> = (0..3).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
     winners.sort_unstable();
     assert_eq!(winners, [0, 1, 2]);
-}
+});
 
-#[test]
-fn a_poller_that_shuts_down_gives_up_its_lock() {
-    let Some(server) = MysqlServer::start() else { return };
+test_on!(a_poller_that_shuts_down_gives_up_its_lock, MysqlServer::start(), |server| {
     watch_for_stalls();
     let name = fresh("ends");
     let _held = server.client().get_lock(&name).acquire_owned().unwrap();
@@ -229,4 +215,4 @@ fn a_poller_that_shuts_down_gives_up_its_lock() {
             });
         }
     });
-}
+});

@@ -14,7 +14,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, fresh, ms, programs, run, shout, signal, spawn};
+use crate::support::{LONG, eventually, fresh, ms, programs, run, shout, signal, spawn, test_on};
 
 struct Place {
     variables: Vec<(&'static str, String)>,
@@ -103,9 +103,7 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     }
 }
 
-#[test]
-fn old_and_new_versions_coexist_on_redis() {
-    let Some(binary) = default_server() else { return };
+test_on!(old_and_new_versions_coexist_on_redis, default_server(), |binary| {
     let mut servers = Vec::new();
     let mut start = |count| {
         servers.extend((0..count).map(|_| RedisServer::builder(&binary).start()));
@@ -132,16 +130,14 @@ fn old_and_new_versions_coexist_on_redis() {
         clusters.push(Cluster::start().unwrap());
         at(clusters[clusters.len() - 1].url())
     });
-}
+});
 
-/// Each round uses another path.
-#[test]
-fn old_and_new_versions_coexist_on_etcd_and_zookeeper() {
-    let Some(etcd) = Etcd::start() else { return };
+// Each round uses another path.
+test_on!(old_and_new_versions_coexist_on_etcd_and_zookeeper, Etcd::start(), |etcd| {
     exclude_each_other("etcd", || at(format!("{}/{}", etcd.url(), fresh("versions"))));
     let Some(zookeeper) = ZooKeeper::start(CALM) else { return };
     exclude_each_other("ZooKeeper", || at(format!("{}/{}", zookeeper.url(), fresh("versions"))));
-}
+});
 
 #[test]
 fn old_and_new_versions_coexist_on_databases() {

@@ -83,9 +83,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     comes_true_within(SESSION * 2, || server.figure("zk_ephemerals_count") == 0);
 }
 
-#[test]
-fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
+test_on!(a_hanging_server_puts_holds_at_risk_and_ends_them, ZooKeeper::start(SHORT), |server| {
     // This client writes a directory entry, and the watchdog waits for the answer.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
@@ -101,11 +99,9 @@ fn a_hanging_server_puts_holds_at_risk_and_ends_them() {
     server.signal("CONT");
     comes_true_within(LONG, || one.get_lock("hung").try_lock().unwrap_or(false));
     one.get_lock("hung").unlock().unwrap();
-}
+});
 
-#[test]
-fn a_timed_wait_ends_in_time_when_the_server_hangs() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_timed_wait_ends_in_time_when_the_server_hangs, ZooKeeper::start(CALM), |server| {
     let one = client(&server.url());
     let held = one.get_lock("stalled").acquire_owned().unwrap();
     // After five to six seconds the call polls once more, and that request times out.
@@ -125,11 +121,9 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     held.unlock().unwrap();
     // The waiter's queue place is removed although its wait failed.
     comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
-}
+});
 
-#[test]
-fn an_ensemble_that_loses_its_leader_loses_no_hold() {
-    let Some(mut servers) = ZooKeeper::ensemble(3, CALM) else { return };
+test_on!(an_ensemble_that_loses_its_leader_loses_no_hold, ZooKeeper::ensemble(3, CALM), |mut servers| {
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
     // An election takes long on a busy machine.
@@ -148,7 +142,7 @@ fn an_ensemble_that_loses_its_leader_loses_no_hold() {
     let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
     unlocked.unwrap();
     assert!(next > fence, "{next:?} after {fence:?}");
-}
+});
 
 /// With these ticks, a follower reports its clients to the leader so late that the test can kill it before.
 const SLOW: Sessions = Sessions { tick_ms: 750, least_ms: 1_500, most_ms: 60_000 };
@@ -191,9 +185,7 @@ fn a_resumed_holder_does_not_trust_a_followers_answers() {
     guard.unlock().unwrap();
 }
 
-#[test]
-fn an_ended_session_notifies_all_holders() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(an_ended_session_notifies_all_holders, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
     let holds = ["a", "b"].map(|name| one.get_lock(name).acquire().unwrap());
@@ -202,8 +194,7 @@ fn an_ended_session_notifies_all_holders() {
     let behind = Waiter::on(other.get_lock("a"), move |lock| lock.acquire_owned());
     // This client waits in a queue too. Its place ends with the session, and its wait goes on.
     let held = Holding::take(&other.get_lock("d"));
-    let waits_on =
-        Waiter::on(one.get_lock("d"), move |lock| lock.acquire_owned().and_then(|guard| guard.unlock()));
+    let waits_on = Waiter::start(turn(one.get_lock("d")));
     let ended = now();
     relay.end_session(&server);
     for lost in &lost {
@@ -221,39 +212,32 @@ fn an_ended_session_notifies_all_holders() {
     next.check().unwrap();
     next.unlock().unwrap();
     held.release();
-    waits_on.returns_within(LONG).0.unwrap();
+    waits_on.returns_within(LONG);
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-#[test]
-fn broken_connections_lose_no_hold_and_no_waiter() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(broken_connections_lose_no_hold_and_no_waiter, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&relay.url()));
     let lock = one.get_lock("cut");
     for _ in 0..5 {
         let guard = lock.acquire().unwrap();
-        let waiter = Waiter::on(other.get_lock("cut"), move |lock| {
-            lock.acquire_owned().and_then(|guard| guard.unlock())
-        });
+        let waiter = Waiter::start(turn(other.get_lock("cut")));
         relay.cut();
         guard.check().unwrap();
         throughout(ms(100), || guard.check().is_ok());
         guard.unlock().unwrap();
-        waiter.returns_within(LONG).0.unwrap();
+        waiter.returns_within(LONG);
     }
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-#[test]
-fn a_node_with_an_unanswered_creation_is_removed() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_node_with_an_unanswered_creation_is_removed, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_times(&relay.url(), ms(20_000), ms(1_500));
     let other = client(&server.url());
     let lock = one.get_lock("lost");
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     for _ in 0..3 {
         // The server creates the node, and its answer is lost.
         relay.swallow_answers();
@@ -266,22 +250,18 @@ fn a_node_with_an_unanswered_creation_is_removed() {
             assert!(other.get_lock("lost").try_lock().unwrap());
             other.get_lock("lost").unlock().unwrap();
         });
-        lock.lock().unwrap();
-        lock.unlock().unwrap();
+        lock.acquire().unwrap().unlock().unwrap();
     }
     assert_eq!(server.figure("zk_ephemerals_count"), 0);
-}
+});
 
-/// The client does not wait, so only the failed try itself can remove its node from the queue.
-#[test]
-fn a_failed_try_leaves_no_node() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+// The client does not wait, so only the failed try itself can remove its node from the queue.
+test_on!(a_failed_try_leaves_no_node, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
     let other = client(&server.url());
     let lock = one.get_lock("tried");
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
     relay.cut_behind_a_new_node();
     let error = lock.try_lock().unwrap_err();
     assert!(relay.has_cut() && error.outcome_unknown(), "{error}");
@@ -293,11 +273,9 @@ fn a_failed_try_leaves_no_node() {
     });
     assert!(lock.try_lock().unwrap());
     lock.unlock().unwrap();
-}
+});
 
-#[test]
-fn an_unanswered_release_frees_only_its_lock() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(an_unanswered_release_frees_only_its_lock, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     // After the cut, requests are answered in time even on a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
@@ -327,7 +305,7 @@ fn an_unanswered_release_frees_only_its_lock() {
         again.unlock().unwrap();
     }
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
 /// Holds the lock and records each successful check; after a stop, only once the leader answers again.
 fn check_on(url: &str, file: &Path) {
@@ -350,9 +328,7 @@ fn check_on(url: &str, file: &Path) {
     writeln!(log, "lost").unwrap();
 }
 
-#[test]
-fn a_release_wakes_nobody_but_the_next() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_release_wakes_nobody_but_the_next, ZooKeeper::start(CALM), |server| {
     let asked = Arc::new(AtomicU32::new(0));
     let holder = client(&server.url());
     let begun = now();
@@ -360,23 +336,20 @@ fn a_release_wakes_nobody_but_the_next() {
     let waiters: Vec<_> = (0..20)
         .map(|place| {
             let builder = LockClient::builder().url(server.url()).observer(attempts(&asked));
-            let lock = builder.build().unwrap().get_lock("herd");
-            let waiter = Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()));
+            let waiter = Waiter::start(turn(builder.build().unwrap().get_lock("herd")));
             comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
             waiter
         })
         .collect();
     held.release();
-    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
+    all_return(waiters, LONG);
     // Of each waiter, one attempt found the lock busy and one acquired it. Long waits add safety polls.
     let polls = 20 * u32::try_from(begun.elapsed().as_secs() / 5).unwrap();
     let asked = asked.load(Ordering::SeqCst);
     assert!((20..=40 + polls).contains(&asked), "{asked} attempts");
-}
+});
 
-#[test]
-fn a_waiter_that_gives_up_leaves_no_node() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     let held = Holding::take(&one.get_lock("left"));
     let nodes = || server.figure("zk_ephemerals_count");
@@ -398,11 +371,9 @@ fn a_waiter_that_gives_up_leaves_no_node() {
     held.release();
     assert_eq!(nodes(), 0);
     assert_eq!(server.figure("zk_watch_count"), 0);
-}
+});
 
-#[test]
-fn a_logins_locks_are_inaccessible_to_others() {
-    let Some(server) = shared() else { return };
+test_on!(a_logins_locks_are_inaccessible_to_others, shared(), |server| {
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
     let owner = client(&url("me:secret@"));
     let guard = owner.get_lock("mine").acquire().unwrap();
@@ -415,11 +386,9 @@ fn a_logins_locks_are_inaccessible_to_others() {
     }
     assert!(!client(&url("me:secret@")).get_lock("mine").try_lock().unwrap());
     guard.unlock().unwrap();
-}
+});
 
-#[test]
-fn a_locks_node_does_not_count_as_a_waiter() {
-    let Some(server) = shared() else { return };
+test_on!(a_locks_node_does_not_count_as_a_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()
     {
@@ -445,13 +414,15 @@ fn a_locks_node_does_not_count_as_a_waiter() {
         below.check().unwrap();
         below.unlock().unwrap();
     }
-}
+});
 
 #[test]
 fn connecting_without_a_server_fails_at_once_with_advice() {
     let nobody = crate::support::server::Port::claim();
-    let error = LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = fails(
+        LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())),
+        ErrorKind::Unreachable,
+    );
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
     let Some(server) = shared() else { return };
     // One reachable host in the list is enough.
@@ -459,9 +430,7 @@ fn connecting_without_a_server_fails_at_once_with_advice() {
     assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
-#[test]
-fn a_dripping_host_does_not_hide_the_next() {
-    let Some(server) = shared() else { return };
+test_on!(a_dripping_host_does_not_hide_the_next, shared(), |server| {
     let dripping = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = dripping.local_addr().unwrap().port();
     let (seen, drips) = unbounded();
@@ -486,11 +455,9 @@ fn a_dripping_host_does_not_hide_the_next() {
     while drips.is_empty() {
         assert!(!client(&url).get_lock("next").is_locked().unwrap());
     }
-}
+});
 
-#[test]
-fn a_directory_entry_ends_with_its_session() {
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
+test_on!(a_directory_entry_ends_with_its_session, ZooKeeper::start(SHORT), |server| {
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());
@@ -508,13 +475,11 @@ fn a_directory_entry_ends_with_its_session() {
     held.unlock().unwrap();
     one.shutdown().unwrap();
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
+});
 
-/// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
-/// writer holds nothing.
-#[test]
-fn readers_may_deadlock_through_a_waiting_writer() {
-    let Some(server) = shared() else { return };
+// The reader queues behind a writer that waits for readers, and so it waits for them too, although the
+// writer holds nothing.
+test_on!(readers_may_deadlock_through_a_waiting_writer, shared(), |server| {
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
         connected(|| options().detect_deadlocks_after(ms(200)).build())
@@ -552,11 +517,9 @@ fn readers_may_deadlock_through_a_waiting_writer() {
         (writer_is_seen, is_told)
     });
     assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
-}
+});
 
-#[test]
-fn a_broken_connection_releases_cached_locks() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
+test_on!(a_broken_connection_releases_cached_locks, ZooKeeper::start(CALM), |server| {
     let relay = Relay::before(&server);
     let (keeper, other) = (client(&relay.url()), client(&server.url()));
     let lock = cached(&keeper, &other, "deaf");
@@ -566,4 +529,4 @@ fn a_broken_connection_releases_cached_locks() {
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
     // The holder releases the lock over a new connection.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
-}
+});

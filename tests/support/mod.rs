@@ -2,7 +2,7 @@
 //!
 //! Each test program includes this once, by `#[path = "../support/mod.rs"] mod support;`; `tests/README.md`
 //! says why this is no crate.
-#![allow(dead_code, unused_imports, reason = "each test program uses another part of this")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses another part of this")]
 #![allow(
     unreachable_pub,
     missing_docs,
@@ -82,14 +82,36 @@ pub mod prelude {
 
     pub use super::server::{RedisServer, default_server};
     pub use super::stalls::own_time_since;
+    pub(crate) use super::test_on;
     pub use super::{
         Call, Holding, LONG, RENEWED, Raise, SLACK, Waiter, all_return, alone, alone_within, call, call_on,
-        comes_true_within, comes_within, connected, elsewhere, end, eventually, fresh, in_time, leased,
-        let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout, side_by_side,
-        slack_since, stalled_since, start, test_command, throughout, turn, wait_until, watch_for_stalls,
-        within,
+        comes_true_within, comes_within, connected, elsewhere, end, eventually, fails, fails_saying, fresh,
+        in_time, leased, let_pass, listening_clients, may_pass, median, ms, now, quiet_panic, receive, shout,
+        side_by_side, slack_since, stalled_since, start, test_command, throughout, turn, wait_until,
+        watch_for_stalls, within,
     };
 }
+
+/// Defines a test on this server, or on what else the expression starts. Without a server the test is skipped.
+/// A lock before the server excludes other tests of the program.
+macro_rules! test_on {
+    ($name:ident, $alone:expr, $server:expr, |$given:pat_param| $body:block) => {
+        #[test]
+        fn $name() {
+            let _alone = $alone;
+            let Some($given) = $server else { return };
+            $body
+        }
+    };
+    ($name:ident, $server:expr, |$given:pat_param| $body:block) => {
+        #[test]
+        fn $name() {
+            let Some($given) = $server else { return };
+            $body
+        }
+    };
+}
+pub(crate) use test_on;
 
 /// A name that no other test uses: `label` and random digits.
 pub fn fresh(label: &str) -> String {
@@ -169,6 +191,26 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     };
     assert!(eventually(timing::LONG, connects), "no connection: {built:?}");
     built.expect("it was tried").expect("it connects")
+}
+
+/// The error of a call that fails with this kind.
+#[track_caller]
+pub fn fails<T>(outcome: leasehold::Result<T>, kind: leasehold::ErrorKind) -> leasehold::Error {
+    let Err(error) = outcome else { panic!("the call succeeded, and {kind:?} was expected") };
+    assert_eq!(error.kind(), kind, "{}", observer::texts(&error));
+    error
+}
+
+/// As [`fails`], where the text of the error contains `words`.
+#[track_caller]
+pub fn fails_saying<T>(
+    outcome: leasehold::Result<T>,
+    kind: leasehold::ErrorKind,
+    words: &str,
+) -> leasehold::Error {
+    let error = fails(outcome, kind);
+    assert!(error.to_string().contains(words), "{error}, without {words:?}");
+    error
 }
 
 /// Whether the error came from a temporary fault of the server or the network. Unlike

@@ -39,11 +39,7 @@ pub fn sqlite() -> Option<Running> {
 }
 
 pub fn etcd() -> Option<Running> {
-    let server = super::etcd::Etcd::start();
-    if server.is_none() {
-        super::etcd::say_missing();
-    }
-    let server = server?;
+    let server = super::etcd::Etcd::start()?;
     Some(Running { url: server.url(), port: server.port(), _server: Box::new(server) })
 }
 

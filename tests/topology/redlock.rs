@@ -127,8 +127,7 @@ fn is_told(told: &Receiver<String>, part: &str) {
 }
 
 fn takes_and_gives_back(lock: &RedisLock) {
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
+    lock.acquire().unwrap().unlock().unwrap();
 }
 
 /// The outcome of a try. On a stalled machine servers look silent, and then the try is repeated.
@@ -152,16 +151,15 @@ fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
 #[test]
 fn fewer_than_three_servers_are_refused_before_any_request() {
     for urls in [&[][..], &["redis://127.0.0.1:1"], &["redis://127.0.0.1:1", "redis://127.0.0.1:2"]] {
-        let error = LockClient::redlock(urls.iter().copied()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(error.to_string().contains("no safer than a lock on one"), "{error}");
+        fails_saying(
+            LockClient::redlock(urls.iter().copied()),
+            ErrorKind::InvalidInput,
+            "no safer than a lock on one",
+        );
     }
 }
 
-#[test]
-fn two_urls_of_one_server_are_refused() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(3) else { return };
+test_on!(two_urls_of_one_server_are_refused, alone(), Nodes::start(3), |nodes| {
     let [first, second, _] = &nodes.servers[..] else { panic!() };
     for twin in [
         first.url(),
@@ -169,29 +167,24 @@ fn two_urls_of_one_server_are_refused() {
         first.url().replace("127.0.0.1", "localhost"),
         format!("{}3", first.url()),
     ] {
-        let error = builder().redlock([first.url(), second.url(), twin.clone()]).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        let error = fails(
+            builder().redlock([first.url(), second.url(), twin.clone()]).build(),
+            ErrorKind::InvalidInput,
+        );
         assert!(error.to_string().contains("are one server"), "{twin}: {error}");
     }
     builder().redlock(nodes.urls()).build().unwrap();
-}
+});
 
-#[test]
-fn a_member_of_a_cluster_is_refused() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(2) else { return };
+test_on!(a_member_of_a_cluster_is_refused, alone(), Nodes::start(2), |nodes| {
     let member = RedisServer::builder(nodes.servers[0].binary()).config("cluster-enabled yes").start();
     let urls = [nodes.servers[0].url(), nodes.servers[1].url(), member.url()];
-    let error = builder().redlock(urls).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("a member of a cluster"), "{error}");
+    let error =
+        fails_saying(builder().redlock(urls).build(), ErrorKind::Unsupported, "a member of a cluster");
     assert!(error.to_string().contains(&member.port().to_string()), "{error}");
-}
+});
 
-#[test]
-fn even_server_counts_and_replicas_cause_warnings() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(4) else { return };
+test_on!(even_server_counts_and_replicas_cause_warnings, alone(), Nodes::start(4), |nodes| {
     let of = format!("replicaof 127.0.0.1 {}", nodes.servers[2].port());
     let _replica = RedisServer::builder(nodes.servers[0].binary()).config(&of).start();
     comes_true_within(LONG, || {
@@ -204,12 +197,9 @@ fn even_server_counts_and_replicas_cause_warnings() {
     is_told(&told, "no more servers than on 3");
     is_told(&told, "the server has replicas");
     takes_and_gives_back(&client.get_lock(fresh("warned")));
-}
+});
 
-#[test]
-fn each_server_gets_one_request_each_way() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+test_on!(each_server_gets_one_request_each_way, alone(), Nodes::start(5), |nodes| {
     // The time-outs are long, so that the client asks no slow server twice.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
     let lock = client.get_lock(fresh("counted"));
@@ -224,12 +214,9 @@ fn each_server_gets_one_request_each_way() {
     let each: Vec<u64> = asked().iter().zip(before).map(|(after, before)| after - before).collect();
     // The server also counts the INFO command that reads the count.
     assert_eq!(each, [101; 5]);
-}
+});
 
-#[test]
-fn a_list_shows_each_lock_once() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(3) else { return };
+test_on!(a_list_shows_each_lock_once, alone(), Nodes::start(3), |mut nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     let listed = |pattern: &str| {
         let locks: Result<Vec<_>, _> = other.list(pattern).collect();
@@ -266,12 +253,9 @@ fn a_list_shows_each_lock_once() {
         nodes.servers[at].kill();
     }
     comes_true_within(LONG, || listed("*").is_err_and(|error| error.kind() == ErrorKind::Unreachable));
-}
+});
 
-#[test]
-fn a_lock_survives_two_dead_servers_of_five() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+test_on!(a_lock_survives_two_dead_servers_of_five, alone(), Nodes::start(5), |mut nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     for dead in 1..=2 {
         let name = fresh("outlives");
@@ -294,12 +278,9 @@ fn a_lock_survives_two_dead_servers_of_five() {
     takes_and_gives_back(&client.get_lock(&name));
     nodes.all_take_part(&client.get_lock(&name));
     nodes.assert_nothing_left(&name);
-}
+});
 
-#[test]
-fn hanging_servers_cost_one_timeout() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+test_on!(hanging_servers_cost_one_timeout, alone(), Nodes::start(5), |nodes| {
     // The node time-out is less than a tenth of this lease, so it alone limits a request.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
     let lock = client.get_lock(fresh("hangs"));
@@ -330,12 +311,9 @@ fn hanging_servers_cost_one_timeout() {
         nodes.all_take_part(&lock);
     }
     nodes.assert_nothing_left(lock.name());
-}
+});
 
-#[test]
-fn a_missing_majority_fails_in_time() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+test_on!(a_missing_majority_fails_in_time, alone(), Nodes::start(5), |mut nodes| {
     // The lease is long, so that no leftover grant expires during the test.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
@@ -364,12 +342,9 @@ fn a_missing_majority_fails_in_time() {
     nodes.servers[2].cont();
     comes_true_within(LONG, || matches!(lock.try_lock(), Ok(true)));
     lock.unlock().unwrap();
-}
+});
 
-#[test]
-fn an_absent_minority_joins_later() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+test_on!(an_absent_minority_joins_later, alone(), Nodes::start(5), |mut nodes| {
     nodes.servers[3].kill();
     nodes.servers[4].kill();
     let (teller, told) = teller();
@@ -380,13 +355,10 @@ fn an_absent_minority_joins_later() {
     nodes.servers[3].restart();
     nodes.servers[4].restart();
     nodes.all_take_part(&client.get_lock(&name));
-}
+});
 
-/// One server refuses the client's password, and another is a replica that refuses all changes.
-#[test]
-fn an_unusable_minority_joins_later() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+// One server refuses the client's password, and another is a replica that refuses all changes.
+test_on!(an_unusable_minority_joins_later, alone(), Nodes::start(5), |nodes| {
     let set = |at: usize, command: &[&str]| {
         redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
     };
@@ -409,14 +381,10 @@ fn an_unusable_minority_joins_later() {
     for at in 0..3 {
         set(at, &["CONFIG", "SET", "requirepass", "another"]);
     }
-    let error = nodes.builder().build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
-}
+    fails(nodes.builder().build(), ErrorKind::Authentication);
+});
 
-#[test]
-fn a_hanging_minority_joins_later() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+test_on!(a_hanging_minority_joins_later, alone(), Nodes::start(5), |nodes| {
     let limit = LONG * 3;
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
     let begun = now();
@@ -428,25 +396,18 @@ fn a_hanging_minority_joins_later() {
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());
     let name = fresh("joined");
     nodes.all_take_part(&client.get_lock(&name));
-}
+});
 
-#[test]
-fn building_a_client_without_a_majority_fails() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(1) else { return };
+test_on!(building_a_client_without_a_majority_fails, alone(), Nodes::start(1), |nodes| {
     let closed = [Port::claim(), Port::claim()].map(|port| port.number());
     let urls = closed.iter().map(|port| format!("redis://me:S3CR3T@127.0.0.1:{port}")).chain(nodes.urls());
-    let error = builder().redlock(urls).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = fails(builder().redlock(urls).build(), ErrorKind::Unreachable);
     let text = format!("{error} {error:?}");
     assert!(text.contains("1 of 3 servers answered, but 2 are needed") && !text.contains("S3CR3T"), "{text}");
     assert!(closed.iter().all(|port| text.contains(&port.to_string())), "{text}");
-}
+});
 
-#[test]
-fn key_names_may_differ_between_servers() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(3) else { return };
+test_on!(key_names_may_differ_between_servers, alone(), Nodes::start(3), |nodes| {
     let urls = nodes.urls();
     let given = [
         RedlockNode::new(&urls[0]),
@@ -461,12 +422,9 @@ fn key_names_may_differ_between_servers() {
     guard.unlock().unwrap();
     let stranger = client.clone();
     elsewhere(move || takes_and_gives_back(&stranger.get_lock("stock")));
-}
+});
 
-#[test]
-fn flushed_scripts_do_not_fail_a_dropped_guards_release() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(3) else { return };
+test_on!(flushed_scripts_do_not_fail_a_dropped_guards_release, alone(), Nodes::start(3), |nodes| {
     let seen = crate::support::observer::Seen::default();
     let client = nodes.builder().node_timeout(LONG).observer(seen.clone()).build().unwrap();
     let lock = client.get_lock(fresh("scripts"));
@@ -480,12 +438,9 @@ fn flushed_scripts_do_not_fail_a_dropped_guards_release() {
         lock.acquire().unwrap().unlock().unwrap();
     }
     assert_eq!(client.stats().releases_failed, 0, "{:?}", seen.events());
-}
+});
 
-#[test]
-fn a_hold_survives_two_servers_that_lost_their_data() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+test_on!(a_hold_survives_two_servers_that_lost_their_data, alone(), Nodes::start(5), |mut nodes| {
     let (teller, told) = teller();
     let client = nodes.builder().observer(teller).build().unwrap();
     let other = nodes.client();
@@ -503,7 +458,7 @@ fn a_hold_survives_two_servers_that_lost_their_data() {
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
     takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
-}
+});
 
 /// The lease of tests in which servers are stopped or killed for longer than that.
 const BRIEF: Duration = ms(3000);
@@ -516,10 +471,7 @@ fn until_it_counts(guard: &leasehold::OwnedGuard) {
     }
 }
 
-#[test]
-fn a_returning_server_gets_the_hold_restored() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(3) else { return };
+test_on!(a_returning_server_gets_the_hold_restored, alone(), Nodes::start(3), |nodes| {
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let name = fresh("leader");
     let guard = client.get_lock(&name).acquire_owned().unwrap();
@@ -533,12 +485,9 @@ fn a_returning_server_gets_the_hold_restored() {
     guard.check().unwrap();
     guard.unlock().unwrap();
     nodes.assert_nothing_left(&name);
-}
+});
 
-#[test]
-fn restarting_five_empty_servers_in_turn_loses_no_hold() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+test_on!(restarting_five_empty_servers_in_turn_loses_no_hold, alone(), Nodes::start(5), |mut nodes| {
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
     let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
@@ -578,12 +527,9 @@ fn restarting_five_empty_servers_in_turn_loses_no_hold() {
     lock.unlock().unwrap();
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     names.iter().chain([&reentered, &busy]).for_each(|name| nodes.assert_nothing_left(name));
-}
+});
 
-#[test]
-fn a_hold_forced_off_during_a_restore_stays_lost() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(3) else { return };
+test_on!(a_hold_forced_off_during_a_restore_stays_lost, alone(), Nodes::start(3), |mut nodes| {
     let (teller, told) = teller();
     let client = nodes.builder().lease(BRIEF).observer(teller).build().unwrap();
     let operator = nodes.client();
@@ -598,12 +544,9 @@ fn a_hold_forced_off_during_a_restore_stays_lost() {
         throughout(BRIEF / 2, || nodes.holders(&name, &[0, 1, 2]).iter().all(Option::is_none));
         assert!(guard.unlock().unwrap_err().is_lost());
     }
-}
+});
 
-#[test]
-fn two_jumping_clocks_lose_no_hold() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::with_movable_clocks() else { return };
+test_on!(two_jumping_clocks_lose_no_hold, alone(), Nodes::with_movable_clocks(), |nodes| {
     let (client, other) = (nodes.client(), nodes.client());
     for offset_s in [40, -3600] {
         for jumping in [&[0][..], &[1, 2]] {
@@ -623,14 +566,11 @@ fn two_jumping_clocks_lose_no_hold() {
             nodes.assert_nothing_left(&name);
         }
     }
-}
+});
 
-/// The counter-example: a, b and c grant, c loses its data, and c, d and e grant again. Neither servers nor
-/// clients can prevent that, so the resource refuses the older holder by its fence.
-#[test]
-fn fences_refuse_the_older_of_two_holders() {
-    let _alone = alone();
-    let Some(mut nodes) = Nodes::start(5) else { return };
+// The counter-example: a, b and c grant, c loses its data, and c, d and e grant again. Neither servers nor
+// clients can prevent that, so the resource refuses the older holder by its fence.
+test_on!(fences_refuse_the_older_of_two_holders, alone(), Nodes::start(5), |mut nodes| {
     let lease = Duration::from_secs(30);
     let name = fresh("two-holders");
     // One client reaches a, b and c. The other reaches c, d and e.
@@ -668,7 +608,7 @@ fn fences_refuse_the_older_of_two_holders() {
     assert!(writes(new));
     assert!(!writes(old), "the older fence is refused");
     second.unlock().unwrap();
-}
+});
 
 /// Five servers, `number` of them behind proxies, and a client whose locks outlast the test.
 fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
@@ -680,10 +620,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     Some((nodes, proxies, client))
 }
 
-#[test]
-fn a_late_grant_of_all_servers_is_undone() {
-    let _alone = alone();
-    let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
+test_on!(a_late_grant_of_all_servers_is_undone, alone(), behind_proxies(3), |(nodes, proxies, client)| {
     let name = fresh("late");
     let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
     let begun = now();
@@ -696,7 +633,7 @@ fn a_late_grant_of_all_servers_is_undone() {
     let granted_twice = |server: &RedisServer| calls(&mut server.admin(), &["hset"]) == 2;
     comes_true_within(LONG, || nodes.servers[..3].iter().all(granted_twice));
     nodes.assert_nothing_left(&name);
-}
+});
 
 #[test]
 fn a_grant_of_one_server_after_the_release_is_undone() {
@@ -728,10 +665,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     nodes.assert_nothing_left(&name);
 }
 
-#[test]
-fn a_late_release_spares_the_next_hold() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(3) else { return };
+test_on!(a_late_release_spares_the_next_hold, alone(), Nodes::start(3), |nodes| {
     let proxy = Proxy::before(&nodes.servers[0]);
     let urls = [proxy.url(), nodes.servers[1].url(), nodes.servers[2].url()];
     let client = builder().lease(Duration::from_secs(20)).redlock(urls).build().unwrap();
@@ -756,12 +690,9 @@ fn a_late_release_spares_the_next_hold() {
     throughout(ms(500), all_agree);
     lock.unlock().unwrap();
     nodes.assert_nothing_left(&name);
-}
+});
 
-#[test]
-fn a_split_vote_leaves_nothing_and_everyone_is_served() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+test_on!(a_split_vote_leaves_nothing_and_everyone_is_served, alone(), Nodes::start(5), |nodes| {
     let name = fresh("split");
     let inside = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -779,12 +710,9 @@ fn a_split_vote_leaves_nothing_and_everyone_is_served() {
         }
     });
     nodes.assert_nothing_left(&name);
-}
+});
 
-#[test]
-fn a_scheduled_job_still_runs_despite_split_votes() {
-    let _alone = alone();
-    let Some(nodes) = Nodes::start(5) else { return };
+test_on!(a_scheduled_job_still_runs_despite_split_votes, alone(), Nodes::start(5), |nodes| {
     let client = nodes.builder().retry_timeout(LONG).build().unwrap();
     let tick = |name: &str| client.run_once(name, LEASE, LEASE, |_| ()).unwrap();
     let hold = |name: &str, holders: [&str; 5]| {
@@ -807,7 +735,7 @@ fn a_scheduled_job_still_runs_despite_split_votes() {
         }
         assert_eq!(ticking.join().unwrap(), Some(()));
     });
-}
+});
 
 #[test]
 fn grants_never_overlap_while_servers_die_hang_and_forget() {

@@ -73,9 +73,7 @@ fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
     ]
 }
 
-#[test]
-fn a_grant_on_too_few_replicas_is_undone() {
-    let Some(servers) = Servers::start(1) else { return };
+test_on!(a_grant_on_too_few_replicas_is_undone, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(2, GIVEN).build().unwrap();
     for lock in &kinds(&client, "short") {
         let begun = now();
@@ -90,7 +88,7 @@ fn a_grant_on_too_few_replicas_is_undone() {
         assert!(lock.try_lock_for(ms(400)).is_err());
         within(begun, ms(400) + GIVEN + LATE, "a wait that ends without replicas");
     }
-}
+});
 
 /// From Redis 7.2 on, WAIT returns at once on a connection that has written nothing.
 #[test]
@@ -125,9 +123,7 @@ fn grants_on_each_server_wait_for_a_stopped_replica() {
     }
 }
 
-#[test]
-fn a_busy_lock_waits_for_no_replica() {
-    let Some(servers) = Servers::start(1) else { return };
+test_on!(a_busy_lock_waits_for_no_replica, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let other = servers.options().build().unwrap();
     let held = other.get_lock("busy").acquire().unwrap();
@@ -136,11 +132,9 @@ fn a_busy_lock_waits_for_no_replica() {
     assert!(!client.get_lock("busy").try_lock().unwrap());
     within(begun, ms(1000), "an answer of busy");
     drop(held);
-}
+});
 
-#[test]
-fn handed_off_locks_are_on_the_replicas() {
-    let Some(servers) = Servers::start(1) else { return };
+test_on!(handed_off_locks_are_on_the_replicas, Servers::start(1), |servers| {
     let client = servers.options().require_replicas(1, ms(2000)).build().unwrap();
     let replica = &servers.replicas[0];
     std::thread::scope(|scope| {
@@ -157,7 +151,7 @@ fn handed_off_locks_are_on_the_replicas() {
             });
         }
     });
-}
+});
 
 /// Grants that are written to disks: the server's own, and a replica's.
 #[test]
@@ -167,9 +161,7 @@ fn durable_grants_wait_for_the_append_only_file() {
         let servers = Servers::start_of(binary, 1, &on);
         let build = |local, replicas| servers.options().durable(local, replicas).build();
         if !binary.is_valkey() && binary.version() < (7, 2, 0) {
-            let error = build(1, 0).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-            assert!(error.to_string().contains("Redis 7.2"), "{error}");
+            fails_saying(build(1, 0), ErrorKind::Unsupported, "Redis 7.2");
             continue;
         }
         let client = build(1, 0).unwrap();
@@ -187,9 +179,7 @@ fn durable_grants_wait_for_the_append_only_file() {
         let both = build(1, 1).unwrap().get_lock("durable");
         assert!(eventually(LONG, || both.try_lock().is_ok_and(|is_granted| is_granted)));
         servers.master_says(&["CONFIG", "SET", "appendonly", "no"]);
-        let error = client.get_lock("durable:off").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.to_string().contains("append-only file"), "{error}");
+        fails_saying(client.get_lock("durable:off").try_lock(), ErrorKind::Unsupported, "append-only file");
         assert!(!exists(&servers.master, "durable:off"));
     }
 }

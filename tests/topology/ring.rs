@@ -74,9 +74,7 @@ fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTre
     found
 }
 
-#[test]
-fn a_moved_name_is_granted_once_its_old_node_frees_it() {
-    let Some(servers) = servers(3) else { return };
+test_on!(a_moved_name_is_granted_once_its_old_node_frees_it, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     let slow = LockClient::builder()
@@ -104,9 +102,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.get_lock(&names[0]).try_lock().unwrap());
     slow.get_lock(&names[0]).unlock().unwrap();
-    let error = slow.get_lock("another").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
-    assert!(error.to_string().contains("change_ring"), "{error}");
+    fails_saying(slow.get_lock("another").try_lock(), ErrorKind::StaleRing, "change_ring");
     assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
@@ -128,8 +124,7 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     assert!(names.iter().all(|name| before[name] == after[name] || after[name] == 2));
 
     // A client that starts with the old list is refused, and a client with the new list works.
-    let error = LockClient::builder().ring(Ring::new(two.clone())).build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
+    fails(LockClient::builder().ring(Ring::new(two.clone())).build(), ErrorKind::StaleRing);
     assert_eq!(homes(&slow, &names, &servers), after);
     // The move has ended, and each name belongs to one node again.
     for client in [&slow, &quick, &fresh] {
@@ -137,17 +132,14 @@ fn a_moved_name_is_granted_once_its_old_node_frees_it() {
     }
     assert_eq!(homes(&fresh, &names, &servers), after);
     // A client that missed the whole move needs only the last list.
-    assert_eq!(asleep.get_lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
+    fails(asleep.get_lock("another").try_lock(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
     // Each epoch may be used for one list only.
-    let error = asleep.change_ring(moving()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-}
+    fails(asleep.change_ring(moving()), ErrorKind::InvalidInput);
+});
 
-#[test]
-fn every_kind_stays_locked_after_a_move() {
-    let Some(servers) = servers(3) else { return };
+test_on!(every_kind_stays_locked_after_a_move, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
@@ -190,11 +182,9 @@ fn every_kind_stays_locked_after_a_move() {
         assert!(other.get_token_lock(of("token", name)).try_lock().unwrap());
         assert!(other.get_read_write_lock(of("read", name)).read().try_lock().unwrap());
     }
-}
+});
 
-#[test]
-fn a_waiting_call_survives_a_ring_change() {
-    let Some(servers) = servers(3) else { return };
+test_on!(a_waiting_call_survives_a_ring_change, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     // The waiter may learn of the change late, but within its retry time-out.
@@ -243,11 +233,9 @@ fn a_waiting_call_survives_a_ring_change() {
             );
         }
     });
-}
+});
 
-#[test]
-fn fencing_tokens_keep_rising_when_a_name_moves() {
-    let Some(servers) = servers(3) else { return };
+test_on!(fencing_tokens_keep_rising_when_a_name_moves, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let client = client(Ring::new(two.clone()));
     let names = names(30);
@@ -272,11 +260,9 @@ fn fencing_tokens_keep_rising_when_a_name_moves() {
         guard.unlock().unwrap();
     }
     assert!(!keys(&servers[2]).is_empty(), "no name moved");
-}
+});
 
-#[test]
-fn losing_a_node_affects_only_its_names() {
-    let Some(servers) = servers(3) else { return };
+test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
     let client = LockClient::builder()
         .lease(ms(6_000))
         .command_timeout(ms(2_000))
@@ -327,11 +313,9 @@ fn losing_a_node_affects_only_its_names() {
     assert!(error.is_retryable(), "{error}");
     servers[1].cont();
     comes_true_within(LONG, || client.get_lock(of_the_lost).try_lock().unwrap_or(false));
-}
+});
 
-#[test]
-fn a_client_connects_without_one_node() {
-    let Some(mut servers) = servers(3) else { return };
+test_on!(a_client_connects_without_one_node, servers(3), |mut servers| {
     let ring = || Ring::new(nodes(&servers, 0..3));
     let (everybody, names) = (client(ring()), names(60));
     let homes = homes(&everybody, &names, &servers);
@@ -348,11 +332,9 @@ fn a_client_connects_without_one_node() {
     for name in names.iter().filter(|name| homes[*name] == 2) {
         comes_true_within(LONG, || client.get_lock(name).try_lock().unwrap_or(false));
     }
-}
+});
 
-#[test]
-fn a_node_down_during_a_change_blocks_its_names() {
-    let Some(mut servers) = servers(3) else { return };
+test_on!(a_node_down_during_a_change_blocks_its_names, servers(3), |mut servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     let names = names(60);
@@ -388,13 +370,10 @@ fn a_node_down_during_a_change_blocks_its_names() {
         slow.get_lock(name).unlock().unwrap();
         assert!(quick.get_lock(name).try_lock().unwrap());
     }
-    let error = slow.get_lock("yet another").try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StaleRing);
-}
+    fails(slow.get_lock("yet another").try_lock(), ErrorKind::StaleRing);
+});
 
-#[test]
-fn a_removed_node_is_no_longer_asked() {
-    let Some(mut servers) = servers(3) else { return };
+test_on!(a_removed_node_is_no_longer_asked, servers(3), |mut servers| {
     let three = nodes(&servers, 0..3);
     let client = client(Ring::new(three.clone()));
     let names = names(60);
@@ -426,11 +405,9 @@ fn a_removed_node_is_no_longer_asked() {
     comes_true_within(LONG, || !theirs.iter().any(&waits));
     client.shutdown().unwrap();
     assert!(held.check().is_err());
-}
+});
 
-#[test]
-fn an_emptied_node_accepts_only_the_current_ring() {
-    let Some(servers) = servers(3) else { return };
+test_on!(an_emptied_node_accepts_only_the_current_ring, servers(3), |servers| {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let (slow, quick) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     quick.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
@@ -447,8 +424,8 @@ fn an_emptied_node_accepts_only_the_current_ring() {
     }
     // The client refuses an older list.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
-    assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
-}
+    fails(older, ErrorKind::InvalidInput);
+});
 
 #[derive(Default)]
 struct Tally {

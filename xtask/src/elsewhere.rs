@@ -81,7 +81,7 @@ pub fn windows(job: &Job<'_>) -> bool {
         tested(&job, run.with("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", "wine"))
     };
     test("--lib --bins --")
-        & test("--test contract -- memory:: redis:: every_store no_contract")
+        & test("--test contract -- ::memory ::redis")
         & test("--test stores -- files:: memory:: memory_faults::")
         & test("--test anywhere --")
 }

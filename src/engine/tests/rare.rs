@@ -3,6 +3,7 @@
 use std::sync::Weak;
 
 use super::*;
+use crate::directory::ClientInfo;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
 use crate::engine::hold::QueuePlace;
@@ -471,4 +472,56 @@ fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
     assert!(polls >= 7, "{polls} rounds in half a minute");
     let entry = engine.store.capabilities().directory.unwrap().read(&[engine.id], Moment::NEVER).unwrap();
     assert!(entry.found[0].is_some());
+}
+
+/// While a thread that holds something waits for the lock `a`, runs `meanwhile`.
+fn during_a_wait(options: Options, store: Scripted, meanwhile: impl FnOnce(&Engine, &Scripted)) {
+    let store = Arc::new(store);
+    let engine = Running::start(options, Clock::System, Arc::clone(&store) as Arc<dyn Store>);
+    let (interrupt, mine, awaited) = (Interrupt::new(), named("b"), named("a"));
+    let claim = (Kind::Mutex, &awaited);
+    store.give(engine.claim(&engine.store.capabilities(), claim, 7, Duration::from_secs(60)).owner);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let held = acquire(&engine, &mine, FOREVER, Lease::Renewed).unwrap();
+            wait(&engine, &awaited, &interrupt).map(drop).unwrap_err();
+            drop(held);
+        });
+        comes_about("the wait", || !engine.stuck(engine.clock.now()).waits.is_empty());
+        meanwhile(&engine, &store);
+        interrupt.interrupt();
+        waiter.join().unwrap();
+    });
+}
+
+/// No entry can name the wait there, so none is repeated.
+#[test]
+fn the_watchdog_sleeps_during_a_wait_on_a_store_without_directory() {
+    let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };
+    during_a_wait(options, scripted(), |engine, store| {
+        let before = store.polls.load(Ordering::SeqCst);
+        take_time(&engine.clock, Duration::from_millis(500));
+        let rounds = store.polls.load(Ordering::SeqCst) - before;
+        assert!(rounds < 20, "{rounds} rounds in half a second");
+    });
+}
+
+/// Searches of other clients rely on the waits in an entry.
+#[test]
+fn an_entry_that_names_waits_is_written_with_its_answer_awaited() {
+    let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };
+    let store = Scripted { has_directory: true, ..scripted() };
+    during_a_wait(options, store, |engine, store| {
+        let named_waits = || {
+            let entries = store.entries.lock();
+            let names_a_wait = |text: &str| {
+                let entry = ClientInfo::read(engine.id, text, Duration::ZERO).unwrap();
+                entry.uses.iter().any(|one| one.published.is_some())
+            };
+            entries.iter().map(|(text, is_awaited)| (names_a_wait(text), *is_awaited)).collect::<Vec<_>>()
+        };
+        comes_about("the entry", || named_waits().iter().any(|(names_a_wait, _)| *names_a_wait));
+        let entries = named_waits();
+        assert!(entries.iter().all(|(names_a_wait, is_awaited)| is_awaited == names_a_wait), "{entries:?}");
+    });
 }

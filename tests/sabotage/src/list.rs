@@ -3,8 +3,8 @@
 //! A line `# PATH` names the file that the following mutations change. Each mutation is a paragraph of these lines:
 //!
 //! - a description;
-//! - `suite:` with a test program (`lib` and `program` are unit tests) and names, or parts of names, of its tests;
-//!   or `equivalent:` with the reason why no test can tell the two texts apart;
+//! - `suite:` with a test program (`lib` and `program` are unit tests) and names, or parts of names, of its tests,
+//!   where `*` stands for any text; or `equivalent:` with the reason why no test can tell the two texts apart;
 //! - lines with `-`: a text that the file contains exactly once. If it has `«` and `»`, only the part between them is
 //!   replaced. In Rust that part is an expression, or statements that end with a semicolon or a brace;
 //! - lines with `+`: the replacement.
@@ -55,6 +55,21 @@ impl Mutation {
 
     pub fn is_rust(&self) -> bool {
         self.file.ends_with(".rs")
+    }
+}
+
+impl Suite {
+    /// The tests in the program's list (`NAME: test`).
+    pub fn chosen<'a>(&self, list: &'a str) -> Vec<&'a str> {
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        let is_meant = |name: &str, pattern: &str| {
+            let mut rest = Some(name);
+            pattern.split('*').for_each(|part| {
+                rest = rest.and_then(|rest| rest.split_once(part)).map(|(_, rest)| rest);
+            });
+            rest.is_some()
+        };
+        names.filter(|name| self.tests.iter().any(|pattern| is_meant(name, pattern))).collect()
     }
 }
 

@@ -152,7 +152,13 @@ impl Programs {
         let out = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
         let err = out.try_clone().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args(["--test-threads=8"]).args(&suite.tests);
+        let list = Command::new(program).arg("--list").output().map_err(|error| error.to_string())?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let tests = suite.chosen(&list);
+        if tests.is_empty() {
+            return Err(format!("there is no such test: {suite}"));
+        }
+        command.args(["--test-threads=8", "--exact"]).args(tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         // One version of each server is enough here.
