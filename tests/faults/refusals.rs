@@ -225,7 +225,7 @@ fn an_unsuitable_server_is_refused_with_the_reason() {
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", ErrorKind::Protocol, "protocol"),
         (b"220 mail.example ESMTP\r\n", ErrorKind::Protocol, "protocol"),
         (hello, ErrorKind::TooOld, "6.0.16"),
-        (b"-ERR unknown command `HELLO`, with args beginning with: \r\n", ErrorKind::TooOld, "proxy"),
+        (b"-ERR unknown command `HELLO`, with args beginning with: \r\n", ErrorKind::Unsupported, "proxy"),
     ];
     alone(|| {
         for (bytes, kind, word) in cases {

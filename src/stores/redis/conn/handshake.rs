@@ -15,6 +15,8 @@ use crate::wire::Wire;
 
 const OLDEST: (u32, u32) = (6, 2);
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
+/// How long to wait for the version of a server without HELLO, which only the error's words need.
+const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Not `Debug`, because it contains the password.
 #[derive(Clone)]
@@ -73,9 +75,8 @@ pub(crate) fn open_at(
     match next()? {
         Ok(greeting) => check_server(&greeting, login.role, login.is_durable)?,
         Err(error) if is_lacking(&error) => {
-            let words = "the server does not know HELLO: it is older than Redis 6.2, the oldest supported, or a \
-                proxy stands in front of it; give the address of the server itself";
-            return Err(Error::new(ErrorKind::TooOld, "connect", words));
+            let owed = usize::from(select.is_some()) + usize::from(name.is_some());
+            return Err(without_hello(connection, owed, deadline));
         }
         Err(error) => return Err(refusal(&error)),
     }
@@ -116,6 +117,29 @@ fn is_lacking(error: &ServerError) -> bool {
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
     is_unknown_command(error)
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
+}
+
+/// The error of a server without HELLO, a command of Redis 6.0: an old server, or a proxy. `owed`: how many
+/// replies are still to come.
+fn without_hello(mut connection: Connection, owed: usize, deadline: Moment) -> Error {
+    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
+    let mut bytes = Vec::new();
+    Command::new("INFO").arg("server").pack_into(&mut bytes);
+    let sent = connection.send(&bytes, deadline);
+    let last = sent.and_then(|()| (0..owed).try_for_each(|_| connection.receive(deadline).map(drop)));
+    match last.and_then(|()| connection.receive(deadline)).ok().and_then(|info| version_in(&info)) {
+        Some(version) if is_before(&version, OLDEST) => too_old(&version),
+        _ => {
+            let words = "the server does not know HELLO: it is older than Redis 6.0, or a proxy stands in \
+                front of it; give the address of the server itself";
+            Error::new(ErrorKind::Unsupported, "connect", words)
+        }
+    }
+}
+
+fn version_in(info: &Value) -> Option<String> {
+    let version = text(info)?.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
+    Some(version.trim().to_owned())
 }
 
 fn too_old(version: &str) -> Error {
