@@ -441,21 +441,29 @@ fn a_connection_to_a_replica_closes_no_other() {
 }
 
 #[test]
-fn a_server_without_hello_is_old_or_behind_a_proxy() {
+fn a_proxys_unknown_command_error_implies_no_old_version() {
     const LACKING: [&str; 4] = [
         "-ERR unknown command 'HELLO', with args beginning with: \r\n",
         "-ERR handle request, command 'HELLO' is not allowed\r\n",
         "-ERR unsupported command 'hello'\r\n",
         "-invalid request\r\n",
     ];
+    const VERSIONS: [(&str, ErrorKind); 3] = [
+        ("$22\r\nredis_version:7.0.15\r\n\r\n", ErrorKind::Unsupported),
+        ("$22\r\nredis_version:5.0.14\r\n\r\n", ErrorKind::TooOld),
+        ("-ERR unknown command 'INFO'\r\n", ErrorKind::Unsupported),
+    ];
     for lacking in LACKING {
-        let fake = Fake::start_raw(move |command| match command {
-            "hello" => Act::Say(lacking),
-            _ => Act::Say("+OK\r\n"),
-        });
-        let client_name = Some("till-3".to_owned());
-        let error = no_store(&ServerOptions { client_name, ..fake.options() });
-        assert_eq!(error.kind(), ErrorKind::TooOld, "{lacking}: {error}");
-        assert!(error.to_string().contains("or a proxy"), "{error}");
+        for (info, kind) in VERSIONS {
+            let fake = Fake::start_raw(move |command| match command {
+                "hello" => Act::Say(lacking),
+                "info server" => Act::Say(info),
+                _ => Act::Say("+OK\r\n"),
+            });
+            let client_name = Some("till-3".to_owned());
+            let error = no_store(&ServerOptions { client_name, ..fake.options() });
+            assert_eq!(error.kind(), kind, "{lacking}: {error}");
+            assert_eq!(error.to_string().contains("proxy"), kind == ErrorKind::Unsupported, "{error}");
+        }
     }
 }
