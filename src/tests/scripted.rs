@@ -13,7 +13,7 @@ use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::ServiceWaker;
 use crate::seam::capabilities::{CachedCheck, Capabilities, HoldCaching, Majority, Sessions};
-use crate::seam::directory::{Directory, Page, Place, Posted};
+use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::inspection::{Inspect, describe_by_kinds};
 use crate::seam::ring_member::{Marked, Probe, RingMember};
 use crate::seam::subscription::tests::Nobody;
@@ -264,14 +264,9 @@ impl Scripted {
 }
 
 impl Directory for Scripted {
-    fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.entries.lock().push((text.to_owned(), true));
-        self.directory().write(client, text, lease, deadline)
-    }
-
-    fn post(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
-        self.entries.lock().push((text.to_owned(), false));
-        self.directory().post(client, text, lease, deadline)
+    fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
+        self.entries.lock().push((entry.text.to_owned(), entry.is_awaited));
+        self.directory().write(entry, deadline)
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
@@ -284,6 +279,10 @@ impl Directory for Scripted {
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.directory().clients(from, deadline)
+    }
+
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        self.directory().locks(wanted, from, deadline)
     }
 }
 

@@ -334,7 +334,7 @@ mod tests {
     /// How many of the cycles in `begin` the second reading confirms. The reading asks twice for this
     /// client's waits and holds; `change` alters them each time. No other process takes part.
     fn rings_of(begin: impl Fn(ClientId) -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
-        let core = Arc::clone(&crate::LockClient::in_memory().get_lock("a").engine().core);
+        let core = Arc::clone(&crate::LockClient::in_memory().get_lock("a").engine.core);
         let mut reading = Reading::new(&core, begin(core.id), false, Moment::NEVER);
         let wait = entry_wait(core.id, &reading.own.waits[0].shown).unwrap();
         let ring = ring_of(&mut reading, &wait).unwrap();
