@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
 use crate::observe::LossReason;
 use crate::seam::capabilities::{begin_attempt, begin_release};
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, QueueMode, Release};
 use crate::time::Moment;
 
 #[derive(Debug)]
@@ -96,8 +96,9 @@ impl<'a> BatchRequest<'a> {
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { want, .. }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let waiting = Waiting::new(engine, capabilities, want, asked, thread, engine.clock.now());
-                let mut waiting = waiting.asking_once(or_none, number);
+                let begun = engine.clock.now();
+                let mut waiting = Waiting::new(engine, capabilities, want, asked, (thread, number), begun);
+                waiting.ask_once(if or_none { QueueMode::Barges } else { QueueMode::Yields }, false);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {

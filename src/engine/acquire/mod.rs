@@ -33,10 +33,10 @@ impl Engine {
         let asks = asks_first(&capabilities, call);
         let wishes = [call.caches(), asks, !call.limit.is_over(begun)];
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
-        let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
+        let waiting = |number| Waiting::new(self, capabilities, call, lease, (&thread, number), begun);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let granted = match found {
-            Found::Uncontended => waiting().run_uncontended(place),
+            Found::Uncontended => waiting(None).run(true, place),
             Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
@@ -48,16 +48,16 @@ impl Engine {
                 if let Some(granted) = self.reenter(call, &hold, lease)? {
                     return Ok(Some(granted));
                 }
-                self.wait_for(call, &thread, begun, waiting)
+                self.wait_for(call, &thread, begun, || waiting(None))
             }
-            Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
+            Found::Leaving => self.wait_for(call, &thread, begun, || waiting(Some(unbound_number()))),
             Found::Stale(hold, next) => {
                 self.core.send_cached_release(Some((hold, next)), begun, Vec::new());
-                self.wait_for(call, &thread, begun, waiting)
+                self.wait_for(call, &thread, begun, || waiting(None))
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
-            Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
+            Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, || waiting(None)),
         };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
@@ -77,7 +77,7 @@ impl Engine {
         if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
         }
-        waiting().run()
+        waiting().run(false, None)
     }
 
     /// Releases the lock and fails if the client was shut down: `shutdown` may have missed this hold.

@@ -224,7 +224,8 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     let place = engine.registry.local(Kind::Mutex, name).join(false);
     let (thread, since) = (ThreadMarker::current(), engine.clock.now());
     let (number, kind) = (thread.number(), Kind::Mutex);
-    place.note_sleeper(Sleeper { number, thread, since, kind, takes_again: false, writers_first: false });
+    let sleeper = Sleeper { number, thread, since, kind, takes_again: false, writers_first: false };
+    assert_eq!(place.sleep(sleeper, None, false), Some((true, true)));
     place
 }
 

@@ -15,7 +15,7 @@ use crate::inspect::Location;
 use crate::observe::event::{Event, GaveUpReason};
 use crate::observe::spans::WaitSpan;
 use crate::seam::{
-    Answer, Attempt, Bound, Claim, Failure, Handoff, HoldNote, Kind, ListensFor, granted_too_late,
+    Answer, Attempt, Bound, Claim, Failure, Handoff, HoldNote, Kind, ListensFor, QueueMode, granted_too_late,
 };
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment, random_between, window};
@@ -44,7 +44,6 @@ impl Waiting<'_> {
     ) -> Result<Option<Granted>> {
         let call = self.call;
         let ended = self.answered(ATTEMPT, claim, sent, answer).and_then(|step| self.last(step));
-        let ended = self.unless_shut_down(ended);
         if call.limit == WaitLimit::Once {
             self.report_given_up(&ended);
         } else if matches!(ended, Ok(None)) {
@@ -57,7 +56,7 @@ impl Waiting<'_> {
         let claim = self.claim();
         self.engine.would_wait_for_own_writing(self.call, self.thread, &claim)?;
         if std::mem::replace(&mut self.home, claim.home) != claim.home {
-            self.listening.end(); // messages come from the new home node
+            self.listening.subscription = None; // messages come from the new home node
         }
         if (self.store_queues() || self.announces()) && claim.waits {
             self.queue_as(&claim);
@@ -108,7 +107,7 @@ impl Waiting<'_> {
                 self.report_asked(op, sent, None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
-                Ok(Step::Granted(granted))
+                engine.unless_shut_down(call, granted).map(Step::Granted)
             }
             Ok(Attempt::InWaitQueue { retry_after, listens_for: ListensFor::Nothing, .. }) => {
                 self.reset_retry_budget();
@@ -174,7 +173,7 @@ impl Waiting<'_> {
                 state.queue.nudge_apart();
             }
         }
-        self.wait_mode.become_granted();
+        self.wait_mode.change(QueueMode::Waits, false);
     }
 
     pub(super) fn reset_retry_budget(&mut self) {
@@ -200,7 +199,8 @@ impl Waiting<'_> {
         let step = self.answered(HANDOFF, claim, sent, answer);
         // The hand-off is settled last, because the releaser's thread may then ask again. By now its number
         // is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
-        drop(place.received(is_refused));
+        let ended = place.local.state().received(place.ticket, is_refused);
+        drop(ended); // without the mutex
         step
     }
 }
@@ -221,8 +221,8 @@ impl Waiting<'_> {
         self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
             caches: self.heard.is_some() && self.unbound.is_none(),
-            waits: self.wait_mode.waits(),
-            queue_mode: self.wait_mode.queue_mode(),
+            waits: self.waits,
+            queue_mode: self.wait_mode.queue_mode,
             listens_for: self.listening.listens_for,
             units: call.units,
             leads,

@@ -11,7 +11,7 @@ mod wait_mode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::wait_mode::{Listening, PollPause, WaitMode};
+use self::wait_mode::{Listening, WaitMode};
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, RetryBudget, WaitLimit};
 use crate::engine::hold::QueuePlace;
@@ -41,6 +41,8 @@ pub(crate) struct Waiting<'a> {
     place: Option<QueuePlace>,
     is_uncontended: bool,
     wait_mode: WaitMode,
+    /// Whether the caller waits, or has a place in the store's queue. If not, one attempt must leave none.
+    waits: bool,
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
     queued: Option<Claim>,
@@ -49,7 +51,10 @@ pub(crate) struct Waiting<'a> {
     listening: Listening,
     release_watch: Listening,
     watch_releases_at: Option<Moment>,
-    poll_pause: PollPause,
+    /// The waiter goes on sleeping until this moment, unless something wakes it.
+    sleep_on: Option<Moment>,
+    /// When the waiter polls although this process has a hold.
+    next_poll: Option<Moment>,
     parker: Option<Parker>,
     retry_budget: RetryBudget,
     span: WaitSpan,
@@ -66,18 +71,22 @@ enum Step {
 }
 
 impl<'a> Waiting<'a> {
+    /// `number`: a fresh owner number instead of the thread's, whose requests about the lock may travel on
+    /// another connection and arrive later; they must not find the new hold.
     pub(crate) fn new(
         engine: &'a Engine,
         capabilities: Capabilities<'a>,
         call: &'a AcquireCall<'a>,
         lease: Duration,
-        thread: &'a Arc<ThreadMarker>,
+        (thread, number): (&'a Arc<ThreadMarker>, Option<u64>),
         begun: Moment,
     ) -> Waiting<'a> {
-        let store_queues = (capabilities.queues)(call.kind);
+        let (store_queues, spins) = ((capabilities.queues)(call.kind), call.config.backoff.is_some());
         // The release of a token lock compares only the token, so a late release would free a later hold with
         // the same token. Each wait has a token of its own.
         let is_threads = call.by_thread && !call.kind.is_token();
+        let own_number = || (!is_threads).then(|| call.number.unwrap_or_else(unbound_number));
+        let queue_mode = if spins { QueueMode::Barges } else { QueueMode::Waits };
         Waiting {
             engine,
             capabilities,
@@ -86,11 +95,12 @@ impl<'a> Waiting<'a> {
             lease,
             begun,
             latest: call.limit.moment(begun).max(begun).plus(engine.options.command_timeout),
-            unbound: (!is_threads).then(|| call.number.unwrap_or_else(unbound_number)),
+            unbound: number.or_else(own_number),
             heard: None,
             place: None,
             is_uncontended: false,
-            wait_mode: WaitMode::new(call.config.backoff.is_some(), store_queues),
+            wait_mode: WaitMode::new(queue_mode, store_queues),
+            waits: true,
             all_ask: store_queues
                 || call.kind.is_counted() && !(call.kind.has_permits() && call.units == 1)
                 || engine.writes_here(call, thread),
@@ -100,7 +110,8 @@ impl<'a> Waiting<'a> {
             listening: Listening::default(),
             release_watch: Listening::default(),
             watch_releases_at: None,
-            poll_pause: PollPause::default(),
+            sleep_on: None,
+            next_poll: None,
             parker: None,
             retry_budget: RetryBudget::default(),
             span: WaitSpan::open(call.name.given(), call.kind.label()),
@@ -110,19 +121,10 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Uses this fresh owner number instead of the thread's. The thread's requests about the lock may travel
-    /// on another connection and arrive later; they must not find the new hold.
-    pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
-        self.unbound = Some(number);
-        self
-    }
-
-    /// Makes the attempt join no queue in the store. `is_only_try`: the caller will not wait, so the attempt
-    /// also takes a reserved lock. `number`: as for [`under`](Self::under). Pairs with `take_or_give_up`.
-    pub(crate) fn asking_once(mut self, is_only_try: bool, number: Option<u64>) -> Waiting<'a> {
-        self.unbound = number.or(self.unbound);
-        self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
-        self
+    /// Makes the attempt join no queue in the store. The caller may have a place there already, if it
+    /// `keeps_place`; such a place is left on drop.
+    pub(crate) fn ask_once(&mut self, queue_mode: QueueMode, keeps_place: bool) {
+        (self.wait_mode, self.waits) = (WaitMode::new(queue_mode, true), keeps_place);
     }
 
     fn store_queues(&self) -> bool {
@@ -134,12 +136,9 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    pub(crate) fn run_uncontended(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
-        (self.place, self.is_uncontended) = (place, true);
-        self.run()
-    }
-
-    pub(crate) fn run(&mut self) -> Result<Option<Granted>> {
+    /// `place`: the local queue place of a caller that found the lock uncontended, and waits for it.
+    pub(crate) fn run(&mut self, is_uncontended: bool, place: Option<QueuePlace>) -> Result<Option<Granted>> {
+        (self.is_uncontended, self.place) = (is_uncontended, place);
         let ended = self.take_or_give_up();
         self.report_given_up(&ended);
         ended
@@ -166,16 +165,13 @@ impl<'a> Waiting<'a> {
     fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
         let call = self.call;
         if call.limit.is_over(self.begun) {
-            // A place that the caller has in the store's queue is left on drop. Pairs with `asking_once`.
-            self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
-            let ended = self.once();
-            return self.unless_shut_down(ended);
+            self.ask_once(QueueMode::Barges, call.number.is_some());
+            return self.once();
         }
         let (place, first) = if self.is_uncontended {
             let first = self.ask();
             let Some(place) = self.place.take() else {
-                let ended = first.and_then(|granted| self.last(granted));
-                return self.unless_shut_down(ended);
+                return first.and_then(|granted| self.last(granted));
             };
             (place, first)
         } else {
@@ -206,7 +202,7 @@ impl<'a> Waiting<'a> {
         if wait.published.get().is_some() && self.engine.published_waits.note_end() {
             self.engine.watchdog.wake();
         }
-        self.unless_shut_down(ended)
+        ended
     }
 
     /// A waiter before this one may have put the client into the store's wait queue. Also releases a hold
@@ -217,16 +213,10 @@ impl<'a> Waiting<'a> {
         }
         // The order is: join the queue, then look for a cached hold. Pairs with `Machine::cache`, which
         // caches no hold until a recall while threads wait here.
-        let Waiting { engine, call, .. } = *self;
-        let is_idle = call.local.state().is_idle();
+        let is_idle = self.call.local.state().is_idle();
         if is_idle {
-            engine.release_cached(call.local);
+            self.engine.release_cached(self.call.local);
         }
-    }
-
-    fn unless_shut_down(&self, ended: Result<Option<Granted>>) -> Result<Option<Granted>> {
-        let Some(granted) = ended? else { return Ok(None) };
-        self.engine.unless_shut_down(self.call, granted).map(Some)
     }
 
     fn wait(&mut self, place: &QueuePlace, first: Step) -> Result<Option<Granted>> {
@@ -280,22 +270,15 @@ impl<'a> Waiting<'a> {
                 // The release of the local hold wakes this waiter. The waiter still polls now and then,
                 // because the store may have lost the hold.
                 let next_poll = self.next_poll();
-                let poll = self.poll_pause.poll_by(next_poll);
+                let poll = *self.next_poll.get_or_insert(next_poll);
                 if now < poll {
                     return Ok(Step::Sleep(until.min(poll)));
                 }
             }
-            Look::Receive => {
-                if let Some(handoff) = self.take_back(place) {
-                    return self.receive(place, handoff);
-                }
-            }
+            Look::Receive => self.sleep_on = None,
             Look::Free => {}
         }
-        if let Some(until) = self.poll_pause.take(now) {
-            if self.poll_pause.is_firm {
-                self.listening.pass_over();
-            }
+        if let Some(until) = self.sleep_on.take().filter(|until| now < *until) {
             return Ok(Step::Sleep(until));
         }
         match self.take_back(place) {
@@ -318,7 +301,7 @@ impl<'a> Waiting<'a> {
             // The lock may have a new home node, with another subscription, so its messages are counted here.
             self.listening.note_unheard(self.engine.store.message_count(&claim));
         }
-        self.poll_pause.end_polls();
+        self.next_poll = None;
         self.attempt(claim)
     }
 
@@ -398,7 +381,8 @@ mod tests {
             let call = AcquireCall::new("lock", kind, (&name, &local), WaitLimit::Once);
             let call = AcquireCall { config, by_thread: true, ..call };
             let thread = ThreadMarker::current();
-            Waiting::new(&engine, engine.store.capabilities(), &call, hour, &thread, Moment::NEVER).pause()
+            Waiting::new(&engine, engine.store.capabilities(), &call, hour, (&thread, None), Moment::NEVER)
+                .pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
         assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);
