@@ -8,7 +8,7 @@ use crate::engine::acquire::call::interrupted;
 use crate::engine::hold::QueuePlace;
 use crate::engine::lock::{Look, Withdrawn};
 use crate::engine::waiter::{PendingHandoff, Sleeper};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::observe::event::Event;
 use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
@@ -27,7 +27,7 @@ impl Waiting<'_> {
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let Waiting { engine, call, thread, begun, .. } = *self;
         let now = engine.clock.now();
-        let until = wake_at.min(call.limit.moment(now));
+        let until = wake_at.min(call.limit);
         let claim = self.claim();
         self.parker(place);
         // All conditions are checked after the waker is set, because earlier events could not wake this
@@ -58,7 +58,10 @@ impl Waiting<'_> {
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for != ListensFor::Nothing;
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
-            self.listen();
+            if self.listening.subscription.is_none() {
+                let (claim, waker) = (self.claim(), self.parker(place).waker().clone());
+                self.listening.listen(engine.store.listen(&claim, &waker));
+            }
             if self.listening.is_refused() {
                 self.go_by_releases();
                 return Ok(());
@@ -75,21 +78,12 @@ impl Waiting<'_> {
         }
         let is_message = self.note_woken(ended);
         if ended == Woken::Interrupted {
-            return Err(interrupted(call));
+            return Err(interrupted(call.action));
         }
         if !is_message && self.listening.stands_by() {
             self.sleep_on = Some(until.min(engine.clock.now().plus(STANDBY)));
         }
         Ok(())
-    }
-
-    fn listen(&mut self) {
-        if self.listening.subscription.is_none() {
-            let claim = self.claim();
-            let engine = self.engine;
-            let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-            self.listening.listen(engine.store.listen(&claim, parker.waker()));
-        }
     }
 
     /// After this process's own release, lets other waiting processes go first. Redis notifies its
@@ -134,12 +128,6 @@ impl Waiting<'_> {
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
         is_message
     }
-
-    pub(super) fn report_unknown(&self, error: &Error) {
-        self.engine.reporter.counters.unknown_outcomes.add(1);
-        let (name, kind) = (self.call.name.given(), self.call.kind.label());
-        self.engine.reporter.report(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
-    }
 }
 
 /// What a waiter does in the local queue. Each method takes the lock's mutex.
@@ -171,11 +159,6 @@ impl QueuePlace {
         let ticket = state.queue.get_mut(self.ticket)?;
         ticket.waiter.offer = offer;
         Some((ticket.is_head, ticket.waiter.note_sleeper(sleeper)))
-    }
-
-    #[cfg(all(test, not(leasehold_shuttle)))]
-    pub(crate) fn has_word(&self) -> bool {
-        self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
     }
 
     /// See `Machine::withdraw`. Also returns a hand-off that was sent, which the caller must receive.

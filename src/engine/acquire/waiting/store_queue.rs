@@ -38,29 +38,21 @@ impl Waiting<'_> {
         listens_for: ListensFor,
         watches: bool,
     ) -> Step {
-        let now = self.engine.clock.now();
-        self.note_release_watch(watches, now);
-        let poll = if self.wait_mode.stands {
-            self.pause()
-        } else {
-            random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1))
+        // In an election with a full queue the waiter has no place, and asks each third of its lease.
+        let has_place = listens_for != ListensFor::Nothing;
+        self.note_release_watch(watches && has_place);
+        let third = self.lease / 3;
+        let poll = match self.wait_mode.stands {
+            _ if !has_place => random_between((third / 2, third)).max(self.pause()),
+            true => self.pause(),
+            false => random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1)),
         };
         self.listening.listen_for(listens_for);
-        self.call.local.state().queued = true;
-        self.wait_mode.change(QueueMode::InWaitQueue, true);
-        let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
-        Step::Sleep(now.plus(poll).min(retry))
-    }
-
-    /// The queue of this election is full: the waiter asks each third of its lease, or when the leader's
-    /// ends.
-    pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
-        let (now, third) = (self.engine.clock.now(), self.lease / 3);
-        self.end_release_watch();
-        self.listening.listen_for(ListensFor::Nothing);
-        let poll = random_between((third / 2, third)).max(self.pause());
-        let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
-        Step::Sleep(now.plus(poll).min(retry))
+        if has_place {
+            self.call.local.state().queued = true;
+            self.wait_mode.change(QueueMode::InWaitQueue, true);
+        }
+        self.sleep_for(poll, retry_after)
     }
 
     /// The server refused the subscription to the client's turn, so the waiter listens to releases instead.
@@ -89,12 +81,12 @@ impl Waiting<'_> {
         }
     }
 
-    pub(super) fn note_release_watch(&mut self, watches: bool, now: Moment) {
+    fn note_release_watch(&mut self, watches: bool) {
         if !watches {
             self.end_release_watch();
         } else if self.release_watch.subscription.is_none() && self.call.config.backoff.is_none() {
             let after = if self.wait_mode.stands { Duration::ZERO } else { AFTER };
-            self.watch_releases_at = Some(now.plus(after));
+            self.watch_releases_at = Some(self.engine.clock.after(after));
         }
     }
 
@@ -197,22 +189,27 @@ impl Waiting<'_> {
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
-        let (noted, is_over) = (error.copy(), call.limit.is_over(now));
-        let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
+        let since = *self.failing_since.get_or_insert(now);
+        let is_over = now >= call.limit;
+        let is_spent = now.since(since) >= engine.options.retry_timeout;
+        let is_final = is_over || is_spent || !error.is_retryable();
         // The waiters behind this one share the outage. A caller without time left shows no outage.
         if !is_own && !is_over {
-            call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
-            if outcome.is_err() {
+            call.local.note_failure(Some((since, error.copy())));
+            if is_final {
                 call.local.state().queue.wake_all();
             }
         }
-        self.retry_budget.last = Some(outcome?);
+        if is_final {
+            return Err(error);
+        }
+        self.failure = Some(error);
         let until = now.plus(random_between(RETRY_PAUSE));
         if !is_own {
             return Ok(Step::Sleep(until));
         }
-        match Parker::new(&engine.clock).park(until.min(call.limit.moment(now)), call.interrupt) {
-            Woken::Interrupted => Err(interrupted(call)),
+        match Parker::new(&engine.clock).park(until.min(call.limit), call.interrupt) {
+            Woken::Interrupted => Err(interrupted(call.action)),
             Woken::Signal | Woken::Time => Ok(Step::Again),
         }
     }

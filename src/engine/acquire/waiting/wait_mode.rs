@@ -67,9 +67,9 @@ pub(super) struct Listening {
     pub(super) subscription: Option<Subscription>,
     pub(super) listens_for: ListensFor,
     /// The message count before the last attempt. `None`: no subscription was confirmed then.
-    message_count: Option<u64>,
+    pub(super) message_count: Option<u64>,
     /// The message count, before the last attempt, of a subscription that other waiters had made.
-    unheard: Option<u64>,
+    pub(super) unheard: Option<u64>,
     turns: u64,
     standbys: u64,
 }
@@ -85,14 +85,8 @@ impl Listening {
         Some(std::mem::replace(&mut self.turns, turns) != turns)
     }
 
-    /// Called before an attempt of a waiter that does not listen yet. `count` is the message count of a
-    /// subscription of other waiters. Pairs with [`listen`](Self::listen): a message may come between both.
-    pub(super) fn note_unheard(&mut self, count: Option<u64>) {
-        (self.unheard, self.message_count) = (count, count);
-    }
-
-    /// Begins to listen. If a message came since [`note_unheard`](Self::note_unheard), on a channel that has
-    /// only messages for this client's turn, this client is next.
+    /// Begins to listen. If a message came since the count `unheard` was noted, on a channel that has only
+    /// messages for this client's turn, this client is next.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
@@ -200,7 +194,8 @@ mod listening_tests {
         let channel = Arc::new(Channel::new("a", true));
         let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };
         channel.take(b"next"); // of an earlier wait
-        listening.note_unheard(Some(channel.message_count()));
+        let count = Some(channel.message_count());
+        (listening.unheard, listening.message_count) = (count, count);
         between(&channel, &mut listening);
         listening.listen(Some(listens(&channel)));
         listening.note_heard().expect("it listens")
