@@ -33,14 +33,11 @@ impl Engine {
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
-        let asks = asks_first(&capabilities, call);
-        let wishes = [call.caches(), asks, begun < call.limit];
+        let wishes = [call.caches(), asks_first(&capabilities, call), begun < call.limit];
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
-        let waiting = |number| Waiting::new(self, capabilities, call, lease, (&thread, number), begun);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
-        let mut number = None;
+        let (mut number, is_uncontended) = (None, matches!(found, Found::Uncontended));
         match found {
-            Found::Uncontended => return waiting(None).run(true, place),
             Found::Cached(hold, level) => {
                 return self.reuse_cached(call, Granted { hold, level }, begun).map(Some);
             }
@@ -61,16 +58,18 @@ impl Engine {
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
-            Found::Own(_) | Found::Used => {}
+            Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
-        // A thread here has or wants the lock, or another process wanted it lately.
-        if !call.by_thread || begun >= call.limit {
-            self.release_cached(call.local); // the call would find the lock busy, although no thread holds it
+        if !is_uncontended {
+            if !call.by_thread || begun >= call.limit {
+                self.release_cached(call.local); // the call would find the lock busy, but no thread holds it
+            }
+            if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
+                return self.would_wait_for_itself(call, words);
+            }
         }
-        if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
-            return self.would_wait_for_itself(call, words);
-        }
-        waiting(number).run(false, None)
+        let mut waiting = Waiting::new(self, capabilities, call, lease, (&thread, number), begun);
+        waiting.run(is_uncontended, place)
     }
 
     /// Releases the lock and fails if the client was shut down: `shutdown` may have missed this hold.
