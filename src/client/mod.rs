@@ -224,7 +224,7 @@ impl LockClient {
         reporter: Arc<Reporter>,
     ) -> Result<LockClient> {
         let engine = Arc::new(Engine::start(options, clock, store, reporter)?);
-        if engine.counted.is_one_too_many() {
+        if engine.is_one_too_many() {
             let text = format!(
                 "this process has {MANY_CLIENTS} clients at a time, each with threads and connections of its own: make one for each \
                  store, and clone it, which costs nothing"

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMarker, unbound_number};
 use crate::observe::LossReason;
 use crate::seam::capabilities::{begin_attempt, begin_release};
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, QueueMode, Release};
 use crate::time::Moment;
 
 #[derive(Debug)]
@@ -34,21 +34,15 @@ pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
-    let mut came = Vec::with_capacity(wanted.len());
-    let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
+    let mut came: Vec<BatchAnswer> = wanted.iter().map(|_| None).collect();
+    let groups = by_request(wanted.iter().zip(&mut came), |(wanted, _)| {
         // The shared request has no room for a note or for caching.
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
-    let asked: Vec<BatchRequest<'_>> = groups
-        .into_iter()
-        .filter_map(|group| BatchRequest::send(group, or_none, &thread, &mut came))
-        .collect();
-    for asked in asked {
-        asked.read(&mut came);
-    }
-    came.sort_by_key(|(place, _)| *place);
-    came.into_iter().map(|(_, came)| came).collect()
+    let sent: Vec<_> = groups.into_iter().filter_map(|group| ask_for(group, or_none, &thread)).collect();
+    sent.into_iter().for_each(|read| read());
+    came
 }
 
 /// Equal keys: one request can cover the locks.
@@ -70,84 +64,64 @@ fn by_request<T>(all: impl Iterator<Item = T>, together: impl Fn(&T) -> Together
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-type Answers<T> = Box<dyn FnOnce() -> T>;
+type Answers<'a, T> = Box<dyn FnOnce() -> T + 'a>;
 
-/// A sent request, and its locks with their positions in the batch.
-struct BatchRequest<'a> {
-    sent: Moment,
-    members: Vec<(usize, Waiting<'a>, Claim)>,
-    /// Waits for the answers, one for each lock. `None`: the request was refused.
-    answers: Answers<Option<Vec<Answer<Attempt>>>>,
-}
-
-impl<'a> BatchRequest<'a> {
-    /// Sends one request for these locks of one client. Outcomes that are known before go into `came`.
-    fn send(
-        group: Vec<(usize, &'a BatchItem<'a>)>,
-        or_none: bool,
-        thread: &'a Arc<ThreadMarker>,
-        came: &mut Vec<(usize, BatchAnswer)>,
-    ) -> Option<BatchRequest<'a>> {
-        let (_, BatchItem { engine, .. }) = *group.first()?;
-        let capabilities = engine.store.capabilities();
-        // A shared request uses another connection than earlier releases of its locks. Such a release may
-        // arrive later and must not free the new hold, so the request has a fresh owner number.
-        let number = (group.len() > 1).then(unbound_number);
-        let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
-        for (place, BatchItem { want, .. }) in group {
-            let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let waiting = Waiting::new(engine, capabilities, want, asked, thread, engine.clock.now());
-                let mut waiting = waiting.asking_once(or_none, number);
-                Ok((waiting.next_claim()?, waiting))
-            });
-            match claim {
-                Ok((claim, waiting)) => {
-                    members.push((place, waiting, claim.clone()));
-                    claims.push(claim);
-                }
-                Err(error) => came.push((place, Some(Err(error.during(want.action).on(want.name.given()))))),
+/// Sends one request for these locks of one client. Returns a function that waits for the answer.
+fn ask_for<'a>(
+    group: Vec<(&'a BatchItem<'a>, &'a mut BatchAnswer)>,
+    or_none: bool,
+    thread: &'a Arc<ThreadMarker>,
+) -> Option<Answers<'a, ()>> {
+    let engine = group.first()?.0.engine;
+    let capabilities = engine.store.capabilities();
+    // A shared request uses another connection than earlier releases of its locks. Such a release may arrive
+    // later and must not free the new hold, so the request has a fresh owner number.
+    let number = (group.len() > 1).then(unbound_number);
+    let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+    for (BatchItem { want, .. }, came) in group {
+        let claim = engine.lease_to_ask(want).and_then(|asked| {
+            let begun = engine.clock.now();
+            let mut waiting = Waiting::new(engine, capabilities, want, asked, (thread, number), begun);
+            waiting.ask_once(if or_none { QueueMode::Barges } else { QueueMode::Yields }, false);
+            Ok((waiting.next_claim()?, waiting))
+        });
+        match claim {
+            Ok((claim, waiting)) => {
+                members.push((came, waiting, claim.clone()));
+                claims.push(claim);
             }
-        }
-        let (sent, deadline) = (engine.clock.now(), engine.one_command());
-        let answers: Answers<Option<Vec<Answer<Attempt>>>> = match (capabilities.batches, &*claims) {
-            (Some(batches), [_, ..]) if number.is_some() => {
-                let (pending, count) = (batches.begin_attempts(&claims, or_none, deadline), claims.len());
-                Box::new(move || for_each(pending.wait(), count))
-            }
-            (_, [claim]) => {
-                let pending = begin_attempt(&*engine.store, claim, 1, deadline);
-                Box::new(move || Some(vec![pending.wait()]))
-            }
-            _ => Box::new(|| None),
-        };
-        Some(BatchRequest { sent, members, answers })
-    }
-
-    fn read(self, came: &mut Vec<(usize, BatchAnswer)>) {
-        let BatchRequest { sent, members, answers } = self;
-        let Some(answers) = answers() else {
-            came.extend(members.into_iter().map(|(place, ..)| (place, None)));
-            return;
-        };
-        for ((place, mut waiting, claim), answer) in members.into_iter().zip(answers) {
-            came.push((place, Some(waiting.came(claim, sent, answer))));
+            Err(error) => *came = Some(Err(error.during(want.action).on(want.name.given()))),
         }
     }
+    let (sent, deadline, first) = (engine.clock.now(), engine.one_command(), claims.first()?);
+    let answers: Answers<'_, _> = match capabilities.batches {
+        Some(batches) if number.is_some() => {
+            let (pending, count) = (batches.begin_attempts(&claims, or_none, deadline), claims.len());
+            Box::new(move || for_each(pending.wait(), count))
+        }
+        _ => {
+            let pending = begin_attempt(&*engine.store, first, 1, deadline);
+            Box::new(move || vec![pending.wait()])
+        }
+    };
+    Some(Box::new(move || {
+        for ((came, mut waiting, claim), answer) in members.into_iter().zip(answers()) {
+            *came = Some(waiting.came(claim, sent, answer));
+        }
+    }))
 }
 
-/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one.
-fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Option<Vec<Answer<Attempt>>> {
+/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one. None:
+/// only one request for each lock shows which of them was refused.
+fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Vec<Answer<Attempt>> {
     match answer {
         Ok(fences) => {
             let busy = Attempt::Busy { retry_after: None };
             let attempt = |at| fences.get(at).map_or_else(|| busy.clone(), |fence| Attempt::granted(*fence));
-            Some((0..count).map(|at| Ok(attempt(at))).collect())
+            (0..count).map(|at| Ok(attempt(at))).collect()
         }
-        // Only one request for each lock shows which of them was refused.
-        Err(Failure::Refused(_)) => None,
-        Err(Failure::Unknown(error)) => {
-            Some((0..count).map(|_| Err(Failure::Unknown(error.copy()))).collect())
-        }
+        Err(Failure::Refused(_)) => Vec::new(),
+        Err(unknown) => unknown.each(count),
     }
 }
 
@@ -190,12 +164,6 @@ pub(crate) struct LevelRelease {
     pub(crate) level: Option<u64>,
 }
 
-enum Ending {
-    /// A hand-off to another thread of this process, and when it began.
-    Handoff(HandoffResult, Moment),
-    Left(u32),
-}
-
 /// Releases all of these in order, even if some fail; returns the first failure.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
@@ -208,8 +176,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     let (mut over, mut left) = (Vec::new(), Vec::new());
     for one in all {
         match one.begin(action) {
-            Ok(Ending::Handoff(result, begun)) => over.push((one, result, begun)),
-            Ok(Ending::Left(count)) => left.push((one, count)),
+            Ok((_, begun, Some(result))) => over.push((one, result, begun)),
+            Ok((count, _, None)) => left.push((one, count)),
             Err(error) => note(Err(error)),
         }
     }
@@ -218,29 +186,25 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
+    let mut finish = |(LevelRelease { engine, hold, .. }, left, give_up, first): Read| {
+        let ended = engine.send_release(&hold, left, give_up, first);
+        note(engine.released(action, &hold, left, ended, None));
+    };
     // Released locks are reported before the others are asked about again, because this wakes their waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
-        let (answers, is_alone) = (answers(), group.len() == 1);
-        for ((one, left), answer) in group.into_iter().zip(answers) {
+        let is_alone = group.len() == 1;
+        for ((one, left), answer) in group.into_iter().zip(answers()) {
+            let give_up = one.engine.clock.after(one.engine.options.retry_timeout);
             match answer {
-                answer @ Ok(_) => {
-                    let give_up = Moment::NEVER; // the release is not repeated
-                    let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
-                    note(one.engine.released(action, &one.hold, left, ended, None));
-                }
+                Ok(_) => finish((one, left, give_up, Some(answer))),
                 // Only one request for each lock shows which of them was refused.
-                Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
-                answer => undecided.push((one, left, Some(answer))),
+                Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, give_up, None)),
+                Err(_) => undecided.push((one, left, give_up, Some(answer))),
             }
         }
     }
-    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.retry_timeout);
-    let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
-    for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
-        let ended = engine.send_release(&hold, left, give_up, first);
-        note(engine.released(action, &hold, left, ended, None));
-    }
+    undecided.into_iter().for_each(finish);
     for (LevelRelease { engine, hold, .. }, result, begun) in over {
         note(engine.handed_off(action, &hold, &result, begun));
     }
@@ -248,25 +212,27 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
 }
 
 impl LevelRelease {
-    fn begin(&self, action: &'static str) -> Result<Ending> {
+    /// Ends the level. Returns the number of levels left, when this began, and the hand-off of the lock to
+    /// another thread of this process, if it began.
+    fn begin(&self, action: &'static str) -> Result<(u32, Moment, Option<HandoffResult>)> {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let Some(ended) = hold.local().end(hold, *level, |_| None, begun) else {
-            return Err(engine.no_level(action, hold));
-        };
+        let ended = hold.local().end(hold, *level, |_| None, begun);
+        let ended = ended.ok_or_else(|| engine.no_level(action, hold))?;
         let Some(next) = engine.still_held(hold, ended.then, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
-        let result = engine.hand_off(hold, next, begun);
-        Ok(result.map_or(Ending::Left(ended.left), |result| Ending::Handoff(result, begun)))
+        Ok((ended.left, begun, engine.hand_off(hold, next, begun)))
     }
 }
 
 type Leaving = (LevelRelease, u32);
+/// A release, until when it is repeated, and its answer.
+type Read = (LevelRelease, u32, Moment, Option<Answer<Release>>);
 
 /// Sends one request for the group, or one for each lock. Returns a function that waits for the answers.
-fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<Vec<Answer<Release>>>) {
+fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<'static, Vec<Answer<Release>>>) {
     let claims: Vec<Claim> = group.iter().map(|(one, _)| one.hold.claim()).collect();
     if let [(LevelRelease { engine, .. }, _), _, ..] = group.as_slice()
         && let Some(batches) = engine.store.capabilities().batches
@@ -275,7 +241,7 @@ fn release(group: Vec<Leaving>) -> (Vec<Leaving>, Answers<Vec<Answer<Release>>>)
         let unread = || Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read"));
         let answers = move || match pending.wait() {
             Ok(all) => (0..claims.len()).map(|at| all.get(at).cloned().ok_or_else(unread)).collect(),
-            Err(failure) => claims.iter().map(|_| Err(failure.copy())).collect(),
+            Err(failure) => failure.each(claims.len()),
         };
         return (group, Box::new(answers));
     }

@@ -40,10 +40,8 @@ impl Engine {
         callback: Option<OnContended>,
     ) -> Result<()> {
         let recalls = self.can_hear(action, hold.kind(), hold.name())?;
-        let Some((service, waker)) = self.cache_thread() else {
-            let words = "the system could not start a thread";
-            return Err(Error::new(ErrorKind::Resource, action, words));
-        };
+        let no_thread = || Error::new(ErrorKind::Resource, action, "the system could not start a thread");
+        let (service, waker) = self.cache_thread().ok_or_else(no_thread)?;
         callback
             .into_iter()
             .for_each(|callback| hold.listen(Listener::OnContended(callback), &self.reporter));

@@ -1,7 +1,7 @@
 //! The end of a client: it releases its holds, and ends its threads and connections.
 
+use crate::engine::Engine;
 use crate::engine::acquire::call::RETRY_PAUSE;
-use crate::engine::{Engine, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::observe::LossReason;
@@ -21,28 +21,22 @@ impl Engine {
             return Ok(());
         }
         self.refused_in_observer("shutdown")?;
-        let mut stage = self.stage.lock();
-        let left = match std::mem::replace(&mut *stage, Stage::Over) {
-            Stage::NotBegun => Vec::new(),
-            Stage::Failed(left) => left,
-            Stage::Over => return Ok(()),
-        };
-        let (left, outcome) = self.end(left);
+        let mut left = self.left.lock();
+        let Some(claims) = left.take() else { return Ok(()) };
+        let (claims, outcome) = self.end(claims);
         match &outcome {
             Ok(()) => self.close_store(),
-            Err(_) => *stage = Stage::Failed(left),
+            Err(_) => *left = Some(claims),
         }
         outcome
     }
 
     /// Ends the client with its last clone. A lock whose release fails is free when its lease ends.
     pub(super) fn end_for_good(&self) -> Result<()> {
-        if matches!(*self.stage.lock(), Stage::Failed(_)) {
-            self.close_store();
-            return Ok(());
-        }
-        let outcome = self.shutdown();
-        if outcome.is_err() {
+        // A program that called `shutdown` knows that it failed.
+        let has_failed = self.calls.is_closed() && self.left.lock().is_some();
+        let outcome = if has_failed { Ok(()) } else { self.shutdown() };
+        if has_failed || outcome.is_err() {
             self.close_store();
         }
         outcome

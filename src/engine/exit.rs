@@ -56,11 +56,10 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // The cache threads of all clients work at the same time, so one time limit serves all.
-        let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
-        let until = Clock::System.after(longest);
+        // The cache threads of all clients work at the same time.
+        let begun = Clock::System.now();
         for (core, releases) in ending {
-            releases.wait(until, || {
+            releases.wait(begun.plus(core.options.command_timeout), || {
                 core.watchdog.wake(); // reads the answers
                 true
             });

@@ -33,7 +33,7 @@ pub(crate) mod waiter;
 mod watchdog;
 
 use std::ops::Deref;
-use std::sync::{Arc, atomic};
+use std::sync::{Arc, LazyLock, atomic};
 use std::time::Duration;
 
 use crate::config::{Options, debug_fields};
@@ -47,7 +47,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{Majority, WaitQueues};
 use crate::seam::{Answer, Capabilities, Claim, Failure, Kind};
 use crate::sync::Mutex;
-use crate::time::{Clock, Lease, Moment, checked_lease};
+use crate::time::{Clock, Moment};
 
 /// The state that all clones of a client, its locks and its guards share. Dropping it ends the client.
 pub(crate) struct Engine {
@@ -55,17 +55,10 @@ pub(crate) struct Engine {
     /// Wakes sleeping threads that wait in no local queue, when the client ends.
     pub(crate) ended: Interrupt,
     /// Locked by the thread that ends the client, so that other threads that end it wait.
-    stage: Mutex<Stage>,
-    pub(crate) counted: CountedClient,
-}
-
-#[derive(Debug, Default)]
-enum Stage {
-    #[default]
-    NotBegun,
-    /// The end failed: these claims were not released, or a call was under way. The connections stay open.
-    Failed(Vec<Claim>),
-    Over,
+    /// Claims that an earlier try did not release; the connections stay open for them. `None`: the end is
+    /// over.
+    left: Mutex<Option<Vec<Claim>>>,
+    counted: Arc<()>,
 }
 
 impl Deref for Engine {
@@ -87,7 +80,13 @@ impl Engine {
         let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
         timer::start(&core, timers_parker)?;
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
-        Ok(Engine { core, ended: Interrupt::new(), stage: Mutex::default(), counted: CountedClient::new() })
+        let (left, counted) = (Mutex::new(Some(Vec::new())), Arc::clone(&CLIENTS));
+        Ok(Engine { core, ended: Interrupt::new(), left, counted })
+    }
+
+    pub(crate) fn is_one_too_many(&self) -> bool {
+        // The static has a clone of its own.
+        Arc::strong_count(&self.counted) > MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }
 
     pub(crate) fn usable(&self, action: &'static str) -> Result<()> {
@@ -123,17 +122,6 @@ impl Engine {
 
     pub(crate) fn one_command(&self) -> Moment {
         self.clock.after(self.options.command_timeout)
-    }
-
-    pub(crate) fn poll_every(&self, kind: Kind) -> (Duration, Duration) {
-        (self.store.capabilities().poll_every)(kind)
-    }
-
-    pub(crate) fn asked(&self, action: &'static str, lease: Lease) -> Result<Duration> {
-        match lease {
-            Lease::Renewed => Ok(self.options.lease),
-            Lease::Fixed(lease) | Lease::Kept(lease) => checked_lease(action, lease),
-        }
     }
 
     pub(crate) fn claim(
@@ -206,25 +194,6 @@ debug_fields!(Engine, |it| id: it.id);
 /// each request or lock pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
-static CLIENTS: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
+/// Each client has a clone.
+static CLIENTS: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 static IS_REPORTED: atomic::AtomicBool = atomic::AtomicBool::new(false);
-
-pub(crate) struct CountedClient {
-    at_a_time: usize,
-}
-
-impl CountedClient {
-    fn new() -> CountedClient {
-        CountedClient { at_a_time: CLIENTS.fetch_add(1, atomic::Ordering::Relaxed) + 1 }
-    }
-
-    pub(crate) fn is_one_too_many(&self) -> bool {
-        self.at_a_time >= MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
-    }
-}
-
-impl Drop for CountedClient {
-    fn drop(&mut self) {
-        CLIENTS.fetch_sub(1, atomic::Ordering::Relaxed);
-    }
-}

@@ -15,7 +15,7 @@ use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::stats::Stats;
 use crate::seam::directory::{Directory, Entry};
-use crate::seam::{Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
+use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::Moment;
 
 impl Engine {
@@ -29,7 +29,7 @@ impl Engine {
             let answer = self.store.count(claim, what, self.one_command());
             if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer }
         };
-        let repeated = self.repeat(give_up, ask, |_| self.usable(action).is_ok());
+        let repeated = self.repeat(give_up, None, ask, |_| self.usable(action).is_ok());
         let (count, in_doubt) = repeated.map_err(|error| error.during(action).on(claim.name.given()))?;
         if in_doubt && count == Some(0) && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) {
             return Ok(Some(1)); // an unanswered request released them
@@ -54,10 +54,7 @@ impl Engine {
         let thread = ThreadMarker::current();
         let hold = local.and_then(|local| local.of_thread(thread.id()));
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
-        let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let mut snapshot = answer
-            .map_err(Failure::into_read_error)
-            .map_err(|error| error.during(action).on(name.given()))?;
+        let mut snapshot = self.read(action, name, |by| self.store.inspect(kind, name, owner, by))?;
         if let Some(hold) = &hold
             && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
         {
@@ -72,6 +69,17 @@ impl Engine {
         Ok(snapshot)
     }
 
+    /// Asks the store about a name. A failure changes nothing, so its outcome is known.
+    fn read<T>(
+        &self,
+        action: &'static str,
+        name: &LockName,
+        ask: impl FnOnce(Moment) -> Answer<T>,
+    ) -> Result<T> {
+        let answer = ask(self.one_command()).map_err(Failure::into_read_error);
+        answer.map_err(|error| error.during(action).on(name.given()))
+    }
+
     /// The hold of the calling thread and task, even if lost.
     pub(crate) fn own_hold(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         let hold = local.of_thread(ThreadMarker::current().id());
@@ -80,8 +88,7 @@ impl Engine {
 
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
-        let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
-        let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
+        let seen = self.read(action, name, |by| self.store.describe(name, by))?.seen_by(self.id);
         let mut seen = [(name.key().to_owned(), seen)];
         self.locate(&mut seen, &mut HashMap::new());
         let [(key, mut seen)] = seen;
@@ -157,40 +164,31 @@ impl Engine {
         } else {
             self.last_run(name).map_err(|error| error.during(ACTION))?.and_then(|last| last.succeeded_ago)
         };
-        let owner = owner.to_string();
-        let run = LastRun {
-            owner,
-            exit_code: code,
-            took,
-            ended_ago: Duration::ZERO,
-            succeeded_ago: succeeded,
-            host: host(),
-        };
-        let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
+        let (owner, exit_code, ended_ago, host) = (owner.to_string(), code, Duration::ZERO, host());
+        let run = LastRun { owner, exit_code, took, ended_ago, succeeded_ago: succeeded, host };
+        let records = self.records(ACTION, name)?;
         let (client, text) = (id_of(name.key()), &*run.written(name.key()));
         let entry = Entry { client, text, lease: KEPT, is_awaited: true };
-        let written = records.write(entry, self.one_command()).map_err(Failure::into_read_error);
-        written.map_err(|error| error.during(ACTION).on(name.given()))
+        self.read(ACTION, name, |by| records.write(entry, by))
     }
 
     pub(crate) fn last_run(&self, name: &LockName) -> Result<Option<LastRun>> {
         const ACTION: &str = "last_run";
-        let on_this = |error: Error| error.during(ACTION).on(name.given());
-        let records = self.records(ACTION).map_err(on_this)?;
-        let page = records.read(&[id_of(name.key())], self.one_command()).map_err(Failure::into_read_error);
-        let posted = page.map_err(on_this)?.found.into_iter().flatten().next();
+        let records = self.records(ACTION, name)?;
+        let page = self.read(ACTION, name, |by| records.read(&[id_of(name.key())], by))?;
+        let posted = page.found.into_iter().flatten().next();
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
     /// The directory, for records of jobs. Only stores that `can_expire_in` support them: others cannot
     /// prevent a second run, and remove entries when their client ends.
-    fn records(&self, action: &'static str) -> Result<&dyn Directory> {
-        self.usable(action)?;
+    fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
+        self.usable(action).map_err(|error| error.on(name.given()))?;
         let capabilities = self.store.capabilities();
         capabilities.directory.filter(|_| capabilities.can_expire_in).ok_or_else(|| {
             let words =
                 "this store keeps no records of jobs: Redis, PostgreSQL, MySQL, MariaDB and SQLite do";
-            Error::new(ErrorKind::Unsupported, action, words)
+            Error::new(ErrorKind::Unsupported, action, words).on(name.given())
         })
     }
 }

@@ -17,9 +17,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::call::LockConfig;
-use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, Granted, ONCE};
 use crate::engine::core::StoreCell;
-use crate::engine::hold;
+use crate::engine::hold::{self, QueuePlace};
+use crate::engine::waiter::Sleeper;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{LockName, Owner, ThreadMarker};
 use crate::interrupt::Interrupt;
@@ -126,7 +127,7 @@ impl Bound for SessionEnd {
     }
 }
 
-fn acquire(engine: &Engine, name: &Arc<LockName>, limit: WaitLimit, lease: Lease) -> Result<Option<Granted>> {
+fn acquire(engine: &Engine, name: &Arc<LockName>, limit: Moment, lease: Lease) -> Result<Option<Granted>> {
     acquire_as(Kind::Mutex, engine, name, limit, lease)
 }
 
@@ -134,7 +135,7 @@ fn acquire_as(
     kind: Kind,
     engine: &Engine,
     name: &Arc<LockName>,
-    limit: WaitLimit,
+    limit: Moment,
     lease: Lease,
 ) -> Result<Option<Granted>> {
     let local = engine.registry.local(kind, name);
@@ -169,7 +170,19 @@ fn drop_guard(engine: &Engine, granted: &Granted) {
     engine.drop_level(&granted.hold, granted.level);
 }
 
-const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);
+/// Whether something has changed for the waiter since the last call.
+fn has_word(place: &QueuePlace) -> bool {
+    place.local.state().queue.get_mut(place.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
+}
+
+/// This thread as a waiter.
+fn sleeper(engine: &Engine) -> Sleeper {
+    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
+    let (number, kind) = (thread.number(), Kind::Mutex);
+    Sleeper { number, thread, since, kind, takes_again: false, writers_first: false }
+}
+
+const FOREVER: Moment = Moment::NEVER;
 
 fn unlock(engine: &Engine, name: &Arc<LockName>) -> Result<()> {
     engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.local(Kind::Mutex, name))
@@ -212,7 +225,7 @@ fn while_another_waits(
     name: &Arc<LockName>,
     release_it: impl FnOnce(),
 ) -> thread::Result<Result<bool>> {
-    let until = WaitLimit::Deadline(Clock::System.after(Duration::from_secs(10)));
+    let until = Clock::System.after(Duration::from_secs(10));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| match acquire(engine, name, until, Lease::Renewed)? {
             Some(theirs) => release(engine, &theirs).map(|()| true),
@@ -276,7 +289,7 @@ fn a_failed_hand_off_blocks_the_droppers_reacquisition() {
         // The store still has the lock under this thread's number, so it would grant an attempt. The release
         // that follows the failed hand-off would then free the lock.
         let attempts = failing.store.attempts.count();
-        let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
+        let again = acquire(&failing.engine, &failing.name, ONCE, Lease::Renewed);
         let attempts_since = failing.store.attempts.count() - attempts;
         failing.go_on.send(()).unwrap();
         assert!(again.unwrap().is_none());
@@ -423,7 +436,7 @@ fn a_queue_place_is_always_left() {
             store.attempts.say(refused);
         }
         let latest = engine.clock.after(wait);
-        let until = WaitLimit::Deadline(latest);
+        let until = latest;
         let outcome = acquire_as(Kind::Fair, &engine, &name, until, Lease::Renewed);
         assert_eq!(outcome.is_err(), has_failed);
         comes_about("a clean-up", || store.cleanups.count() > 0);
@@ -439,7 +452,7 @@ fn a_grant_during_a_shutdown_is_released() {
     let (asks, has_begun, go_on) = gate();
     store.attempts.before(asks);
     thread::scope(|scope| {
-        let trying = scope.spawn(|| acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(drop));
+        let trying = scope.spawn(|| acquire(&engine, &name, ONCE, Lease::Renewed).map(drop));
         has_begun.recv().unwrap();
         let ending = scope.spawn(|| engine.shutdown());
         comes_about("the end of calls", || engine.calls.is_closed());
@@ -461,7 +474,7 @@ fn a_blocked_shutdown_fails_in_time() {
     let (asks, has_begun, go_on) = gate();
     store.attempts.before(asks);
     thread::scope(|scope| {
-        let trying = scope.spawn(|| acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).map(drop));
+        let trying = scope.spawn(|| acquire(&engine, &name, ONCE, Lease::Renewed).map(drop));
         has_begun.recv().unwrap();
         // The attempt takes longer than its deadline.
         assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::TimedOut);
@@ -514,9 +527,9 @@ fn only_the_last_expired_holds_are_remembered() {
     const HOLDS: usize = 5_000;
     let lease = Duration::from_secs(1);
     for n in 0..HOLDS {
-        assert!(acquire(&engine, &name(n), WaitLimit::Once, Lease::Fixed(lease)).unwrap().is_some());
+        assert!(acquire(&engine, &name(n), ONCE, Lease::Fixed(lease)).unwrap().is_some());
     }
-    let cached = acquire(&engine, &name(HOLDS), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let cached = acquire(&engine, &name(HOLDS), ONCE, Lease::Renewed).unwrap().unwrap();
     assert_eq!(engine.registry.holds().len(), HOLDS + 1);
     clock.advance(lease);
     let left = engine.registry.holds().len();

@@ -12,7 +12,7 @@ use crate::directory::WaitRecord;
 use crate::engine::lock::Waits;
 use crate::error::Error;
 use crate::ident::ThreadMarker;
-use crate::seam::{Answer, Claim, Failure, Handoff, Kind, Others, Pending, Release};
+use crate::seam::{Answer, Claim, Failure, Handoff, Kind, Pending, Release};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
@@ -73,7 +73,7 @@ impl Wait {
     }
 
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
-        // The reason is set before the thread wakes. Pairs with `Waiting::check_queue`.
+        // The reason is set before the thread wakes. Pairs with `Waiting::step`.
         self.ends_for.get_or_init(|| Arc::clone(ring));
         self.wake();
     }
@@ -93,50 +93,33 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// Passes the outcome of a hand-off to the releaser, once.
+/// Passes the outcome of a hand-off to the releaser, once: `StillHeld` if a waiter of this process has the
+/// lock, which was not free for other processes.
 pub(crate) struct Releaser {
-    settle: Option<Box<dyn FnOnce(Answer<Ending>) + Send>>,
+    settle: Option<Box<dyn FnOnce(Answer<Release>) + Send>>,
     /// Whether the releaser waits for the outcome, and releases the lock itself after a refused hand-off.
     pub(crate) waits: bool,
-}
-
-/// How a hold ended in the store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Ending {
-    Freed(Others),
-    /// A waiter of this process has the lock, which was not free for other processes: local hand-offs go on.
-    HandedOff,
-    Lost,
-}
-
-impl From<Release> for Ending {
-    fn from(release: Release) -> Ending {
-        match release {
-            Release::Freed { others } => Ending::Freed(others),
-            Release::StillHeld | Release::NotHeld { .. } => Ending::Lost,
-        }
-    }
 }
 
 impl PendingHandoff {
     pub(crate) fn receive(self) -> Answer<Handoff> {
         let PendingHandoff { pending, mut releaser, .. } = self;
         let answer = pending.wait();
-        let ending = answer.as_ref().map(|handoff| match handoff {
-            Handoff::Granted { .. } => Ending::HandedOff,
-            Handoff::Lost => Ending::Lost,
+        let outcome = answer.as_ref().map(|handoff| match handoff {
+            Handoff::Granted { .. } => Release::StillHeld,
+            Handoff::Lost => Release::NotHeld { holder: None },
         });
-        releaser.settle(ending.map_err(Failure::copy));
+        releaser.settle(outcome.map_err(Failure::copy));
         answer
     }
 }
 
 impl Releaser {
-    pub(crate) fn new(waits: bool, settle: impl FnOnce(Answer<Ending>) + Send + 'static) -> Releaser {
+    pub(crate) fn new(waits: bool, settle: impl FnOnce(Answer<Release>) + Send + 'static) -> Releaser {
         Releaser { settle: Some(Box::new(settle)), waits }
     }
 
-    fn settle(&mut self, outcome: Answer<Ending>) {
+    fn settle(&mut self, outcome: Answer<Release>) {
         if let Some(settle) = self.settle.take() {
             settle(outcome);
         }
@@ -157,7 +140,7 @@ impl Drop for Releaser {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandoffResult {
-    outcome: Arc<Mutex<Option<Answer<Ending>>>>,
+    outcome: Arc<Mutex<Option<Answer<Release>>>>,
     waker: Waker,
 }
 
@@ -172,7 +155,7 @@ impl HandoffResult {
         })
     }
 
-    pub(crate) fn wait(&self, limit: Duration) -> Option<Answer<Ending>> {
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Answer<Release>> {
         let until = Clock::System.after(limit);
         loop {
             let outcome = self.outcome.lock().take();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::acquire::call::{AcquireCall, LockConfig, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, LockConfig};
 use crate::engine::hold::Hold;
 use crate::error::{Error, NotHeld, Result};
 use crate::ident::LockName;
@@ -12,7 +12,7 @@ use crate::locks::guard::Guard;
 use crate::locks::named::{RedisLock, forever, unbound_claim, unending};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Counting, Kind};
-use crate::time::Lease;
+use crate::time::{Lease, Moment};
 
 /// A condition of a lock, by name, across processes: a `Condvar` for the threads of many machines.
 ///
@@ -103,7 +103,7 @@ impl Condition {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_for(&self, guard: &mut Guard, wait: Duration) -> Result<bool> {
-        self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine.clock.after(wait)), None)
+        self.wait_with("wait_for", guard, self.lock.engine.clock.after(wait), None)
     }
 
     /// As [`wait_for`](Self::wait_for), until `instant`.
@@ -111,7 +111,7 @@ impl Condition {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
-        self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine.clock.at(instant)), None)
+        self.wait_with("wait_until", guard, self.lock.engine.clock.at(instant), None)
     }
 
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
@@ -144,7 +144,7 @@ impl Condition {
         mut condition: impl FnMut(&Guard) -> bool,
         wait: Duration,
     ) -> Result<bool> {
-        let limit = WaitLimit::Deadline(self.lock.engine.clock.after(wait));
+        let limit = self.lock.engine.clock.after(wait);
         while condition(guard) {
             let was_notified = self.wait_with("wait_while_for", guard, limit, None)?;
             if !was_notified {
@@ -185,7 +185,7 @@ impl Condition {
         &self,
         action: &'static str,
         guard: &mut Guard,
-        limit: WaitLimit,
+        limit: Moment,
         interrupt: Option<&Interrupt>,
     ) -> Result<bool> {
         let (engine, name) = (&self.lock.engine, self.checked(action)?);

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::config::debug_fields;
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, LockConfig, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, LockConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{FencingToken, LockName};
@@ -247,7 +247,7 @@ impl LeaderShared {
     /// Pauses for so long that all waiters have asked before this candidate, even those that only poll.
     fn stand_back(&self) {
         if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
-            let (_, most) = self.engine.poll_every(Kind::Fenced);
+            let (_, most) = (self.engine.store.capabilities().poll_every)(Kind::Fenced);
             self.pause(most + REACTION);
         }
     }
@@ -265,7 +265,7 @@ impl LeaderShared {
 
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let local = self.engine.registry.local(Kind::Fenced, &self.name);
-        let unending = WaitLimit::Deadline(Moment::NEVER);
+        let unending = Moment::NEVER;
         let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &local), unending);
         let config = LockConfig { leads: true, ..want.config };
         let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), config, ..want })?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquire::call::{AcquireCall, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, ONCE};
 use crate::engine::batch::{BatchItem, LevelRelease, ask_ahead, leave_all};
 use crate::error::{Error, Result};
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
@@ -197,12 +197,10 @@ impl MultiLock {
     }
 
     /// Converts the deadline to the clock of the lock's client, since a test's client may have its own clock.
-    fn limit_for(&self, lock: &RedisLock, limit: WaitLimit) -> WaitLimit {
+    fn limit_for(&self, lock: &RedisLock, limit: Moment) -> Moment {
         match limit {
-            WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,
-            WaitLimit::Deadline(at) => {
-                WaitLimit::Deadline(lock.engine.clock.after(at.since(self.clock.now())))
-            }
+            ONCE | Moment::NEVER => limit,
+            at => lock.engine.clock.after(at.since(self.clock.now())),
         }
     }
 
@@ -231,7 +229,7 @@ impl MultiLock {
             Lease::Fixed(lease) => Lease::Kept(lease),
             other => other,
         };
-        let limit = if limit.is_over(self.clock.now()) { WaitLimit::Once } else { limit };
+        let limit = if self.clock.now() >= limit { ONCE } else { limit };
         // On every early return the group is dropped, which releases its locks, the last first.
         let mut group = Group::default();
         let mut has_waited = false;
@@ -246,24 +244,24 @@ impl MultiLock {
                     return Ok(Some(group));
                 }
                 has_waited = true;
-                if limit == WaitLimit::Once {
+                if limit == ONCE {
                     return Ok(None);
                 }
                 continue;
             }
-            if has_waited && limit != WaitLimit::Once && limit.is_over(self.clock.now()) {
+            if has_waited && limit != ONCE && self.clock.now() >= limit {
                 return Ok(None);
             }
             let asked = |lock, limit| {
                 let want = RedisLock::want(lock, action, kept, limit, options.interrupt.as_ref())?;
                 Ok(BatchItem { engine: &lock.engine, want: AcquireCall { by_thread, ..want } })
             };
-            let ahead = ahead(action, rest, |lock| asked(lock, WaitLimit::Once))?;
+            let ahead = ahead(action, rest, |lock| asked(lock, ONCE))?;
             if ahead.len() > 1 {
-                let came = ask_ahead(&ahead, limit == WaitLimit::Once);
+                let came = ask_ahead(&ahead, limit == ONCE);
                 let added = group.add(rest.iter().map(|lock| &lock.engine).zip(came));
                 // The limit of a call that makes only one attempt is always over.
-                let is_over = limit.is_over(self.clock.now());
+                let is_over = self.clock.now() >= limit;
                 match added {
                     None => continue,
                     Some(Some(Ok(None))) if is_over => return Ok(None),

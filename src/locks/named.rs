@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::{debug_fields, setters};
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Backoff, Granted, LockConfig, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, Backoff, Granted, LockConfig};
 use crate::engine::hold::LocalLock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, FencingToken, LockName, unbound_number};
@@ -15,7 +15,7 @@ use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::options::AcquireOptions;
 use crate::seam::{Claim, Counting, Kind, Snapshot};
-use crate::time::Lease;
+use crate::time::{Lease, Moment};
 
 /// A lock by name: reentrant, blocking, owned by the calling thread. On Redis this lock is Redisson's
 /// `RLock`, on [several Redis](crate::LockClient::redlock) Redlock, elsewhere the store's lock of that name.
@@ -85,7 +85,7 @@ impl RedisLock {
     }
 
     pub(crate) fn reentrant(self) -> RedisLock {
-        RedisLock { config: LockConfig { reentrant: true, ..self.config }, ..self }
+        RedisLock { config: LockConfig { non_reentrant: false, ..self.config }, ..self }
     }
 
     /// The name, as it was given.
@@ -203,7 +203,7 @@ impl RedisLock {
         &'a self,
         action: &'static str,
         lease: Lease,
-        limit: WaitLimit,
+        limit: Moment,
         interrupt: Option<&'a Interrupt>,
     ) -> Result<AcquireCall<'a>> {
         let ((name, local), kind, config) = (self.found(action)?, self.kind, self.config);
@@ -271,8 +271,8 @@ pub(super) fn unbound_claim(engine: &Engine, kind: Kind, name: &Arc<LockName>) -
     engine.claim(&engine.store.capabilities(), (kind, name), unbound_number(), engine.options.lease)
 }
 
-pub(crate) fn forever() -> WaitLimit {
-    WaitLimit::Deadline(crate::time::Moment::NEVER)
+pub(crate) fn forever() -> Moment {
+    Moment::NEVER
 }
 
 /// The error for a case that cannot happen: a wait without a limit ended without the lock.
@@ -514,7 +514,7 @@ impl LockBuilder {
     ///
     /// The lock is the same as the reentrant one; the handle that re-enters decides. For locks shared by
     /// tasks of an async runtime or jobs of a pool: on one thread they are one owner, and would re-enter.
-    pub fn non_reentrant(mut self) -> Self = config.reentrant: false;
+    pub fn non_reentrant(mut self) -> Self = config.non_reentrant: true;
 
     /// Ends a hold `limit` after its request: the watchdog stops renewing the hold, and the holder is
     /// notified of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
@@ -538,7 +538,7 @@ impl LockBuilder {
     /// With slices, contending threads acquire a lock many times as often. A client in the queue waits for
     /// the slice of each client before it: with n clients about 64 ms more, or n times 2 ms if that is less.
     /// If a program is killed during its slice, the lock stays taken until the lease ends, as during a hold.
-    pub fn time_slice(mut self, is_on: bool) -> Self = config.time_slices: is_on;
+    pub fn time_slice(mut self, is_on: bool) -> Self = config.no_time_slices: !is_on;
 
     /// Keeps the lock for its thread after each use, until another client wants it or the thread has not used
     /// it for 500 ms. Defaults to releasing after each use.

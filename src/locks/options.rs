@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::setters;
-use crate::engine::acquire::call::WaitLimit;
+use crate::engine::acquire::call::ONCE;
 use crate::interrupt::Interrupt;
 use crate::time::{Clock, Lease, Moment};
 
@@ -51,12 +51,12 @@ impl AcquireOptions {
         AcquireOptions::new().wait(Duration::ZERO)
     }
 
-    pub(super) fn limit(&self, clock: &Clock) -> WaitLimit {
+    pub(super) fn limit(&self, clock: &Clock) -> Moment {
         match self.wait {
-            WaitChoice::Forever => WaitLimit::Deadline(Moment::NEVER),
-            WaitChoice::For(Duration::ZERO) => WaitLimit::Once,
-            WaitChoice::For(wait) => WaitLimit::Deadline(clock.after(wait)),
-            WaitChoice::Until(instant) => WaitLimit::Deadline(clock.at(instant)),
+            WaitChoice::Forever => Moment::NEVER,
+            WaitChoice::For(Duration::ZERO) => ONCE,
+            WaitChoice::For(wait) => clock.after(wait),
+            WaitChoice::Until(instant) => clock.at(instant),
         }
     }
 
@@ -87,15 +87,15 @@ mod tests {
     #[test]
     fn options_without_a_limit_wait_for_ever() {
         let limit = |options: &AcquireOptions| options.limit(&Clock::System);
-        let (never, now) = (WaitLimit::Deadline(Moment::NEVER), Clock::System.now());
+        let (never, now) = (Moment::NEVER, Clock::System.now());
         let options = AcquireOptions::new();
         assert!(limit(&options) == never && options.lease_of_hold() == Lease::Renewed);
         assert!(options.interrupt.is_none());
         let (minute, instant) = (Duration::from_secs(60), Clock::System.instant(now));
-        assert_eq!(limit(&options.clone().wait(Duration::ZERO)), WaitLimit::Once);
+        assert_eq!(limit(&options.clone().wait(Duration::ZERO)), ONCE);
         assert_eq!(limit(&options.clone().wait(Duration::MAX)), never);
-        assert!(limit(&options.clone().wait(minute).deadline(instant)).is_over(Clock::System.now()));
+        assert!(limit(&options.clone().wait(minute).deadline(instant)) <= Clock::System.now());
         let waits = limit(&options.deadline(instant).wait(minute));
-        assert!(waits != never && !waits.is_over(now));
+        assert!(waits != never && waits > now);
     }
 }

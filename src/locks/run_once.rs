@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, Granted, ONCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::locks::guard::OwnedGuard;
@@ -34,7 +34,7 @@ pub(crate) fn run_once<R>(
     Error::when(!engine.store.capabilities().can_expire_in, ErrorKind::Unsupported, ACTION, || words)
         .map_err(on_this)?;
     let local = engine.registry.local(kind, name);
-    let want = AcquireCall::new(ACTION, kind, (name, &local), WaitLimit::Once);
+    let want = AcquireCall::new(ACTION, kind, (name, &local), ONCE);
     let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
     // However the job ends, even by a panic, it counts as run.

@@ -18,7 +18,8 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) name: &'a Arc<LockName>,
     pub(crate) local: &'a Arc<LocalLock>,
     pub(crate) lease: Lease,
-    pub(crate) limit: WaitLimit,
+    /// Until when the call may wait; [`ONCE`], [`Moment::NEVER`], or a deadline.
+    pub(crate) limit: Moment,
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) config: LockConfig,
     pub(crate) units: u32,
@@ -33,7 +34,7 @@ impl<'a> AcquireCall<'a> {
         action: &'static str,
         kind: Kind,
         (name, local): (&'a Arc<LockName>, &'a Arc<LocalLock>),
-        limit: WaitLimit,
+        limit: Moment,
     ) -> AcquireCall<'a> {
         AcquireCall {
             action,
@@ -53,14 +54,17 @@ impl<'a> AcquireCall<'a> {
     /// Whether this call's hold may be cached for a time slice, and this call may reuse such a hold: only if
     /// the client renews the hold, and no token, limit or back-off distinguishes its grants.
     pub(crate) fn may_cache_slice(&self) -> bool {
-        let LockConfig { time_slices, fenced, max_hold, backoff, .. } = self.config;
-        let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
-        let is_threads = self.by_thread && self.number.is_none();
-        self.kind == Kind::Mutex && self.lease == Lease::Renewed && time_slices && is_plain && is_threads
+        let LockConfig { no_time_slices, fenced, max_hold, backoff, .. } = self.config;
+        let is_plain = self.kind == Kind::Mutex && !fenced && max_hold.is_none() && backoff.is_none();
+        is_plain && !no_time_slices && self.is_renewed_for_thread()
     }
 
     pub(crate) fn caches(&self) -> bool {
-        self.config.cached && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
+        self.config.cached && self.is_renewed_for_thread()
+    }
+
+    fn is_renewed_for_thread(&self) -> bool {
+        self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
@@ -78,27 +82,8 @@ impl<'a> AcquireCall<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitLimit {
-    Once,
-    Deadline(Moment),
-}
-
-impl WaitLimit {
-    pub(crate) fn is_over(self, now: Moment) -> bool {
-        match self {
-            WaitLimit::Once => true,
-            WaitLimit::Deadline(deadline) => now >= deadline,
-        }
-    }
-
-    pub(crate) fn moment(self, now: Moment) -> Moment {
-        match self {
-            WaitLimit::Once => now,
-            WaitLimit::Deadline(deadline) => deadline,
-        }
-    }
-}
+/// The time limit of a call that makes one attempt, and does not wait.
+pub(crate) const ONCE: Moment = Moment::from_nanos(0);
 
 #[derive(Debug)]
 pub(crate) struct Granted {
@@ -106,14 +91,14 @@ pub(crate) struct Granted {
     pub(crate) level: u64,
 }
 
-pub(crate) fn interrupted(call: &AcquireCall<'_>) -> Error {
-    Error::new(ErrorKind::Interrupted, call.action, "the wait was interrupted").on(call.name.given())
+pub(crate) fn interrupted(action: &'static str) -> Error {
+    Error::new(ErrorKind::Interrupted, action, "the wait was interrupted")
 }
 
 /// The options of a lock value. A claim contains those that the store must know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockConfig {
-    pub(crate) reentrant: bool,
+    pub(crate) non_reentrant: bool,
     pub(crate) fenced: bool,
     pub(crate) max_hold: Option<Duration>,
     /// For a read-write lock: waiting writers go before later readers.
@@ -121,26 +106,10 @@ pub(crate) struct LockConfig {
     /// Whether the call reacquires the lock after a condition. No search for deadlocks ends such a wait.
     pub(crate) takes_again: bool,
     pub(crate) leads: bool,
-    pub(crate) time_slices: bool,
+    pub(crate) no_time_slices: bool,
     pub(crate) cached: bool,
     /// `None`: the waiter does not spin; messages wake it, and it polls seldom.
     pub(crate) backoff: Option<Backoff>,
-}
-
-impl Default for LockConfig {
-    fn default() -> LockConfig {
-        LockConfig {
-            reentrant: true,
-            fenced: false,
-            writers_first: false,
-            takes_again: false,
-            leads: false,
-            time_slices: true,
-            cached: false,
-            max_hold: None,
-            backoff: None,
-        }
-    }
 }
 
 impl LockConfig {
@@ -148,19 +117,18 @@ impl LockConfig {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
-        if self.cached && (self.max_hold.is_some() || self.backoff.is_some()) {
-            let words = "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out";
-            return Err(Error::invalid(action, words));
-        }
-        if let Some(backoff) = self.backoff
-            && (backoff.first.is_zero() || backoff.first > backoff.max)
-        {
-            let Backoff { first, max } = backoff;
-            let detail = format!(
-                "a back-off from {first:?} to {max:?} cannot be used: its first sleep must be above zero and not longer than its \
-                 longest"
-            );
-            return Err(Error::invalid(action, detail));
+        Error::require(
+            action,
+            !self.cached || self.max_hold.is_none() && self.backoff.is_none(),
+            || "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out",
+        )?;
+        if let Some(Backoff { first, max }) = self.backoff {
+            Error::require(action, !first.is_zero() && first <= max, || {
+                format!(
+                    "a back-off from {first:?} to {max:?} cannot be used: its first sleep must be above zero and not longer \
+                     than its longest"
+                )
+            })?;
         }
         Ok(self)
     }
@@ -220,33 +188,6 @@ impl Default for Backoff {
 /// Shortest and longest pause after a failed request; each pause is random.
 pub(crate) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
-#[derive(Default)]
-pub(crate) struct RetryBudget {
-    pub(crate) since: Option<Moment>,
-    pub(crate) last: Option<Error>,
-}
-
-impl RetryBudget {
-    /// Notes a failure, and returns it as `Ok` if the caller should retry. `Err`: the error is final, or the
-    /// caller's time or `retry_timeout` is over.
-    pub(crate) fn note(
-        &mut self,
-        retry_timeout: Duration,
-        error: Error,
-        now: Moment,
-        is_over: bool,
-    ) -> Result<Error> {
-        let since = *self.since.get_or_insert(now);
-        let is_spent = now.since(since) >= retry_timeout || is_over;
-        if is_spent || !error.is_retryable() { Err(error) } else { Ok(error) }
-    }
-
-    /// The result after the caller's time: the failure of the last attempt, or `None` for a busy lock.
-    pub(crate) fn give_up<T>(self) -> Result<Option<T>> {
-        self.last.map_or(Ok(None), Err)
-    }
-}
-
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests {
@@ -263,26 +204,5 @@ mod tests {
             }
         }
         assert!(Backoff::constant(ms(64)).pause(5) <= ms(64));
-    }
-}
-
-#[cfg(test)]
-mod retry_tests {
-    use super::*;
-    use crate::error::ErrorKind;
-
-    #[test]
-    fn only_passing_failures_are_retried() {
-        let (retry_timeout, begun) = (Duration::from_secs(10), Moment::from_nanos(1));
-        let passing = || Error::new(ErrorKind::Unreachable, "lock", "not there");
-        let mut budget = RetryBudget::default();
-        for since in [Duration::ZERO, retry_timeout - Duration::from_millis(1)] {
-            assert!(budget.note(retry_timeout, passing(), begun.plus(since), false).is_ok());
-        }
-        assert!(budget.note(retry_timeout, passing(), begun.plus(retry_timeout), false).is_err());
-        let mut budget = RetryBudget::default();
-        assert!(budget.note(retry_timeout, passing(), begun, true).is_err(), "the caller's time is over");
-        let lasting = Error::new(ErrorKind::WrongType, "lock", "something else");
-        assert!(RetryBudget::default().note(retry_timeout, lasting, begun, false).is_err());
     }
 }

@@ -9,17 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, RETRY_PAUSE, RetryBudget, interrupted};
+use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::hold::{Hold, Listener};
 use crate::engine::lock::Found;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, ThreadMarker, unbound_number};
+use crate::ident::{LockName, Owner, ThreadMarker, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::observe::{Loss, LossReason};
-use crate::park::{Parker, Woken};
 use crate::seam::{Attempt, Capabilities, Claim, Failure, Family, Kind};
-use crate::time::{LONGEST_LEASE, Lease, Moment, random_between};
+use crate::time::{LONGEST_LEASE, Lease, Moment, checked_lease};
 
 impl Engine {
     /// Acquires the lock. `None`: the lock was busy until the call's time limit.
@@ -27,72 +26,68 @@ impl Engine {
         let begun = self.clock.now();
         // The call is counted before it checks for a shutdown, so `shutdown` refuses or awaits it.
         let _call = self.calls.begin();
+        self.find_or_ask(call, begun).map_err(|error| error.during(call.action).on(call.name.given()))
+    }
+
+    fn find_or_ask(&self, call: &AcquireCall<'_>, begun: Moment) -> Result<Option<Granted>> {
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
-        let asks = asks_first(&capabilities, call);
-        let wishes = [call.caches(), asks, !call.limit.is_over(begun)];
+        let wishes = [call.caches(), asks_first(&capabilities, call), begun < call.limit];
         let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
-        let waiting = || Waiting::new(self, capabilities, call, lease, &thread, begun);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
-        let granted = match found {
-            Found::Uncontended => waiting().run_uncontended(place),
-            Found::Cached(hold, level) => self.reuse_cached(call, Granted { hold, level }, begun).map(Some),
+        let (mut number, is_uncontended) = (None, matches!(found, Found::Uncontended));
+        match found {
+            Found::Cached(hold, level) => {
+                return self.reuse_cached(call, Granted { hold, level }, begun).map(Some);
+            }
             Found::Own(hold) if hold.is_live(self.clock.now(), &self.reporter) => {
                 if !hold.holder.is_this_task() {
                     return self.would_wait_for_itself(call, OTHER_TASK);
                 }
-                if call.kind.is_token() || !call.config.reentrant {
+                if call.kind.is_token() || call.config.non_reentrant {
                     return self.would_wait_for_itself(call, NOT_REENTRANT);
                 }
                 if let Some(granted) = self.reenter(call, &hold, lease)? {
                     return Ok(Some(granted));
                 }
-                self.wait_for(call, &thread, begun, waiting)
             }
-            Found::Leaving => self.wait_for(call, &thread, begun, || waiting().under(unbound_number())),
+            Found::Leaving => number = Some(unbound_number()),
             Found::Stale(hold, next) => {
                 self.core.send_cached_release(Some((hold, next)), begun, Vec::new());
-                self.wait_for(call, &thread, begun, waiting)
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
-            Found::Own(_) | Found::Used => self.wait_for(call, &thread, begun, waiting),
-        };
-        granted.map_err(|error| error.during(call.action).on(call.name.given()))
-    }
-
-    /// Waits for a lock that a thread here has or wants, or that another process wanted lately.
-    #[cold]
-    fn wait_for<'a>(
-        &self,
-        call: &AcquireCall<'_>,
-        thread: &ThreadMarker,
-        begun: Moment,
-        waiting: impl FnOnce() -> Waiting<'a>,
-    ) -> Result<Option<Granted>> {
-        if !call.by_thread || call.limit.is_over(begun) {
-            self.release_cached(call.local); // the call would find the lock busy, although no thread holds it
+            Found::Own(_) | Found::Used | Found::Uncontended => {}
         }
-        if let Some(words) = self.own_hold_in_the_way(call, thread) {
-            return self.would_wait_for_itself(call, words);
+        if !is_uncontended {
+            if !call.by_thread || begun >= call.limit {
+                self.release_cached(call.local); // the call would find the lock busy, but no thread holds it
+            }
+            if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
+                return self.would_wait_for_itself(call, words);
+            }
         }
-        waiting().run()
+        let mut waiting = Waiting::new(self, capabilities, call, lease, (&thread, number), begun);
+        waiting.run(is_uncontended, place)
     }
 
     /// Releases the lock and fails if the client was shut down: `shutdown` may have missed this hold.
     pub(crate) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
-        if let Err(error) = self.open(call.action) {
-            self.drop_level(&granted.hold, granted.level);
-            return Err(error);
-        }
+        self.open(call.action).inspect_err(|_| self.drop_level(&granted.hold, granted.level))?;
         Ok(granted)
     }
 
-    fn own_hold_in_the_way(&self, call: &AcquireCall<'_>, thread: &ThreadMarker) -> Option<&'static str> {
+    /// Why the call would wait for its own thread, if it would. `owner`: the owner under which it asks, which
+    /// for a thread that writes was the owner of both holds, until the number was retired.
+    fn own_hold_in_the_way(
+        &self,
+        call: &AcquireCall<'_>,
+        thread: &ThreadMarker,
+        owner: Option<Owner>,
+    ) -> Option<&'static str> {
         let live = |kind| self.live_hold(kind, call.name, thread);
-        let holds = |kind| live(kind).is_some();
-        if call.kind == Kind::Write && holds(Kind::Read) {
+        if call.kind == Kind::Write && live(Kind::Read).is_some() {
             return Some(READS_ALREADY);
         }
         if call.kind == Kind::Read
@@ -105,16 +100,17 @@ impl Engine {
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
+            return owner.filter(|owner| writing.owner() != *owner).map(|_| WROTE_AS_ANOTHER);
         }
-        (!call.by_thread && !call.kind.is_shared() && holds(call.kind)).then_some(HOLDS_ALREADY)
+        (!call.by_thread && !call.kind.is_shared() && live(call.kind).is_some()).then_some(HOLDS_ALREADY)
     }
 
     /// The result of a call that would wait for its own thread: an error, or `None` for a try.
     fn would_wait_for_itself(&self, call: &AcquireCall<'_>, words: &str) -> Result<Option<Granted>> {
-        if call.limit.is_over(self.clock.now()) {
+        if self.clock.now() >= call.limit {
             return Ok(None);
         }
-        Err(Error::new(ErrorKind::WouldDeadlock, call.action, words).on(call.name.given()))
+        Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
     }
 
     pub(super) fn live_hold(
@@ -129,23 +125,22 @@ impl Engine {
 
     /// Checks everything that needs no I/O, and returns the lease to request.
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
-        let on_this = |error: Error| error.on(call.name.given());
-        self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
-        let config = call.config.checked(call.action).map_err(on_this)?;
-        if call.units == 0 {
-            return Err(on_this(Error::invalid(call.action, "the number of permits must be at least 1")));
-        }
-        let asked = self.asked(call.action, call.lease).map_err(on_this)?;
+        self.usable_for(call.action, call.kind, call.name)?;
+        let config = call.config.checked(call.action)?;
+        Error::require(call.action, call.units > 0, || "the number of permits must be at least 1")?;
+        let asked = match call.lease {
+            Lease::Renewed => self.options.lease,
+            Lease::Fixed(lease) | Lease::Kept(lease) => checked_lease(call.action, lease)?,
+        };
         if config.cached {
-            self.can_cache(call).map_err(on_this)?;
+            self.can_cache(call)?;
         }
-        let asked = config.max_hold.map_or(asked, |most| asked.min(most));
-        let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
         // An interrupted caller with a place in the store's queue goes on, to leave the queue.
         if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
-            return Err(interrupted(call));
+            return Err(interrupted(call.action));
         }
-        Ok(asked)
+        let asked = config.max_hold.map_or(asked, |most| asked.min(most));
+        Ok(if call.kind.is_leased() { asked } else { LONGEST_LEASE })
     }
 
     /// Whether a request for several locks may include this one: no thread of this process has or wants it,
@@ -153,29 +148,8 @@ impl Engine {
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMarker::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
-        let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
-        !touches_own && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
-    }
-
-    /// Fails if the thread would wait for its own write lock. A thread that writes can read, because both
-    /// holds have one owner, but not if this owner number was retired meanwhile.
-    fn would_wait_for_own_writing(
-        &self,
-        call: &AcquireCall<'_>,
-        thread: &ThreadMarker,
-        claim: &Claim,
-    ) -> Result<()> {
-        if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(self.clock.now()) {
-            return Ok(());
-        }
-        match self.registry.of_thread(Kind::Write, call.name, thread.id()) {
-            Some(hold) if hold.owner() != claim.owner && hold.is_live(self.clock.now(), &self.reporter) => {
-                let words = "this thread holds the write lock, but one of its requests had no answer, so \
-                    it cannot read as the same owner any more: release the write lock first";
-                Err(Error::new(ErrorKind::WouldDeadlock, call.action, words))
-            }
-            _ => Ok(()),
-        }
+        let has_other_half = call.by_thread && call.kind.other_half().is_some_and(is_own);
+        !has_other_half && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
     /// Makes the store end an expired write hold: the two holds of one thread may share one expiry, and the
@@ -228,10 +202,9 @@ const READS_ALREADY: &str =
     "this thread holds the read lock, which cannot become the write lock: release it first";
 const WRITES_ALREADY: &str = "this thread holds the write lock, and an owned guard would read as another \
     owner: use a guard of this thread, or release the write lock first";
+const WROTE_AS_ANOTHER: &str = "this thread holds the write lock, but one of its requests had no answer, so it \
+    cannot read as the same owner any more: release the write lock first";
 const HOLDS_ALREADY: &str = "this thread holds the lock, and an owned guard would wait for it as another owner: release the lock first";
-
-/// Maximum number of levels: the range of Redisson's counter.
-const MOST_HOLDS: u32 = i32::MAX as u32;
 
 impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
@@ -245,79 +218,58 @@ impl Engine {
         hold: &Arc<Hold>,
         asked: Duration,
     ) -> Result<Option<Granted>> {
-        let Some(count) = hold.count().checked_add(1).filter(|count| *count <= MOST_HOLDS) else {
-            let detail = format!("this thread holds the lock {MOST_HOLDS} times already, which is the most");
-            return Err(Error::new(ErrorKind::Resource, call.action, detail).on(call.name.given()));
-        };
-        let mut claim = hold.claim();
-        claim.kind = call.kind;
-        claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
+        let count = hold.count().saturating_add(1);
+        let wants_fence = call.wants_fence() && hold.fencing_token().is_none();
+        let mut claim = Claim { kind: call.kind, wants_fence, ..hold.claim() };
         if call.lease != Lease::Renewed {
             hold.end_until_recall(); // a cached hold must not get this level's lease
         }
-        let mut retry_budget = RetryBudget::default();
-        let parker = Parker::new(&self.clock);
-        // Set after a request of unknown outcome: until then it may hold the lock.
-        let mut in_doubt: Option<Moment> = None;
-        loop {
-            self.open(call.action)?;
-            let sent = self.clock.now();
+        let (begun, timeout) = (self.clock.now(), self.options.command_timeout);
+        let mut sent = begun;
+        let ask = || {
+            self.open(call.action).map_err(Failure::Refused)?;
+            sent = self.clock.now();
             claim.lease = hold.within_ceiling(asked, sent);
-            let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Reported after the level is entered: an observer may drop a guard of this hold.
-            let report = self.reporter.request_report(
-                "acquire",
-                sent,
-                &self.clock,
-                answer.as_ref().err().map(Failure::error),
-            );
-            let now = self.clock.now();
-            let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
-            let mut stands = hold.is_live(now, &self.reporter);
-            if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
-                self.lose(hold, LossReason::Expired);
-                stands = false;
+            answer.inspect_err(|failure| {
+                self.reporter.report_request("acquire", sent, &self.clock, Some(failure.error()));
+            })
+        };
+        let give_up = call.limit.min(begun.plus(timeout).plus(self.options.retry_timeout));
+        let stands = || hold.is_live(self.clock.now(), &self.reporter);
+        let answered = self.repeat(give_up, call.interrupt, ask, |_| stands());
+        let is_granted = matches!(answered, Ok((Attempt::Granted { .. }, _)));
+        // A grant is reported after the level is entered: an observer may drop a guard of this hold.
+        let _report =
+            answered.as_ref().ok().map(|_| self.reporter.request_report("acquire", sent, &self.clock, None));
+        let mut stands = stands();
+        if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
+            self.lose(hold, LossReason::Expired);
+            stands = false;
+        }
+        let in_doubt = answered.as_ref().map_or_else(Error::outcome_unknown, |(_, in_doubt)| *in_doubt);
+        if in_doubt {
+            hold.retire_owner_on_end(); // the late request must not change the next hold's count
+        }
+        // The store may count this level after no answer, or after a grant that came too late.
+        if !stands && (in_doubt || is_granted) {
+            self.clean_up(claim, sent.plus(asked).plus(timeout), self.clock.now());
+        }
+        match answered? {
+            (Attempt::Granted { fence, .. }, _) if stands => {
+                hold.set_fence(fence);
+                // Whether the hold is renewed while a group is acquired depends on its outer level.
+                let level = hold.add_level(match call.lease {
+                    Lease::Kept(lease) => Lease::Fixed(lease),
+                    other => other,
+                });
+                self.watch(hold);
+                Ok(Some(Granted { hold: Arc::clone(hold), level }))
             }
-            // The store may count this level after no answer, or after a grant that came too late.
-            if is_granted && !stands || matches!(answer, Err(Failure::Unknown(_))) {
-                in_doubt = Some(sent.plus(claim.lease).plus(timeout));
-            }
-            if let (false, Some(until)) = (stands, in_doubt) {
-                self.clean_up(claim.clone(), until, now);
-            }
-            match answer {
-                Ok(Attempt::Granted { .. }) if !stands => return Ok(None),
-                Ok(Attempt::Granted { fence, .. }) => {
-                    hold.set_fence(fence);
-                    // Whether the hold is renewed while a group is acquired depends on its outer level.
-                    let level = hold.add_level(match call.lease {
-                        Lease::Kept(lease) => Lease::Fixed(lease),
-                        other => other,
-                    });
-                    self.watch(hold);
-                    return Ok(Some(Granted { hold: Arc::clone(hold), level }));
-                }
-                Ok(Attempt::Lost | Attempt::Busy { .. } | Attempt::InWaitQueue { .. }) => {
-                    self.lose(hold, LossReason::Gone);
-                    return Ok(None);
-                }
-                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                    if in_doubt.is_some() {
-                        hold.retire_owner_on_end(); // the late request must not change the next hold's count
-                    }
-                    let error =
-                        retry_budget.note(self.options.retry_timeout, error, now, call.limit.is_over(now))?;
-                    if !stands {
-                        return Err(error.during(call.action).on(call.name.given()));
-                    }
-                    drop(report); // reports now, before the pause
-                    if parker.park(now.plus(random_between(RETRY_PAUSE)), call.interrupt)
-                        == Woken::Interrupted
-                    {
-                        return Err(interrupted(call));
-                    }
-                }
+            (Attempt::Granted { .. }, _) => Ok(None),
+            (Attempt::Lost | Attempt::Busy { .. } | Attempt::InWaitQueue { .. }, _) => {
+                self.lose(hold, LossReason::Gone);
+                Ok(None)
             }
         }
     }

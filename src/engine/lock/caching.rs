@@ -206,7 +206,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         }
         let Machine { holds, caching, .. } = self;
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
-        // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::note_join`.
+        // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
         if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));

@@ -8,7 +8,7 @@ use crate::engine::core::Core;
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Next, Then};
 use crate::engine::pace::POLL_COMPLETIONS_EVERY;
-use crate::engine::waiter::{Ending, HandoffResult, PendingHandoff, Releaser};
+use crate::engine::waiter::{HandoffResult, PendingHandoff, Releaser};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
@@ -52,7 +52,7 @@ impl Core {
         let done = Sink::new(move |answer: Answer<Release>| {
             let failure = answer.as_ref().err().map(Failure::error);
             core.reporter.observe_request("release", begun, &core.clock, failure);
-            core.settle(&ended, answer.map(Ending::from));
+            core.settle(&ended, answer);
             drop(calls);
         });
         self.store.release_later(
@@ -65,11 +65,11 @@ impl Core {
 
     /// Handles the outcome of a release whose releaser does not wait. May run on a thread that reads answers
     /// for others, so observers are called on the callback thread.
-    pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: Answer<Ending>) {
+    pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: Answer<Release>) {
         match outcome {
-            Ok(Ending::Freed(others)) => self.registry.note_released(hold, others, self.clock.now()),
-            Ok(Ending::HandedOff) => {}
-            Ok(Ending::Lost) => return self.lose(hold, LossReason::Gone),
+            Ok(Release::Freed { others }) => self.registry.note_released(hold, others, self.clock.now()),
+            Ok(Release::StillHeld) => {} // by another thread of this process: local hand-offs go on
+            Ok(Release::NotHeld { .. }) => return self.lose(hold, LossReason::Gone),
             Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                 self.reporter.counters.releases_failed.add(1);
                 self.leave_behind(hold, self.clock.now());
@@ -158,11 +158,11 @@ impl Engine {
     ) -> Result<()> {
         // The thread that reads the answer gives up after one time-out. After two, the system has not run it.
         let first = match result.wait(self.options.command_timeout * 2) {
-            Some(Ok(Ending::Freed(_) | Ending::HandedOff)) => {
+            Some(Ok(Release::Freed { .. } | Release::StillHeld)) => {
                 self.report_end(hold);
                 return Ok(());
             }
-            Some(Ok(Ending::Lost)) => return self.released(action, hold, 0, Ok(None), None),
+            Some(Ok(Release::NotHeld { .. })) => return self.released(action, hold, 0, Ok(None), None),
             Some(Err(Failure::Refused(_))) => None,
             Some(Err(unknown)) => Some(Err(unknown)),
             None => {

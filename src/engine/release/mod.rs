@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::{Granted, RETRY_PAUSE};
+use crate::engine::acquire::call::{Granted, RETRY_PAUSE, interrupted};
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::lock::{End, Next, Then};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMarker};
+use crate::interrupt::Interrupt;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
-use crate::park::Parker;
+use crate::park::{Parker, Woken};
 use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
 
@@ -253,7 +254,7 @@ impl Engine {
         give_up: Moment,
         ask: impl FnMut() -> Answer<T>,
     ) -> Result<(T, bool)> {
-        self.repeat(give_up.min(hold.until()), ask, |in_doubt| {
+        self.repeat(give_up.min(hold.until()), None, ask, |in_doubt| {
             if in_doubt {
                 // The request may still arrive, so the thread's next hold needs another number.
                 hold.retire_owner_on_end();
@@ -264,11 +265,13 @@ impl Engine {
         })
     }
 
-    /// Repeats a request until it is answered, `give_up` has passed, or `may_go_on` says no after a failure.
+    /// Repeats a request until it is answered, `give_up` has passed, the pause between two requests was
+    /// interrupted, or `may_go_on` says no after a failure.
     /// Returns the answer, and whether an earlier request had an unknown outcome.
     pub(crate) fn repeat<T>(
         &self,
         give_up: Moment,
+        interrupt: Option<&Interrupt>,
         mut ask: impl FnMut() -> Answer<T>,
         may_go_on: impl Fn(bool) -> bool,
     ) -> Result<(T, bool)> {
@@ -279,12 +282,16 @@ impl Engine {
                 Err(failure) => failure,
             };
             in_doubt |= matches!(failure, Failure::Unknown(_));
-            let (Failure::Refused(error) | Failure::Unknown(error)) = failure;
+            let mut error = failure.into_error();
             let (goes_on, now) = (may_go_on(in_doubt), self.clock.now());
-            if now >= give_up || !error.is_retryable() || !goes_on {
-                return Err(if in_doubt { error.with_unknown_outcome() } else { error });
+            if now < give_up && error.is_retryable() && goes_on {
+                let later = now.plus(random_between(RETRY_PAUSE));
+                if Parker::new(&self.clock).park(later, interrupt) != Woken::Interrupted {
+                    continue;
+                }
+                error = interrupted("wait");
             }
-            Parker::new(&self.clock).park(now.plus(random_between(RETRY_PAUSE)), None);
+            return Err(if in_doubt { error.with_unknown_outcome() } else { error });
         }
     }
 

@@ -30,18 +30,18 @@ fn a_doubtful_request_is_cleaned_up_until_harmless() {
     let (store, clock, engine, name) = standing(scripted());
     store.attempts.say(in_doubt);
     let number = ThreadMarker::current().number();
-    acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    acquire(&engine, &name, ONCE, Lease::Renewed).unwrap_err();
     assert_ne!(ThreadMarker::current().number(), number, "it may yet be carried out under the old number");
     clock.advance(engine.options.command_timeout);
     let cleanups = store.cleanups.count();
     assert!(cleanups > 0);
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
-    assert!(!place.has_word());
+    assert!(!has_word(&place));
     // The unanswered request arrives now, after a clean-up that found nothing.
     store.give(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert!(store.is_free());
-    comes_about("a waiter here hears that it was freed", || place.has_word());
+    comes_about("a waiter here hears that it was freed", || has_word(&place));
     drop(place);
 }
 
@@ -57,7 +57,7 @@ fn a_grant_read_too_late_is_no_hold() {
         holder.give(late);
         granted()
     });
-    let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap_err();
+    let error = acquire(&engine, &name, ONCE, Lease::Fixed(lease)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(!error.outcome_unknown());
     clock.advance(Duration::from_secs(1));
@@ -82,7 +82,7 @@ fn a_grant_near_its_end_is_no_hold() {
             holder.give(owner);
             granted()
         });
-        match acquire(&engine, &name, WaitLimit::Once, Lease::Renewed) {
+        match acquire(&engine, &name, ONCE, Lease::Renewed) {
             Ok(granted) => {
                 assert_eq!(
                     (granted.unwrap().hold.until(), took),
@@ -97,6 +97,28 @@ fn a_grant_near_its_end_is_no_hold() {
     }
 }
 
+/// A waiter repeats a request that failed for a passing reason until `retry_timeout` has passed; other
+/// failures end the wait at once.
+#[test]
+fn only_passing_failures_are_retried() {
+    let retry_timeout = Duration::from_millis(300);
+    let failing = |kind| {
+        let store = Arc::new(scripted());
+        let options = Options { retry_timeout, ..Options::default() };
+        let engine = Running::start(options, Clock::System, Arc::clone(&store) as Arc<dyn Store>);
+        for _ in 0..1_000 {
+            store.attempts.say(move || Err(Failure::Refused(Error::new(kind, "lock", "not now"))));
+        }
+        let (begun, until) = (engine.clock.now(), engine.clock.after(Duration::from_secs(10)));
+        let error = acquire(&engine, &named("a"), until, Lease::Renewed).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        (store.attempts.count(), engine.clock.now().since(begun))
+    };
+    assert_eq!(failing(ErrorKind::WrongType).0, 1);
+    let (times, took) = failing(ErrorKind::Unreachable);
+    assert!(times > 2 && took >= retry_timeout && took < retry_timeout * 10, "{times} in {took:?}");
+}
+
 /// A grant that comes too late is released. The store then sends a message, which must not wake the caller
 /// for another attempt.
 #[test]
@@ -107,7 +129,7 @@ fn a_lease_below_the_answer_time_is_an_error() {
     let options = Options { retry_timeout: ms(300), ..Options::default() };
     let engine = Running::start(options, Clock::System, Arc::clone(&store) as Arc<dyn Store>);
     let name = named("a");
-    for limit in [WaitLimit::Deadline(engine.clock.after(ms(200))), FOREVER] {
+    for limit in [engine.clock.after(ms(200)), FOREVER] {
         let before = store.attempts.count();
         for _ in 0..10_000 {
             let channel = Arc::clone(&channel);
@@ -228,7 +250,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
         busy()
     });
     // Without the notification the waiter would sleep for an hour.
-    let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
+    let until = engine.clock.after(Duration::from_secs(10));
     assert!(acquire(&engine, &name, until, Lease::Renewed).unwrap().is_some());
 }
 
@@ -258,7 +280,7 @@ fn local_hand_offs_are_limited() {
     let place = engine.registry.local(Kind::Mutex, &name).join(false);
     let mut times = 0;
     let next = || {
-        assert!(place.sleep(Some(mine.hold.claim()), false).is_some());
+        assert!(place.sleep(sleeper(&engine), Some(mine.hold.claim()), false).is_some());
         let mut state = mine.hold.local().state();
         let at = state.at(clock.now());
         state.promise(at)
@@ -276,9 +298,9 @@ fn local_hand_offs_are_limited() {
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(mine.hold.local().state().contended.is_none());
     // A waiter here is notified when the hold is removed.
-    assert!(!place.has_word());
+    assert!(!has_word(&place));
     engine.registry.remove(&mine.hold);
-    assert!(place.has_word());
+    assert!(has_word(&place));
     drop(place);
 }
 
@@ -287,7 +309,7 @@ fn an_explicit_lease_ends_on_time() {
     let lease = Duration::from_secs(9);
     let (_store, clock, engine, name) = standing(scripted());
     let local = engine.registry.local(Kind::Mutex, &name);
-    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), WaitLimit::Once);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), ONCE);
     let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
     let mine = granted.unwrap().unwrap();
     let lost = mine.hold.loss_channel();
@@ -362,7 +384,7 @@ fn a_clean_up_ends_before_the_next_renewal() {
     let other = named("b");
     store.attempts.say(in_doubt);
     let begun = clock.now();
-    acquire(&engine, &other, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    acquire(&engine, &other, ONCE, Lease::Renewed).unwrap_err();
     clock.advance(Duration::from_millis(100));
     let deadline = store.cleanups.all().first().expect("it is cleaned up at once").deadline;
     assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
@@ -384,7 +406,7 @@ fn a_paused_client_revives_no_expired_hold() {
     let (store, clock, engine, name) = standing(scripted());
     for way in 0..4 {
         store.forget();
-        let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap().unwrap();
+        let mine = acquire(&engine, &name, ONCE, Lease::Fixed(lease)).unwrap().unwrap();
         let level = || LevelRelease {
             engine: Arc::clone(&engine),
             hold: Arc::clone(&mine.hold),
@@ -396,7 +418,7 @@ fn a_paused_client_revives_no_expired_hold() {
         match way {
             0 => {
                 store.forget();
-                let next = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+                let next = acquire(&engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
                 assert_ne!(next.hold.owner(), mine.hold.owner(), "what is late may be about that one");
                 release(&engine, &next).unwrap();
             }
@@ -416,7 +438,7 @@ fn a_paused_client_revives_no_expired_hold() {
 fn a_groups_lease_counts_from_the_request() {
     let second = Duration::from_secs(1);
     let (store, clock, engine, name) = standing(scripted());
-    let mine = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(second * 10)).unwrap().unwrap();
+    let mine = acquire(&engine, &name, ONCE, Lease::Fixed(second * 10)).unwrap().unwrap();
     let (asked, later) = (clock.now(), clock.clone());
     store.renewals.before(move || later.advance(second * 3));
     prolong([(&*engine, &mine.hold)].into_iter(), second * 20);
@@ -427,13 +449,13 @@ fn a_groups_lease_counts_from_the_request() {
 #[test]
 fn an_overdue_wait_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());
-    let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let mine = acquire_as(Kind::Write, &engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     release(&engine, &mine).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     // The wait is longer than a client stands back after its own release.
     let wait = Duration::from_millis(10);
     let attempts = store.attempts.count();
-    let limit = WaitLimit::Deadline(clock.now().plus(wait));
+    let limit = clock.now().plus(wait);
     let ask = || acquire_as(Kind::Write, &engine, &name, limit, Lease::Renewed).unwrap();
     let granted = while_called(ask, || clock.advance(wait * 2));
     assert_eq!(store.attempts.count(), attempts + 1);
@@ -468,7 +490,7 @@ fn a_failed_try_does_not_start_waiters_retry_time() {
     let local = engine.registry.local(Kind::Mutex, &name);
     let place = local.join(false); // as a waiter
     store.attempts.say(refused);
-    let error = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    let error = acquire(&engine, &name, ONCE, Lease::Renewed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(local.spent_retry_budget(Duration::ZERO, clock.now()).is_none());
     let later = clock.now().plus(engine.options.retry_timeout * 2);
@@ -566,7 +588,7 @@ fn a_renewals_loss_wakes_local_waiters() {
     store.forget();
     clock.advance(engine.options.lease / 2);
     assert_eq!(mine.hold.standing(clock.now()), hold::Standing::Lost(LossReason::Gone));
-    assert!(place.has_word());
+    assert!(has_word(&place));
     drop(place);
 }
 
@@ -576,7 +598,7 @@ fn clean_ups_of_an_unanswered_request_back_off() {
     let (store, clock, engine, name) = standing_with(options, scripted());
     let minute = Duration::from_secs(60);
     store.attempts.say(in_doubt);
-    acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();
+    acquire(&engine, &name, ONCE, Lease::Fixed(minute)).unwrap_err();
     clock.advance(minute);
     // Clean-ups follow after 0.1 s, 0.2 s, 0.4 s …, and then every two seconds.
     let checks = store.cleanups.count();
@@ -603,7 +625,7 @@ fn a_try_survives_the_loss_of_an_older_hold() {
         if asked.key() == "a" {
             engine.registry.local(kind, asked).state().holds.clear();
         }
-        let had = acquire_as(kind, &engine, asked, WaitLimit::Once, Lease::Renewed);
+        let had = acquire_as(kind, &engine, asked, ONCE, Lease::Renewed);
         assert_eq!(had.unwrap().is_some(), is_granted, "{kind:?} {}", asked.key());
         assert_ne!(ThreadMarker::current().number(), number, "it is not that of the next hold");
         store.forget();
@@ -623,7 +645,7 @@ fn a_retired_number_stays_retired_after_many_others() {
         (number..number + 40).for_each(|number| asked.state().retired.add(number));
         granted()
     });
-    assert!(acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    assert!(acquire(&engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     assert!(store.is_free());
 }
 
@@ -640,7 +662,7 @@ fn threads_ask_for_permits_side_by_side() {
         tell.send(()).unwrap();
         granted()
     });
-    let limit = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(60)));
+    let limit = engine.clock.after(Duration::from_secs(60));
     let ask = || acquire_as(Kind::Semaphore, &engine, &name, limit, Lease::Renewed).unwrap().is_some();
     thread::scope(|scope| {
         let threads = [(); 2].map(|()| scope.spawn(ask));

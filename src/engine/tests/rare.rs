@@ -6,8 +6,6 @@ use super::*;
 use crate::directory::ClientInfo;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::core::Core;
-use crate::engine::hold::QueuePlace;
-use crate::engine::waiter::Sleeper;
 use crate::observe::event::Event;
 use crate::park::take_time;
 use crate::seam::ListensFor;
@@ -19,7 +17,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     let writing = acquire_as(Kind::Write, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     // Retires the number, as an unanswered request about another lock would.
     ThreadMarker::current().retire(writing.hold.owner().number());
-    let until = WaitLimit::Deadline(engine.clock.after(second));
+    let until = engine.clock.after(second);
     let attempts = store.attempts.count();
     // If the read waited for its own thread's write, it would time out here.
     store.attempts.say(move || {
@@ -30,7 +28,7 @@ fn a_writer_with_a_retired_number_may_not_read() {
     assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
     assert_eq!(store.attempts.count(), attempts);
     // A try never waits, so it returns `None` instead of an error.
-    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     release(&engine, &writing).unwrap();
     assert!(acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap().is_some());
 }
@@ -78,11 +76,11 @@ fn a_late_renewal_revives_nothing_and_is_undone() {
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
     // The store still has the lock under the old number, which a clean-up will free soon. A grant under this
     // number would be freed too.
-    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
+    assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_none());
     engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
     assert!(store.is_free());
-    assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_some());
+    assert!(acquire_as(Kind::Read, &engine, &name, ONCE, Lease::Renewed).unwrap().is_some());
 }
 
 #[test]
@@ -116,7 +114,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
     let options = Options { retry_timeout: patience, ..Options::default() };
     let (store, clock, engine, name) = standing_with(options, scripted());
     let group = [name, named("b")].map(|name| {
-        let held = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(patience * 10)).unwrap().unwrap();
+        let held = acquire(&engine, &name, ONCE, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
     // Each release is sent once. The first one is repeated when the retry time is over.
@@ -162,7 +160,7 @@ fn a_doubtful_attempt_is_cleaned_up_until_harmless() {
         }
         let hour = Duration::from_secs(3600);
         store.attempts.say(in_doubt);
-        let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
+        let error = acquire(&engine, &name, ONCE, Lease::Fixed(hour)).unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
         clock.advance(hour / 2);
         let cleanups = store.cleanups.count();
@@ -223,9 +221,7 @@ fn a_shutdown_inside_a_call_is_refused() {
 /// Joins the local queue of a lock as if this thread slept there.
 fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
     let place = engine.registry.local(Kind::Mutex, name).join(false);
-    let (thread, since) = (ThreadMarker::current(), engine.clock.now());
-    let (number, kind) = (thread.number(), Kind::Mutex);
-    place.note_sleeper(Sleeper { number, thread, since, kind, takes_again: false, writers_first: false });
+    assert_eq!(place.sleep(sleeper(engine), None, false), Some((true, true)));
     place
 }
 
@@ -234,12 +230,12 @@ fn asleep(engine: &Engine, name: &Arc<LockName>) -> QueuePlace {
 #[test]
 fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     let (_store, engine, name) = running(scripted());
-    let held = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let held = acquire(&engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     let awaited = named("b");
     let place = asleep(&engine, &awaited);
     let stuck = || engine.registry.stuck((engine.clock.now(), 0), Duration::ZERO, &[]).waits.len();
     assert_eq!(stuck(), 1);
-    let granted = acquire(&engine, &awaited, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let granted = acquire(&engine, &awaited, ONCE, Lease::Renewed).unwrap().unwrap();
     assert_eq!(stuck(), 0, "it has what it waited for");
     release(&engine, &granted).unwrap();
     assert_eq!(stuck(), 1);
@@ -453,7 +449,7 @@ fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
     for number in 0..30 {
         store.attempts.say(in_doubt);
         let other = named(&format!("in doubt {number}"));
-        acquire(&engine, &other, WaitLimit::Once, Lease::Fixed(lease * 10)).unwrap_err();
+        acquire(&engine, &other, ONCE, Lease::Fixed(lease * 10)).unwrap_err();
     }
     for _ in 0..300 {
         let clock = engine.clock.clone();

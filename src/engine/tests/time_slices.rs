@@ -180,12 +180,12 @@ fn a_lost_hold_leaves_the_cached_one() {
 fn a_try_finds_a_cached_hold_free() {
     let turn = InSlice::ended();
     thread::scope(|scope| {
-        let tries = || acquire(&turn.engine, &turn.name, WaitLimit::Once, Lease::Renewed).unwrap().is_some();
+        let tries = || acquire(&turn.engine, &turn.name, ONCE, Lease::Renewed).unwrap().is_some();
         assert!(scope.spawn(tries).join().unwrap(), "no thread holds it");
     });
 
     let turn = InSlice::ended();
-    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.local), WaitLimit::Once);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.local), ONCE);
     assert!(turn.engine.acquire(&call).unwrap().is_some());
 }
 
@@ -209,7 +209,7 @@ fn a_local_waiter_gets_an_unused_slice() {
 #[test]
 fn a_handle_without_time_slices_caches_nothing() {
     let turn = InSlice::ended();
-    let config = LockConfig { time_slices: false, ..LockConfig::default() };
+    let config = LockConfig { no_time_slices: true, ..LockConfig::default() };
     let attempts = turn.attempts();
     let granted = lock_with(&turn.engine, &turn.name, config);
     assert_eq!(turn.attempts(), attempts + 1);

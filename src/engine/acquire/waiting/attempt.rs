@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use super::{Step, Waiting};
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, LockConfig, RetryBudget, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, Granted, LockConfig};
 use crate::engine::hold::{Hold, Holder, QueuePlace};
 use crate::engine::lock::caching::RULES;
 use crate::engine::waiter::PendingHandoff;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{FencingToken, unbound_number};
 use crate::inspect::Location;
-use crate::observe::event::{Event, GaveUpReason};
+use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
 use crate::seam::{
-    Answer, Attempt, Bound, Claim, Failure, Handoff, HoldNote, Kind, ListensFor, granted_too_late,
+    Answer, Attempt, Bound, Claim, Failure, Handoff, HoldNote, Kind, ListensFor, QueueMode, granted_too_late,
 };
 use crate::task::TaskMarker;
 use crate::time::{Lease, Moment, random_between, window};
@@ -25,13 +25,24 @@ const ATTEMPT: &str = "acquire";
 const HANDOFF: &str = "hand_off";
 
 impl Waiting<'_> {
-    pub(super) fn attempt(&mut self, claim: Claim) -> Result<Step> {
-        let engine = self.engine;
+    pub(super) fn ask(&mut self) -> Result<Step> {
+        // Messages are counted before the attempt. A release after the attempt changes the count, so `sleep`
+        // returns at once. Pairs with `Channel::notify`.
+        let heard = self.listening.note_heard();
+        self.wait_mode.become_next(heard == Some(true));
+        self.release_watch.note_heard();
+        let (claim, engine) = (self.next_claim()?, self.engine);
+        if heard.is_none() && self.waits {
+            // The lock may have a new home node, with another subscription, so its messages are counted here.
+            let count = engine.store.message_count(&claim);
+            (self.listening.unheard, self.listening.message_count) = (count, count);
+        }
+        self.next_poll = None;
         let sent = engine.clock.now();
         if let Some(left) = self.capabilities.majority.and_then(|all| all.held_off(&claim)) {
             return Ok(Step::Sleep(sent.plus(left + Duration::from_millis(1))));
         }
-        let answer = engine.store.attempt(&claim, 1, self.deadline(sent));
+        let answer = engine.store.attempt(&claim, 1, engine.one_command().min(self.latest));
         self.answered(ATTEMPT, claim, sent, answer)
     }
 
@@ -44,20 +55,20 @@ impl Waiting<'_> {
     ) -> Result<Option<Granted>> {
         let call = self.call;
         let ended = self.answered(ATTEMPT, claim, sent, answer).and_then(|step| self.last(step));
-        let ended = self.unless_shut_down(ended);
-        if call.limit == WaitLimit::Once {
-            self.report_given_up(&ended);
-        } else if matches!(ended, Ok(None)) {
-            self.span.gave_up(&GaveUpReason::Busy, self.attempts); // the caller begins another wait
-        }
+        self.report_given_up(&ended);
         ended.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
     pub(crate) fn next_claim(&mut self) -> Result<Claim> {
-        let claim = self.claim();
-        self.engine.would_wait_for_own_writing(self.call, self.thread, &claim)?;
+        let (claim, engine, call) = (self.claim(), self.engine, self.call);
+        if call.kind == Kind::Read
+            && call.by_thread
+            && let Some(words) = engine.own_hold_in_the_way(call, self.thread, Some(claim.owner))
+        {
+            engine.would_wait_for_itself(call, words)?;
+        }
         if std::mem::replace(&mut self.home, claim.home) != claim.home {
-            self.listening.end(); // messages come from the new home node
+            self.listening.subscription = None; // messages come from the new home node
         }
         if (self.store_queues() || self.announces()) && claim.waits {
             self.queue_as(&claim);
@@ -78,25 +89,37 @@ impl Waiting<'_> {
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
         let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
         let window = if is_granted { self.window_of(&claim, sent) } else { None };
+        let report = |error| engine.reporter.report_request(op, sent, &engine.clock, error);
         if op == ATTEMPT {
             self.attempts = self.attempts.saturating_add(1);
             self.is_answered = answer.is_ok();
+            let is_well = answer.is_ok() && is_granted == window.is_some();
+            if is_well && (self.failing_since.is_some() || self.parker.is_some()) {
+                (self.failing_since, self.failure) = (None, None);
+                call.local.note_failure(None);
+            }
         }
-        if window.is_none() {
-            self.report_asked(op, sent, answer.as_ref().err().map(Failure::error));
+        if !is_granted {
+            report(answer.as_ref().err().map(Failure::error));
         }
         match answer {
             Ok(Attempt::Granted { fence, queued }) => {
-                let Some(bound) = window else { return self.granted_too_late(claim, sent) };
-                if op == ATTEMPT {
-                    self.reset_retry_budget();
-                    self.leave_queue_by_grant(); // a hand-off changes nothing in the queue
+                let mut granted = None;
+                if let Some(bound) = window {
+                    // A grant takes the client out of the queue; a hand-off changes nothing there.
+                    if op == ATTEMPT && (self.wait_mode.may_stand() || call.kind == Kind::Read) {
+                        let mut state = call.local.state();
+                        state.queued = false;
+                        if call.kind.is_counted() {
+                            state.queue.nudge_apart();
+                        }
+                        self.wait_mode.change(QueueMode::Waits, false);
+                    }
+                    self.queued = None;
+                    granted = self.enter(&claim, (sent, bound), fence, queued);
                 }
-                self.queued = None;
-                let Some(granted) = self.enter(&claim, (sent, bound), fence, queued) else {
-                    self.report_asked(op, sent, None);
-                    return self.granted_too_late(claim, sent);
-                };
+                report(None);
+                let Some(granted) = granted else { return self.granted_too_late(claim, sent) };
                 if queued > 0 && call.may_cache_slice() {
                     let now = engine.clock.now();
                     call.local.on(now, |lock, at| lock.caching.begin(queued, at));
@@ -105,33 +128,23 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
-                self.report_asked(op, sent, None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
-                Ok(Step::Granted(granted))
-            }
-            Ok(Attempt::InWaitQueue { retry_after, listens_for: ListensFor::Nothing, .. }) => {
-                self.reset_retry_budget();
-                Ok(self.ask_seldom(retry_after))
+                engine.unless_shut_down(call, granted).map(Step::Granted)
             }
             Ok(Attempt::InWaitQueue { retry_after, listens_for, watches }) => {
-                self.reset_retry_budget();
                 Ok(self.stand_in_queue(retry_after, listens_for, watches))
             }
             Ok(Attempt::Busy { retry_after }) => {
-                self.reset_retry_budget();
                 self.coming = None;
                 self.end_release_watch();
                 self.listening.listen_for(ListensFor::Releases);
                 if claim.kind == Kind::Read && claim.waits && !claim.writers_first {
                     call.local.state().queued = true; // the store has registered this client's readers
                 }
-                let now = engine.clock.now();
-                let poll = now.plus(self.pause());
                 // One millisecond more than the remaining lease, so that it has ended by then.
-                let ends =
-                    retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
-                Ok(Step::Sleep(poll.min(ends)))
+                let ends = retry_after.map(|left| left + Duration::from_millis(1));
+                Ok(self.sleep_for(self.pause(), ends))
             }
             Ok(Attempt::Lost) if op == ATTEMPT => {
                 let words = "a first hold was answered like a re-entry";
@@ -140,7 +153,10 @@ impl Waiting<'_> {
             Ok(Attempt::Lost) => Ok(Step::Again),
             Err(Failure::Refused(error)) => self.pause_after(error, false),
             Err(Failure::Unknown(error)) => {
-                self.report_unknown(&error);
+                engine.reporter.counters.unknown_outcomes.add(1);
+                let (name, kind) = (call.name.given(), call.kind.label());
+                let event = Event::UnknownOutcome { name, kind, error: &error };
+                engine.reporter.report(|observer| observer.event(&event));
                 self.leave_behind(claim, sent);
                 self.pause_after(error, false)
             }
@@ -156,6 +172,11 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
+    /// Sleeps for `poll`, or until the store may have something new, after `at_most`.
+    pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
+        Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
+    }
+
     pub(super) fn pause(&self) -> Duration {
         let poll = random_between((self.capabilities.poll_every)(self.call.kind));
         match self.call.config.backoff {
@@ -164,29 +185,6 @@ impl Waiting<'_> {
             Some(backoff) => backoff.pause(self.attempts),
             None => poll,
         }
-    }
-
-    pub(super) fn leave_queue_by_grant(&mut self) {
-        if self.wait_mode.may_stand() || self.call.kind == Kind::Read {
-            let mut state = self.call.local.state();
-            state.queued = false;
-            if self.call.kind.is_counted() {
-                state.queue.nudge_apart();
-            }
-        }
-        self.wait_mode.become_granted();
-    }
-
-    pub(super) fn reset_retry_budget(&mut self) {
-        if self.retry_budget.since.is_some() || self.parker.is_some() {
-            self.retry_budget = RetryBudget::default();
-            self.call.local.note_failure(None);
-        }
-    }
-
-    pub(super) fn report_asked(&self, op: &'static str, sent: Moment, error: Option<&Error>) {
-        let engine = self.engine;
-        engine.reporter.report_request(op, sent, &engine.clock, error);
     }
 
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Step> {
@@ -200,7 +198,8 @@ impl Waiting<'_> {
         let step = self.answered(HANDOFF, claim, sent, answer);
         // The hand-off is settled last, because the releaser's thread may then ask again. By now its number
         // is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
-        drop(place.received(is_refused));
+        let ended = place.local.state().received(place.ticket, is_refused);
+        drop(ended); // without the mutex
         step
     }
 }
@@ -221,8 +220,8 @@ impl Waiting<'_> {
         self.heard = if call.caches() { engine.heard(call.local, &claim) } else { None };
         Claim {
             caches: self.heard.is_some() && self.unbound.is_none(),
-            waits: self.wait_mode.waits(),
-            queue_mode: self.wait_mode.queue_mode(),
+            waits: self.waits,
+            queue_mode: self.wait_mode.queue_mode,
             listens_for: self.listening.listens_for,
             units: call.units,
             leads,
@@ -264,10 +263,8 @@ impl Waiting<'_> {
             let is_of_task = TaskMarker::current().is_some();
             Holder::Guard { taker: (!is_of_task).then(|| Arc::downgrade(thread)) }
         };
-        let renewed_lease = match call.lease {
-            Lease::Kept(_) => claim.lease,
-            _ => engine.options.lease,
-        };
+        let is_kept = matches!(call.lease, Lease::Kept(_));
+        let renewed_lease = if is_kept { claim.lease } else { engine.options.lease };
         let mut hold = Hold::new(claim, holder, sent, renewed_lease, call.local);
         hold.set_fence(fence);
         (hold.bound, hold.ceiling) = (bound, call.config.max_hold.map(|most| sent.plus(most)));
@@ -286,10 +283,6 @@ impl Waiting<'_> {
             engine.watch_cached_hold(&hold, now.plus(RULES.first_check));
         }
         Some(Granted { hold, level })
-    }
-
-    pub(super) fn deadline(&self, sent: Moment) -> Moment {
-        sent.plus(self.engine.options.command_timeout).min(self.latest)
     }
 
     /// Decides whether a grant counts that was requested at `sent` and read just now. Returns what else ends
@@ -340,17 +333,14 @@ impl Engine {
         let fence = hold.fencing_token();
         span.granted(owner, fence, attempts);
         hold.span.open(name, kind, owner, fence);
-        if !self.reporter.is_observed() {
-            return;
-        }
-        let now = self.clock.now();
-        let waited = now.since(started);
-        self.reporter
-            .report(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
-        if let Some((since, is_local)) = coming {
-            let took = now.since(since);
-            self.reporter
-                .report(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
-        }
+        self.reporter.report(|observer| {
+            let now = self.clock.now();
+            let waited = now.since(started);
+            observer.event(&Event::Acquired { name, kind, owner, waited, attempts });
+            if let Some((since, is_local)) = coming {
+                let took = now.since(since);
+                observer.event(&Event::HandedOff { name, kind, owner, is_local, took });
+            }
+        });
     }
 }

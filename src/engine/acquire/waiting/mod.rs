@@ -11,9 +11,9 @@ mod wait_mode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::wait_mode::{Listening, PollPause, WaitMode};
+use self::wait_mode::{Listening, WaitMode};
 use crate::engine::Engine;
-use crate::engine::acquire::call::{AcquireCall, Granted, RetryBudget, WaitLimit};
+use crate::engine::acquire::call::{AcquireCall, Granted, ONCE};
 use crate::engine::hold::QueuePlace;
 use crate::engine::lock::{Look, Withdrawn};
 use crate::engine::waiter::PendingHandoff;
@@ -39,8 +39,9 @@ pub(crate) struct Waiting<'a> {
     heard: Option<u64>,
     /// The local queue place of a caller that found the lock uncontended. A grant gives the place up.
     place: Option<QueuePlace>,
-    is_uncontended: bool,
     wait_mode: WaitMode,
+    /// Whether the caller waits, or has a place in the store's queue. If not, one attempt must leave none.
+    waits: bool,
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
     queued: Option<Claim>,
@@ -49,9 +50,14 @@ pub(crate) struct Waiting<'a> {
     listening: Listening,
     release_watch: Listening,
     watch_releases_at: Option<Moment>,
-    poll_pause: PollPause,
+    /// The waiter goes on sleeping until this moment, unless something wakes it.
+    sleep_on: Option<Moment>,
+    /// When the waiter polls although this process has a hold.
+    next_poll: Option<Moment>,
     parker: Option<Parker>,
-    retry_budget: RetryBudget,
+    /// Since when there have been only failures, and the last one.
+    failing_since: Option<Moment>,
+    failure: Option<Error>,
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
@@ -66,18 +72,21 @@ enum Step {
 }
 
 impl<'a> Waiting<'a> {
+    /// `number`: a fresh owner number instead of the thread's, whose requests about the lock may travel on
+    /// another connection and arrive later; they must not find the new hold.
     pub(crate) fn new(
         engine: &'a Engine,
         capabilities: Capabilities<'a>,
         call: &'a AcquireCall<'a>,
         lease: Duration,
-        thread: &'a Arc<ThreadMarker>,
+        (thread, number): (&'a Arc<ThreadMarker>, Option<u64>),
         begun: Moment,
     ) -> Waiting<'a> {
-        let store_queues = (capabilities.queues)(call.kind);
+        let (store_queues, spins) = ((capabilities.queues)(call.kind), call.config.backoff.is_some());
         // The release of a token lock compares only the token, so a late release would free a later hold with
         // the same token. Each wait has a token of its own.
         let is_threads = call.by_thread && !call.kind.is_token();
+        let queue_mode = if spins { QueueMode::Barges } else { QueueMode::Waits };
         Waiting {
             engine,
             capabilities,
@@ -85,12 +94,12 @@ impl<'a> Waiting<'a> {
             thread,
             lease,
             begun,
-            latest: call.limit.moment(begun).max(begun).plus(engine.options.command_timeout),
-            unbound: (!is_threads).then(|| call.number.unwrap_or_else(unbound_number)),
+            latest: call.limit.max(begun).plus(engine.options.command_timeout),
+            unbound: number.or(call.number).or_else(|| (!is_threads).then(unbound_number)),
             heard: None,
             place: None,
-            is_uncontended: false,
-            wait_mode: WaitMode::new(call.config.backoff.is_some(), store_queues),
+            wait_mode: WaitMode::new(queue_mode, store_queues),
+            waits: true,
             all_ask: store_queues
                 || call.kind.is_counted() && !(call.kind.has_permits() && call.units == 1)
                 || engine.writes_here(call, thread),
@@ -100,9 +109,11 @@ impl<'a> Waiting<'a> {
             listening: Listening::default(),
             release_watch: Listening::default(),
             watch_releases_at: None,
-            poll_pause: PollPause::default(),
+            sleep_on: None,
+            next_poll: None,
             parker: None,
-            retry_budget: RetryBudget::default(),
+            failing_since: None,
+            failure: None,
             span: WaitSpan::open(call.name.given(), call.kind.label()),
             attempts: 0,
             is_waiting: false,
@@ -110,19 +121,10 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Uses this fresh owner number instead of the thread's. The thread's requests about the lock may travel
-    /// on another connection and arrive later; they must not find the new hold.
-    pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
-        self.unbound = Some(number);
-        self
-    }
-
-    /// Makes the attempt join no queue in the store. `is_only_try`: the caller will not wait, so the attempt
-    /// also takes a reserved lock. `number`: as for [`under`](Self::under). Pairs with `take_or_give_up`.
-    pub(crate) fn asking_once(mut self, is_only_try: bool, number: Option<u64>) -> Waiting<'a> {
-        self.unbound = number.or(self.unbound);
-        self.wait_mode.become_once(if is_only_try { QueueMode::Barges } else { QueueMode::Yields }, false);
-        self
+    /// Makes the attempt join no queue in the store. The caller may have a place there already, if it
+    /// `keeps_place`; such a place is left on drop.
+    pub(crate) fn ask_once(&mut self, queue_mode: QueueMode, keeps_place: bool) {
+        (self.wait_mode, self.waits) = (WaitMode::new(queue_mode, true), keeps_place);
     }
 
     fn store_queues(&self) -> bool {
@@ -134,13 +136,10 @@ impl<'a> Waiting<'a> {
         self.call.kind == Kind::Write && self.call.config.writers_first
     }
 
-    pub(crate) fn run_uncontended(&mut self, place: Option<QueuePlace>) -> Result<Option<Granted>> {
-        (self.place, self.is_uncontended) = (place, true);
-        self.run()
-    }
-
-    pub(crate) fn run(&mut self) -> Result<Option<Granted>> {
-        let ended = self.take_or_give_up();
+    /// `place`: the local queue place of a caller that found the lock uncontended, and waits for it.
+    pub(crate) fn run(&mut self, is_uncontended: bool, place: Option<QueuePlace>) -> Result<Option<Granted>> {
+        self.place = place;
+        let ended = self.take_or_give_up(is_uncontended);
         self.report_given_up(&ended);
         ended
     }
@@ -148,7 +147,7 @@ impl<'a> Waiting<'a> {
     fn report_given_up(&self, ended: &Result<Option<Granted>>) {
         let reason = match ended {
             Ok(Some(_)) => return,
-            Ok(None) if self.call.limit == WaitLimit::Once => GaveUpReason::Busy,
+            Ok(None) if self.call.limit == ONCE => GaveUpReason::Busy,
             Ok(None) => GaveUpReason::TimedOut,
             Err(error) if error.kind() == ErrorKind::Interrupted => GaveUpReason::Interrupted,
             Err(error) => GaveUpReason::Failed(error),
@@ -163,19 +162,20 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
-        let call = self.call;
-        if call.limit.is_over(self.begun) {
-            // A place that the caller has in the store's queue is left on drop. Pairs with `asking_once`.
-            self.wait_mode.become_once(QueueMode::Barges, call.number.is_some());
-            let ended = self.once();
-            return self.unless_shut_down(ended);
+    fn take_or_give_up(&mut self, is_uncontended: bool) -> Result<Option<Granted>> {
+        let Waiting { engine, call, begun, .. } = *self;
+        let is_try = begun >= call.limit;
+        if is_try {
+            self.ask_once(QueueMode::Barges, call.number.is_some());
+            let is_held_here = || call.local.state().held_here(engine.clock.now()).is_some();
+            if !is_uncontended && !call.kind.is_shared() && is_held_here() {
+                return Ok(None);
+            }
         }
-        let (place, first) = if self.is_uncontended {
+        let (place, first) = if is_uncontended || is_try {
             let first = self.ask();
             let Some(place) = self.place.take() else {
-                let ended = first.and_then(|granted| self.last(granted));
-                return self.unless_shut_down(ended);
+                return first.and_then(|granted| self.last(granted));
             };
             (place, first)
         } else {
@@ -183,7 +183,16 @@ impl<'a> Waiting<'a> {
             // first.
             let is_apart = call.config.backoff.is_some() || call.kind.is_counted() && self.all_ask;
             let place = call.local.join(is_apart);
-            self.note_join(&place);
+            if !place.is_head() {
+                self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
+            }
+            // This client's requests send no recall to a hold that is cached here. The order is: join the
+            // queue, then look for a cached hold. Pairs with `Machine::cache`, which caches no hold until a
+            // recall while threads wait here.
+            let is_idle = call.local.state().is_idle();
+            if is_idle {
+                engine.release_cached(call.local);
+            }
             // A caller attempts once even if no time is left.
             let first = self.step(&place);
             (place, first)
@@ -207,27 +216,7 @@ impl<'a> Waiting<'a> {
         if wait.published.get().is_some() {
             self.engine.find_by(Moment::from_nanos(0));
         }
-        self.unless_shut_down(ended)
-    }
-
-    /// A waiter before this one may have put the client into the store's wait queue. Also releases a hold
-    /// that is cached here until a recall, because this client's requests send it no recall.
-    fn note_join(&mut self, place: &QueuePlace) {
-        if !place.is_head() {
-            self.wait_mode.become_in_doubt();
-        }
-        // The order is: join the queue, then look for a cached hold. Pairs with `Machine::cache`, which
-        // caches no hold until a recall while threads wait here.
-        let Waiting { engine, call, .. } = *self;
-        let is_idle = call.local.state().is_idle();
-        if is_idle {
-            engine.release_cached(call.local);
-        }
-    }
-
-    fn unless_shut_down(&self, ended: Result<Option<Granted>>) -> Result<Option<Granted>> {
-        let Some(granted) = ended? else { return Ok(None) };
-        self.engine.unless_shut_down(self.call, granted).map(Some)
+        ended
     }
 
     fn wait(&mut self, place: &QueuePlace, first: Step) -> Result<Option<Granted>> {
@@ -238,36 +227,31 @@ impl<'a> Waiting<'a> {
                 Step::Sleep(wake_at) => self.sleep(place, wake_at)?,
                 Step::Again => {}
             }
-            if self.call.limit.is_over(self.engine.clock.now()) {
-                return std::mem::take(&mut self.retry_budget).give_up();
+            if self.engine.clock.now() >= self.call.limit {
+                return self.failure.take().map_or(Ok(None), Err);
             }
             step = self.step(place)?;
         }
     }
 
-    /// Fails if the client has ended, if this wait is to break a deadlock, or if the head has had only
-    /// failures for `retry_timeout`, which the other waiters share.
-    fn check_queue(&self, place: &QueuePlace) -> Result<()> {
-        let (engine, call) = (self.engine, self.call);
-        engine.open(call.action)?;
-        if self.parker.is_none() {
-            return Ok(());
-        }
-        // `end_for` sets the reason before it wakes this thread. Pairs with `Wait::end_for`.
-        if let Some(ring) = place.wait.ends_for.get() {
-            let words = format!("{ring}; this youngest wait was ended: release all locks and begin again");
-            return Err(Error::new(ErrorKind::Deadlock, call.action, words));
-        }
-        let (retry_timeout, now) = (engine.options.retry_timeout, engine.clock.now());
-        call.local.spent_retry_budget(retry_timeout, now).map_or(Ok(()), Err)
-    }
-
-    /// One step: receives a hand-off, sleeps while another waiter asks, or attempts.
+    /// One step: receives a hand-off, sleeps while another waiter asks, or attempts. Fails if the client has
+    /// ended, if this wait is to break a deadlock, or if the head has had only failures for `retry_timeout`,
+    /// which the other waiters share.
     fn step(&mut self, place: &QueuePlace) -> Result<Step> {
-        self.check_queue(place)?;
-        let now = self.engine.clock.now();
+        let (engine, call, now) = (self.engine, self.call, self.engine.clock.now());
+        engine.open(call.action)?;
+        if self.parker.is_some() {
+            // `end_for` sets the reason before it wakes this thread. Pairs with `Wait::end_for`.
+            if let Some(ring) = place.wait.ends_for.get() {
+                let words =
+                    format!("{ring}; this youngest wait was ended: release all locks and begin again");
+                return Err(Error::new(ErrorKind::Deadlock, call.action, words));
+            }
+            let spent = call.local.spent_retry_budget(engine.options.retry_timeout, now);
+            spent.map_or(Ok(()), Err)?;
+        }
         // Several waiters may get permits at once, so each attempts once before it queues here.
-        let is_first_try = self.call.kind.has_permits() && self.attempts == 0;
+        let is_first_try = call.kind.has_permits() && self.attempts == 0;
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
             Look::OnItsWay => {
@@ -281,22 +265,15 @@ impl<'a> Waiting<'a> {
                 // The release of the local hold wakes this waiter. The waiter still polls now and then,
                 // because the store may have lost the hold.
                 let next_poll = self.next_poll();
-                let poll = self.poll_pause.poll_by(next_poll);
+                let poll = *self.next_poll.get_or_insert(next_poll);
                 if now < poll {
                     return Ok(Step::Sleep(until.min(poll)));
                 }
             }
-            Look::Receive => {
-                if let Some(handoff) = self.take_back(place) {
-                    return self.receive(place, handoff);
-                }
-            }
+            Look::Receive => self.sleep_on = None,
             Look::Free => {}
         }
-        if let Some(until) = self.poll_pause.take(now) {
-            if self.poll_pause.is_firm {
-                self.listening.pass_over();
-            }
+        if let Some(until) = self.sleep_on.take().filter(|until| now < *until) {
             return Ok(Step::Sleep(until));
         }
         match self.take_back(place) {
@@ -306,21 +283,6 @@ impl<'a> Waiting<'a> {
                 self.ask()
             }
         }
-    }
-
-    fn ask(&mut self) -> Result<Step> {
-        // Messages are counted before the attempt. A release after the attempt changes the count, so `sleep`
-        // returns at once. Pairs with `Channel::notify`.
-        let heard = self.listening.note_heard();
-        self.wait_mode.become_next(heard == Some(true));
-        self.release_watch.note_heard();
-        let claim = self.next_claim()?;
-        if heard.is_none() {
-            // The lock may have a new home node, with another subscription, so its messages are counted here.
-            self.listening.note_unheard(self.engine.store.message_count(&claim));
-        }
-        self.poll_pause.end_polls();
-        self.attempt(claim)
     }
 
     /// Withdraws the offer to be handed the lock. `Some`: a hand-off has been sent already.
@@ -349,21 +311,10 @@ impl<'a> Waiting<'a> {
         self.engine.clock.after(random_between((self.capabilities.poll_every)(self.call.kind)))
     }
 
-    fn once(&mut self) -> Result<Option<Granted>> {
-        let Waiting { engine, call, is_uncontended, .. } = *self;
-        let is_held_here = || call.local.state().held_here(engine.clock.now()).is_some();
-        if !is_uncontended && !call.kind.is_shared() && is_held_here() {
-            return Ok(None);
-        }
-        let claim = self.next_claim()?;
-        let step = self.attempt(claim)?;
-        self.last(step)
-    }
-
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
         match step {
             Step::Granted(granted) => Ok(Some(granted)),
-            Step::Sleep(_) | Step::Again => std::mem::take(&mut self.retry_budget).give_up(),
+            Step::Sleep(_) | Step::Again => self.failure.take().map_or(Ok(None), Err),
         }
     }
 }
@@ -384,9 +335,25 @@ impl Drop for Waiting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::acquire::call::WaitLimit;
     use crate::engine::acquire::call::{Backoff, LockConfig};
     use crate::seam::PLACE_LASTS;
+
+    #[test]
+    fn an_attempt_of_a_caller_that_does_not_wait_joins_no_queue() {
+        let engine = crate::LockClient::in_memory().get_lock("a").engine.clone();
+        let name = crate::tests::name("a");
+        let local = engine.registry.local(Kind::Mutex, &name);
+        let call = AcquireCall::new("lock", Kind::Mutex, (&name, &local), ONCE);
+        let (thread, lease) = (ThreadMarker::current(), Duration::from_secs(1));
+        let capabilities = engine.store.capabilities();
+        let mut waiting = Waiting::new(&engine, capabilities, &call, lease, (&thread, None), Moment::NEVER);
+        let sent = |claim: Claim| (claim.queue_mode, claim.waits);
+        assert_eq!(sent(waiting.claim()), (QueueMode::Waits, true));
+        for keeps_place in [true, false] {
+            waiting.ask_once(QueueMode::Yields, keeps_place);
+            assert_eq!(sent(waiting.claim()), (QueueMode::Yields, keeps_place));
+        }
+    }
 
     #[test]
     fn a_slowly_spinning_fair_waiter_keeps_its_place() {
@@ -396,10 +363,11 @@ mod tests {
         let pause = |kind, backoff| {
             let config = LockConfig { backoff: Some(backoff), ..LockConfig::default() };
             let local = engine.registry.local(kind, &name);
-            let call = AcquireCall::new("lock", kind, (&name, &local), WaitLimit::Once);
+            let call = AcquireCall::new("lock", kind, (&name, &local), ONCE);
             let call = AcquireCall { config, by_thread: true, ..call };
             let thread = ThreadMarker::current();
-            Waiting::new(&engine, engine.store.capabilities(), &call, hour, &thread, Moment::NEVER).pause()
+            Waiting::new(&engine, engine.store.capabilities(), &call, hour, (&thread, None), Moment::NEVER)
+                .pause()
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
         assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);

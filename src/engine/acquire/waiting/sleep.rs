@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
-use crate::engine::hold::{QueuePlace, State};
+use crate::engine::hold::QueuePlace;
 use crate::engine::lock::{Look, Withdrawn};
 use crate::engine::waiter::{PendingHandoff, Sleeper};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::observe::event::Event;
 use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
@@ -25,27 +25,43 @@ impl Waiting<'_> {
     /// Sleeps until `wake_at`, or until an event: the waiter becomes the head, a thread here releases the
     /// lock or hands it to this waiter, or a message comes. May wake without a reason.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
-        let Waiting { engine, call, .. } = *self;
-        self.report_waiting();
+        let Waiting { engine, call, thread, begun, .. } = *self;
         let now = engine.clock.now();
-        let until = wake_at.min(call.limit.moment(now));
+        let until = wake_at.min(call.limit);
         let claim = self.claim();
-        self.show_sleeper(place, &claim, now);
         self.parker(place);
         // All conditions are checked after the waker is set, because earlier events could not wake this
         // thread. The first condition is the client's end, which wakes all threads only once. Pairs with
         // `Engine::shutdown`.
         engine.usable(call.action)?;
+        let sleeper = Sleeper {
+            number: claim.owner.number(),
+            thread: Arc::clone(thread),
+            since: begun,
+            kind: call.kind,
+            takes_again: call.config.takes_again,
+            writers_first: call.config.writers_first,
+        };
         // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
-        let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
-        let Some(is_head) = place.sleep(offer, wake_at == Moment::NEVER) else { return Ok(()) };
-        self.count_waiter();
+        let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
+        let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
+            return Ok(());
+        };
+        engine.announce(now);
+        // After this call the watchdog includes the wait in its searches for deadlocks.
+        if is_new && !call.kind.is_counted() {
+            engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
+        }
+        self.note_waiting();
         let is_held_here =
             || !self.asks_for_itself() && call.local.state().held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for != ListensFor::Nothing;
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
-            self.listen();
+            if self.listening.subscription.is_none() {
+                let (claim, waker) = (self.claim(), self.parker(place).waker().clone());
+                self.listening.listen(engine.store.listen(&claim, &waker));
+            }
             if self.listening.is_refused() {
                 self.go_by_releases();
                 return Ok(());
@@ -62,38 +78,12 @@ impl Waiting<'_> {
         }
         let is_message = self.note_woken(ended);
         if ended == Woken::Interrupted {
-            return Err(interrupted(call));
+            return Err(interrupted(call.action));
         }
         if !is_message && self.listening.stands_by() {
-            self.poll_pause.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
+            self.sleep_on = Some(until.min(engine.clock.now().plus(STANDBY)));
         }
         Ok(())
-    }
-
-    fn show_sleeper(&self, place: &QueuePlace, claim: &Claim, now: Moment) {
-        let Waiting { engine, call, thread, begun, .. } = *self;
-        let is_new = place.note_sleeper(Sleeper {
-            number: claim.owner.number(),
-            thread: Arc::clone(thread),
-            since: begun,
-            kind: call.kind,
-            takes_again: call.config.takes_again,
-            writers_first: call.config.writers_first,
-        });
-        engine.announce(now);
-        // After this call the watchdog includes the wait in its searches for deadlocks.
-        if is_new && !call.kind.is_counted() {
-            engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
-        }
-    }
-
-    fn listen(&mut self) {
-        if self.listening.subscription.is_none() {
-            let claim = self.claim();
-            let engine = self.engine;
-            let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-            self.listening.listen(engine.store.listen(&claim, parker.waker()));
-        }
     }
 
     /// After this process's own release, lets other waiting processes go first. Redis notifies its
@@ -115,23 +105,18 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    pub(super) fn report_waiting(&self) {
-        if !self.is_waiting {
-            let (name, kind) = (self.call.name.given(), self.call.kind.label());
-            self.engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
-        }
-    }
-
-    /// Counts the waiter, which from now on can be handed the lock.
-    pub(super) fn count_waiter(&mut self) {
+    /// Counts and reports the waiter, which from now on can be handed the lock.
+    fn note_waiting(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
-            self.engine.reporter.counters.begin_wait(self.call.name.given());
-            self.engine.note_waiter(self.call.local);
+            let (engine, name, kind) = (self.engine, self.call.name.given(), self.call.kind.label());
+            engine.reporter.counters.begin_wait(name);
+            engine.note_waiter(self.call.local);
+            engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
         }
     }
 
     /// Counts the wake-up by its reason. Returns whether a message was the reason.
-    pub(super) fn note_woken(&mut self, ended: Woken) -> bool {
+    fn note_woken(&mut self, ended: Woken) -> bool {
         let is_message = ended == Woken::Signal && self.listening.has_message();
         let counters = &self.engine.reporter.counters;
         match ended {
@@ -143,23 +128,12 @@ impl Waiting<'_> {
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
         is_message
     }
-
-    pub(super) fn report_unknown(&self, error: &Error) {
-        self.engine.reporter.counters.unknown_outcomes.add(1);
-        let (name, kind) = (self.call.name.given(), self.call.kind.label());
-        self.engine.reporter.report(|observer| observer.event(&Event::UnknownOutcome { name, kind, error }));
-    }
 }
 
 /// What a waiter does in the local queue. Each method takes the lock's mutex.
 impl QueuePlace {
     pub(crate) fn is_head(&self) -> bool {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)
-    }
-
-    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
-        let mut state = self.local.state();
-        state.queue.get_mut(self.ticket).is_some_and(|ticket| ticket.waiter.note_sleeper(sleeper))
     }
 
     pub(crate) fn look(&self, all_ask: bool, asks_for_itself: bool, now: Moment) -> Look {
@@ -170,20 +144,21 @@ impl QueuePlace {
     }
 
     /// See `Machine::sleep`. `offer`: the claim under which a thread may hand the lock to this waiter.
-    /// Returns whether the waiter is the head; `None`: something has changed since the waiter checked.
-    pub(crate) fn sleep(&self, offer: Option<Claim>, for_head: bool) -> Option<bool> {
+    /// Returns whether the waiter is the head, and whether it sleeps for the first time under its owner
+    /// number; `None`: something has changed since the waiter checked.
+    pub(crate) fn sleep(
+        &self,
+        sleeper: Sleeper,
+        offer: Option<Claim>,
+        for_head: bool,
+    ) -> Option<(bool, bool)> {
         let mut state = self.local.state();
         if !state.sleep(self.ticket, offer.is_some(), for_head) {
             return None;
         }
         let ticket = state.queue.get_mut(self.ticket)?;
         ticket.waiter.offer = offer;
-        Some(ticket.is_head)
-    }
-
-    #[cfg(all(test, not(leasehold_shuttle)))]
-    pub(crate) fn has_word(&self) -> bool {
-        self.local.state().queue.get_mut(self.ticket).is_some_and(|ticket| std::mem::take(&mut ticket.word))
+        Some((ticket.is_head, ticket.waiter.note_sleeper(sleeper)))
     }
 
     /// See `Machine::withdraw`. Also returns a hand-off that was sent, which the caller must receive.
@@ -191,13 +166,5 @@ impl QueuePlace {
         let mut state = self.local.state();
         let withdrawn = state.withdraw(self.ticket);
         (withdrawn, state.queue.get_mut(self.ticket).and_then(|ticket| ticket.waiter.handed.take()))
-    }
-
-    pub(crate) fn received(&self, is_refused: bool) -> Option<State> {
-        self.local.state().received(self.ticket, is_refused)
-    }
-
-    pub(crate) fn takes_queue_place(&self) -> bool {
-        self.local.state().takes_queue_place()
     }
 }

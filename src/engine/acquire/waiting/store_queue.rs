@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Step, Waiting};
-use crate::engine::acquire::call::RETRY_PAUSE;
+use crate::engine::acquire::call::{RETRY_PAUSE, interrupted};
 use crate::engine::hold::QueuePlace;
 use crate::engine::pace::POLL_COMPLETIONS_EVERY;
 use crate::error::{Error, Result};
-use crate::park::Parker;
-use crate::seam::{Answer, Claim, ListensFor, PLACE_LASTS, REQUEST_LASTS, Release, Sink};
+use crate::park::{Parker, Woken};
+use crate::seam::{Answer, Claim, ListensFor, PLACE_LASTS, QueueMode, REQUEST_LASTS, Release, Sink};
 use crate::time::{Moment, random_between};
 
 /// How long after joining the wait queue the first client begins to watch releases.
@@ -38,34 +38,26 @@ impl Waiting<'_> {
         listens_for: ListensFor,
         watches: bool,
     ) -> Step {
-        let now = self.engine.clock.now();
-        self.note_release_watch(watches, now);
-        let poll = if self.wait_mode.stands() {
-            self.pause()
-        } else {
-            random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1))
+        // In an election with a full queue the waiter has no place, and asks each third of its lease.
+        let has_place = listens_for != ListensFor::Nothing;
+        self.note_release_watch(watches && has_place);
+        let third = self.lease / 3;
+        let poll = match self.wait_mode.stands {
+            _ if !has_place => random_between((third / 2, third)).max(self.pause()),
+            true => self.pause(),
+            false => random_between((Duration::ZERO, (self.capabilities.poll_every)(self.call.kind).1)),
         };
         self.listening.listen_for(listens_for);
-        self.call.local.state().queued = true;
-        self.wait_mode.become_standing();
-        let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
-        Step::Sleep(now.plus(poll).min(retry))
-    }
-
-    /// The queue of this election is full: the waiter asks each third of its lease, or when the leader's
-    /// ends.
-    pub(super) fn ask_seldom(&mut self, retry_after: Option<Duration>) -> Step {
-        let (now, third) = (self.engine.clock.now(), self.lease / 3);
-        self.end_release_watch();
-        self.listening.listen_for(ListensFor::Nothing);
-        let poll = random_between((third / 2, third)).max(self.pause());
-        let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
-        Step::Sleep(now.plus(poll).min(retry))
+        if has_place {
+            self.call.local.state().queued = true;
+            self.wait_mode.change(QueueMode::InWaitQueue, true);
+        }
+        self.sleep_for(poll, retry_after)
     }
 
     /// The server refused the subscription to the client's turn, so the waiter listens to releases instead.
     pub(super) fn go_by_releases(&mut self) {
-        self.wait_mode.become_deaf();
+        self.wait_mode.change(QueueMode::Yields, false);
         self.give_up_place();
         self.call.local.state().queued = false;
         self.listening.listen_for(ListensFor::Releases);
@@ -74,7 +66,7 @@ impl Waiting<'_> {
     /// Removes the client from the wait queue if no other thread here waits. This happens before the thread
     /// leaves the local queue, so that the next thread's attempt is sent after this request.
     pub(super) fn leave_wait_queue(&mut self, place: &QueuePlace) {
-        if self.parker.is_none() && !self.wait_mode.may_stand() || !place.takes_queue_place() {
+        if self.parker.is_none() && !self.wait_mode.may_stand() || !place.local.state().takes_queue_place() {
             return;
         }
         self.give_up_place();
@@ -89,12 +81,12 @@ impl Waiting<'_> {
         }
     }
 
-    pub(super) fn note_release_watch(&mut self, watches: bool, now: Moment) {
+    fn note_release_watch(&mut self, watches: bool) {
         if !watches {
             self.end_release_watch();
         } else if self.release_watch.subscription.is_none() && self.call.config.backoff.is_none() {
-            let after = if self.wait_mode.stands() { Duration::ZERO } else { AFTER };
-            self.watch_releases_at = Some(now.plus(after));
+            let after = if self.wait_mode.stands { Duration::ZERO } else { AFTER };
+            self.watch_releases_at = Some(self.engine.clock.after(after));
         }
     }
 
@@ -102,7 +94,7 @@ impl Waiting<'_> {
     /// it wakes the waiter, which attempts once, because it may have missed a release.
     pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
         self.watch_releases_at = None;
-        self.poll_pause.sleep_on(until);
+        self.sleep_on = Some(until);
         if place.is_head() {
             let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
             let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
@@ -112,7 +104,7 @@ impl Waiting<'_> {
 
     pub(super) fn end_release_watch(&mut self) {
         self.watch_releases_at = None;
-        if self.release_watch.end()
+        if self.release_watch.subscription.take().is_some()
             && let Some(wait_queues) = self.capabilities.wait_queues
         {
             let claim = self.claim();
@@ -130,7 +122,7 @@ impl Waiting<'_> {
         }
         self.queued = None;
         if self.store_queues() {
-            self.listening.end();
+            self.listening.subscription = None;
         }
         let until = self.left_until(&claim, sent);
         self.give_up_number(&claim);
@@ -166,7 +158,7 @@ impl Waiting<'_> {
     /// Leaves the store's queue, without waiting for the answer. The watchdog cleans up if this request
     /// fails, or if the outcome of the last attempt is unknown.
     pub(super) fn leave_queue(&mut self, claim: Claim) {
-        self.listening.end();
+        self.listening.subscription = None;
         let engine = self.engine;
         let sent = engine.clock.now();
         let deadline = engine.one_command().min(self.latest);
@@ -197,20 +189,28 @@ impl Waiting<'_> {
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
-        let (noted, is_over) = (error.copy(), call.limit.is_over(now));
-        let outcome = self.retry_budget.note(engine.options.retry_timeout, error, now, is_over);
+        let since = *self.failing_since.get_or_insert(now);
+        let is_over = now >= call.limit;
+        let is_spent = now.since(since) >= engine.options.retry_timeout;
+        let is_final = is_over || is_spent || !error.is_retryable();
         // The waiters behind this one share the outage. A caller without time left shows no outage.
         if !is_own && !is_over {
-            call.local.note_failure(self.retry_budget.since.map(|since| (since, noted)));
-            if outcome.is_err() {
+            call.local.note_failure(Some((since, error.copy())));
+            if is_final {
                 call.local.state().queue.wake_all();
             }
         }
-        self.retry_budget.last = Some(outcome?);
-        let until = now.plus(random_between(RETRY_PAUSE));
-        if is_own {
-            self.poll_pause.pause(until);
+        if is_final {
+            return Err(error);
         }
-        Ok(Step::Sleep(until))
+        self.failure = Some(error);
+        let until = now.plus(random_between(RETRY_PAUSE));
+        if !is_own {
+            return Ok(Step::Sleep(until));
+        }
+        match Parker::new(&engine.clock).park(until.min(call.limit), call.interrupt) {
+            Woken::Interrupted => Err(interrupted(call.action)),
+            Woken::Signal | Woken::Time => Ok(Step::Again),
+        }
     }
 }
