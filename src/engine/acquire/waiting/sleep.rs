@@ -43,7 +43,7 @@ impl Waiting<'_> {
             writers_first: call.config.writers_first,
         };
         // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
-        let offer = call.kind.is_handed_off().then_some(Claim { caches: false, ..claim });
+        let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
             return Ok(());
         };
