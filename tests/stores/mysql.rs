@@ -138,7 +138,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
         assert_eq!(rows, Some(1), "{text}");
     }
     // This statement reads several ids at once.
-    let text = statement("mysql", "turn_look").replace("leasehold_locks", "planned");
+    let text = statement("mysql", "poller_look").replace("leasehold_locks", "planned");
     let text = text.replace("IDS", "UNHEX(SHA2('7', 256)), UNHEX(SHA2('8', 256))");
     let plan: Row = admin.query_first(text.replacen("SELECT", "EXPLAIN SELECT", 1)).unwrap().unwrap();
     assert_eq!(plan.get::<Option<String>, _>("key").unwrap().as_deref(), Some("PRIMARY"));

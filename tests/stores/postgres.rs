@@ -151,7 +151,7 @@ test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
         ("look", name.to_owned()),
         ("force", format!("{name}, false, 'c'")),
         ("take_in_queue", format!("{taken}, 'c', 'd', 10")),
-        ("take_cached", format!("{taken}, 'c'")),
+        ("take_unreserved", format!("{taken}, 'c'")),
         ("free_unawaited", format!("{name}, false, 'o', 'c'")),
         ("tell", format!("{name}, 'c'")),
         ("leave_wait_queue", format!("{name}, 'c'")),

@@ -12,15 +12,15 @@ use crate::time::Moment;
 pub(super) trait Link: Send + 'static {
     fn deadline(&mut self) -> &mut Moment;
 
-    /// Runs a statement and reads its rows. A statement that cannot return rows yields one row if it changed
-    /// any: the id of the insert, or zero.
+    /// Runs a statement and returns its rows. A statement without a result set returns one row if it changed
+    /// the table; this row has one number: the insert id (MySQL), or zero.
     fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>>;
 }
 
 pub(super) trait Database: Send + Sync + 'static {
     type Link: Link;
 
-    /// Whether a new connection may reach another server.
+    /// Whether a new connection may reach another server, so that old connections are to be replaced.
     const HAS_SERVERS: bool = true;
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
@@ -28,7 +28,7 @@ pub(super) trait Database: Send + Sync + 'static {
     /// Whether an idle connection seems open. Does not ask the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether an answer was late. The pool does not use such a connection again.
+    /// Whether the last answer was late. The pool then drops the connection: its server may still be busy.
     fn is_silent(&self, _link: &Self::Link) -> bool {
         false
     }
@@ -38,7 +38,7 @@ pub(super) trait Database: Send + Sync + 'static {
         drop(link);
     }
 
-    /// Called when a server has become read-only, so that connections outside the pool check this too.
+    /// Called when a server has become read-only, so that PostgreSQL's listener checks its server too.
     fn note_read_only(&self) {}
 
     fn listen(&self, _claim: &Claim, _waker: &Waker) -> Option<Subscription> {
@@ -54,7 +54,7 @@ pub(super) trait Database: Send + Sync + 'static {
 
 pub(super) struct PooledLink<L> {
     pub(super) link: L,
-    /// When connecting began. The server's address was looked up after that.
+    /// When connecting began. The server's address was looked up after that, and so is at least as new.
     pub(super) made: Moment,
     pub(super) replace_at: Moment,
     pub(super) used: Moment,
@@ -74,7 +74,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// What a request showed about its connection. Of several requests, the greatest value counts.
+/// What the requests of one use showed about the connection. The greatest value is the worst, and counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,

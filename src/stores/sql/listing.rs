@@ -1,5 +1,5 @@
-//! The list of the locks in a table, and the directory of clients in a table of its own, each read page by
-//! page. Without the second table, only the locks' rows describe their holders.
+//! Lists the locks of the table, and the clients' entries in the directory, page by page. If the directory's
+//! table is missing, only the locks' rows describe their holders.
 
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
@@ -25,7 +25,7 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    /// No request waits for this connection, but renewals do, so nothing here may wait for a locked row.
+    /// Over the renewals' connection, so that no request waits. Renewals do: nothing here may wait for a row.
     fn change_entry(
         &self,
         deadline: Moment,
@@ -42,7 +42,7 @@ impl<D: Rows> RowStore<D> {
     }
 }
 
-/// `None` if another program wrote the entry.
+/// `None` if the client's column contains no client id: another program wrote the row.
 fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
     let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
     Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))

@@ -3,7 +3,8 @@
 //!
 //! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests use
 //! the connections of a `pool`, one of which is for renewals only. `sessions` has locks without a table: each
-//! belongs to a connection, and ends with it.
+//! belongs to a connection, and ends with it. In the *directory*, a second table, each client describes
+//! itself in a row, its *entry*. A *recall* asks the client that caches a lock to release it.
 
 #[macro_use]
 mod statement;

@@ -1,8 +1,8 @@
 //! The connections to one database.
 //!
-//! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. When a server
-//! proves read-only, all connections of that age or older are closed. The connections of session locks are
-//! outside the pool and get no age, because closing them would free their locks. See docs/decisions/0035.
+//! A connection is closed after a request of unknown outcome, and at the end of its `Lifetime`. If its server
+//! is read-only, all connections made until then are closed. Session locks' connections are outside the pool,
+//! and stay open, because closing them would free their locks. See docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{LEAST_AGE, Lifetime, REPLACE_AGAIN};
@@ -81,29 +81,29 @@ impl<D: Database> Pool<D> {
     pub(super) fn with<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
+        request: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
     ) -> Answer<T> {
-        self.over(Rank::Request, deadline, talk)?
+        self.over(Rank::Request, deadline, request)?
     }
 
     pub(super) fn with_renewals<T>(
         &self,
         count: usize,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Vec<Answer<T>>,
+        request: impl FnOnce(&D, &mut D::Link) -> Vec<Answer<T>>,
     ) -> Vec<Answer<T>> {
-        self.over(Rank::Renewal, deadline, talk).unwrap_or_else(|failure| failure.each(count))
+        self.over(Rank::Renewal, deadline, request).unwrap_or_else(|failure| failure.each(count))
     }
 
     pub(super) fn over<T: Outcome>(
         &self,
         rank: Rank,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> T,
+        request: impl FnOnce(&D, &mut D::Link) -> T,
     ) -> Answer<T> {
         let (mut place, mut link) = self.0.lend(rank, deadline)?;
         *link.deadline() = deadline;
-        let outcome = talk(self.database(), &mut link);
+        let outcome = request(self.database(), &mut link);
         self.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link));
         Ok(outcome)
     }
@@ -247,7 +247,7 @@ mod tests {
         numbers.into_inner()
     }
 
-    /// The connection leads to a former master, and so does every connection of its age.
+    /// The connection leads to a former primary, and so does each connection that is as old or older.
     #[test]
     fn a_read_only_answer_renews_all_connections() {
         let pool = pool(LASTING, 2);
@@ -336,7 +336,7 @@ mod tests {
                 assert_eq!(other.join().unwrap(), Some(0));
             }
         });
-        // After the last connection has broken, no request waits for a new one.
+        // After the last connection has broken, requests fail at once, because no new one opens.
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
@@ -361,7 +361,6 @@ mod tests {
         assert_eq!(idle(&pool), [1], "one in doubt is not used again");
     }
 
-    /// No request waits behind the directory's, and no renewal behind requests.
     #[test]
     fn requests_and_renewals_have_places_of_their_own() {
         let pool = pool(LASTING, 1);
@@ -376,7 +375,6 @@ mod tests {
         );
     }
 
-    /// The thread of a run writes its record while the watchdog may renew.
     #[test]
     fn requests_wait_for_the_renewals_connection() {
         let pool = pool(LASTING, 1);

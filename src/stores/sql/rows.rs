@@ -88,7 +88,7 @@ pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> 
 #[derive(Debug)]
 pub(super) enum Change<T> {
     Made(T),
-    /// The condition failed. Has the row at about that time, if it existed.
+    /// Nothing was changed. Has the row as it was at about that time; `None` if it did not exist.
     None(Option<Row>),
 }
 
@@ -101,7 +101,7 @@ impl<T> Change<T> {
     }
 }
 
-/// `None` if the statement does not describe a lock that it leaves unchanged.
+/// `None` if the statement changed nothing and did not return the row.
 pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
     let Some(record) = records.first() else { return Ok(None) };
     if let Some(made) = record.maybe(0, Record::int)? {
@@ -117,7 +117,7 @@ pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
 pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     const WAKES: bool = false;
-    /// Whether the database has a wait queue, through which clients also recall cached locks.
+    /// Whether the database has a wait queue, whose clients also recall cached locks.
     const HAS_QUEUE: bool = false;
 
     fn statements(&self) -> &Statements;
@@ -131,7 +131,7 @@ pub(super) trait Rows: Database {
         Ok(None)
     }
 
-    /// The error if other clients cannot see changes made over this connection.
+    /// The error if other clients do not see this connection's changes: the file was replaced (SQLite).
     fn displaced(&self, _link: &Self::Link) -> Option<Error> {
         None
     }
@@ -211,8 +211,9 @@ pub(super) trait Rows: Database {
     }
 
     fn renew(&self, link: &mut Self::Link, claims: &[Claim]) -> Vec<Answer<bool>> {
-        // A read-only server must not renew, because others may use its successor. A locked row must not
-        // delay the holds behind it, so the wait is short, and the engine soon asks again.
+        // A read-only server must not renew, because clients may use the server promoted in its place. A
+        // locked row must not delay the holds behind it, so the wait is short, and the watchdog soon asks
+        // again.
         let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, true));
         let renewed = until_broken(link, claims, begun, |link, claim| {
             let renewed = link.run(&self.statements().renew, &Args::of(claim))?;

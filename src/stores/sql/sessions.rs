@@ -50,7 +50,7 @@ pub(super) trait SessionDatabase: Database {
 
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the claim's session over another connection. `false` if that session does not hold the lock.
+    /// Ends the session `left` over another connection. `false` if `left` does not hold the lock.
     fn end_left(&self, link: &mut Self::Link, claim: &Claim, left: &LeftSession) -> Answer<bool>;
 
     fn is_over(&self, link: &mut Self::Link) -> bool {
@@ -126,12 +126,12 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.left.lock().insert(key(claim), LeftSession { session, asked, until });
     }
 
-    /// Runs `talk` over the claim's session; `None` if the session has ended, or never existed.
+    /// Makes `request` over the hold's connection; `None` if its session has ended, or never existed.
     fn with_session<T>(
         &self,
         claim: &Claim,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut HeldSession<D::Link>) -> Answer<T>,
+        request: impl FnOnce(&D, &mut HeldSession<D::Link>) -> Answer<T>,
     ) -> Answer<Option<T>> {
         let Some(place) = self.place(claim) else { return Ok(None) };
         let Some(mut place) = place.try_lock_for(deadline.since(Clock::System.now())) else {
@@ -140,7 +140,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         let Some(held) = place.as_mut() else { return Ok(None) };
         *held.link.deadline() = deadline;
         let database = self.pool.database();
-        let outcome = if database.is_alive(&mut held.link) { Some(talk(database, held)) } else { None };
+        let outcome = if database.is_alive(&mut held.link) { Some(request(database, held)) } else { None };
         match outcome {
             Some(Ok(value)) => return Ok(Some(value)),
             // The answer is only late: the session has not ended, and still holds the lock.
@@ -192,7 +192,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                 self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
                 return Ok(Attempt::granted(None));
             }
-            // The lock may have been acquired. Closing the connection frees it, and the clean-up makes sure.
+            // The lock may have been acquired. Closing the connection frees it; a clean-up checks that.
             Err(_) if outcome.shown() != Shown::ReadOnly => self.note_left(claim, &link, asked, lease),
             Ok(false) | Err(_) => {
                 self.pool.kept(link, outcome.shown()).into_iter().for_each(|link| place.put(link))
@@ -236,12 +236,12 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// Whether the lock remains for another release. Over a silent connection another release may fail too,
-    /// so the connection is closed, which frees the lock.
+    /// Whether to keep the connection after a refused release, which can then be repeated. A silent
+    /// connection is closed, which frees the lock.
     fn can_ask_again(&self, claim: &Claim, error: &Error) -> bool {
         let place = self.place(claim);
         match place.as_ref().map(|place| place.try_lock()) {
-            Some(None) => true, // in use
+            Some(None) => true, // another thread uses the connection
             _ if error.kind() == ErrorKind::TimedOut => false,
             None => true,
             Some(Some(mut held)) => {
@@ -362,7 +362,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
 }
 
 impl<D: SessionDatabase> ConnectionWatch for SessionStore<D> {
-    /// Forgets ended sessions, except in use; returns whether there were any.
+    /// Forgets ended sessions that no thread uses. Whether there were any; `None`: the driver cannot see it.
     fn hung_up(&self) -> Option<bool> {
         if !D::SEES_ENDS {
             return None;
@@ -484,7 +484,6 @@ mod tests {
         crate::tests::claim(Kind::Mutex, "a", Duration::from_secs(60))
     }
 
-    /// A store, and a claim with two levels.
     fn held_twice() -> (Arc<Server>, SessionStore<Arc<Server>>, Claim) {
         let server = Arc::new(Server::default());
         let first = server.connect(soon()).unwrap();
@@ -522,7 +521,7 @@ mod tests {
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
-    /// Closing the connection frees the lock at an unknown time, so the release is repeated as a clean-up.
+    /// Closing the connection frees the lock at an unknown time. A later clean-up asks the server.
     #[test]
     fn a_release_by_hanging_up_has_an_unknown_outcome() {
         let in_doubt: fn() -> Option<Failure> = || Some(Failure::Unknown(timed_out("no answer")));
@@ -586,7 +585,6 @@ mod tests {
         assert!(matches!(store.attempt(&claim, 3, soon()), Ok(Attempt::Lost)));
     }
 
-    /// Each attempt forgets holds that have ended.
     #[test]
     fn an_attempt_does_not_touch_other_claims_sessions() {
         let (server, store, first) = held_twice();

@@ -38,7 +38,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         queries: Queries::new(&options.table.name),
         seen: Mutex::default(),
     };
-    // Checked only once, because a new path of the file must not cost a running client its holds.
+    // Checked only here: if the file gets a second path later, a running client must not lose its holds.
     check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
@@ -48,7 +48,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
             make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
-            // Without this table only the directory fails, so the client starts anyway.
+            // Locks work without the directory's table, so the client starts anyway.
             drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
@@ -57,7 +57,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // The pool has one connection, because SQLite's own queue for writers sleeps and polls.
+    // One connection: its threads queue in the pool, which wakes them; SQLite's own queue polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
@@ -78,16 +78,16 @@ impl Sqlite {
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
-            // SQLite tries to open the file for writing, then for reading. If it appears between the two
-            // tries, the connection cannot write. For a user who may only read, a first read would create a
-            // log and an index that others cannot write. Such a connection is dropped.
+            // A connection that cannot write is dropped. The file may have appeared between SQLite's two
+            // tries, for writing and for reading. Or this user may only read: a first read would create files
+            // that others cannot write.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
             limit(&conn, deadline)?;
             // In WAL mode, readers and the writer do not wait for each other. Grants are not synced to disk:
-            // a power cut loses only locks whose processes it ended too, and fencing tokens also follow the
-            // clock. While other programs read, the log grows; when it restarts, its file is cut to 16 MiB.
+            // a power cut loses only locks whose processes it ended too, and a new token is at least the
+            // time. While others read, the log grows; when SQLite begins it anew, it cuts the file to 16 MiB.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
             // A first read, which creates the `-wal` and `-shm` files and keeps them open.
             made_by(&conn, &self.table)?;
@@ -173,7 +173,7 @@ impl Rows for Sqlite {
         Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
-    /// SQLite does not name old readers. Only a long log shows that there are some.
+    /// SQLite does not name transactions that have been open for long, but the log grows while they read.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }

@@ -45,7 +45,7 @@ pub(super) fn tables(
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
             link.command(create)?;
         }
-        // Without this table only the directory fails, so the client starts anyway.
+        // Locks work without the directory's table, so the client starts anyway.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
         if !seen.has_clients
             && let Err(Failure::Unknown(error)) = link.command(clients)
@@ -73,7 +73,7 @@ pub(super) fn tables(
 }
 
 struct Seen {
-    /// The table's full name, and tables whose names differ only in case, if the server distinguishes case.
+    /// The table's full name, and others that differ only in case, which clients may use by mistake.
     table: TableInUse,
     is_there: bool,
     comment: String,

@@ -26,14 +26,14 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
-    /// User and password, read again from their sources. (The driver itself reads certificates again.)
-    pub(super) renewal: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
+    /// Reads user and password again for each connection. (The driver itself reads certificates again.)
+    pub(super) credentials: Option<Arc<Renewable<(OptsBuilder, Dial)>>>,
 }
 
 impl Dial {
     pub(super) fn new(host: &str, hosts: &Arc<Hosts>, connect_timeout: Duration) -> Dial {
         let host = hosts.own(Host::given(host.trim_start_matches('[').trim_end_matches(']'), true));
-        Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
+        Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), credentials: None }
     }
 
     /// Connects by `deadline`. `answer` is the time-out for each answer, as set in `opts`.
@@ -41,9 +41,9 @@ impl Dial {
         let connect = |opts: &OptsBuilder| {
             self.connect_once(opts, answer, deadline).map_err(|error| refusal(error).during("connect"))
         };
-        let Some(renewal) = &self.renewal else { return connect(opts) };
+        let Some(credentials) = &self.credentials else { return connect(opts) };
         let address = format!("{}:{}", self.host.name(), Opts::from(opts.clone()).get_tcp_port());
-        renewal.with(&address, deadline, |(renewed, _), _| {
+        credentials.with(&address, deadline, |(renewed, _), _| {
             let renewed = Opts::from(renewed.clone());
             connect(&opts.clone().user(renewed.get_user()).pass(renewed.get_pass()))
         })
@@ -55,12 +55,12 @@ impl Dial {
         let mut rounds = Rounds::until(deadline);
         let mut failure = None;
         while let Some(limit) = rounds.next_limit() {
-            // With a single address, the whole time is used, because there is nothing else to try.
+            // A host with one address has no `families`, and gets the whole time: nothing else can be tried.
             let limit = if families.is_empty() { deadline.since(Clock::System.now()) } else { limit };
             let opts = opts.clone().tcp_connect_timeout(Some(limit));
             let from: Vec<_> = match &*families {
                 [] => vec![opts],
-                // The driver tries only addresses of the family that `bind_address` has.
+                // The driver tries only addresses of the family of `bind_address`, so each family gets a try.
                 families => families.iter().map(|own| opts.clone().bind_address(Some(*own))).collect(),
             };
             for opts in from {
@@ -73,7 +73,7 @@ impl Dial {
         Err(failure.unwrap_or_else(late))
     }
 
-    /// A local address for each family of the host, in the host's order; empty for a host with one address.
+    /// 0.0.0.0 or :: for each family of the host, in the host's order; empty for a host with one address.
     fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
         let addresses = self.hosts.addresses(&self.host, deadline);
         let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
@@ -107,8 +107,8 @@ impl Dial {
         };
         thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
         opened.recv_timeout(deadline.since(Clock::System.now())).unwrap_or_else(|ended| {
-            // The thread subtracts after its `send` has failed. That is after `opened` is dropped, and so
-            // after this addition.
+            // The thread decrements `left` only after its `send` has failed: after `opened` was dropped at
+            // the end of this call, and so after this increment.
             let is_left = ended == channel::RecvTimeoutError::Timeout;
             self.left.fetch_add(usize::from(is_left), Ordering::SeqCst);
             Err(late())

@@ -1,4 +1,4 @@
-//! `GET_LOCK`: locks of a session, for the whole server. A lock is named by the SHA-256 of its name.
+//! Session locks by `GET_LOCK`, each for the whole server and named by a part of its name's SHA-256.
 
 use std::time::Duration;
 
@@ -78,8 +78,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// Ends the session `left`. A restarted server repeats session numbers, but those have idled for less
-    /// time.
+    /// Ends the session `left`. If it was idle for less time than `left`, the number is another session's: a
+    /// restarted server repeats numbers.
     fn end_left(&self, link: &mut MysqlConnection, claim: &Claim, left: &LeftSession) -> Answer<bool> {
         let args = Args::of(claim).and("session", left.session);
         let idle = link.number(&self.queries.session_idle, &args).map_err(Failure::of_reading)?;
@@ -89,8 +89,8 @@ impl SessionDatabase for Mysql {
         Ok(idle.is_some())
     }
 
-    /// The driver cannot use a connection after a late answer, so a short stall of the server could cost the
-    /// sessions of all holds. A ping over the connection for renewals finds a stall first.
+    /// Pings over the renewals' connection first. The driver cannot use a connection after a late answer, so
+    /// a short stall of the server could otherwise end all holds; now only the ping is late.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         let asked = pool.over(Rank::Renewal, deadline, |_, link| link.ping());
         match asked.and_then(|asked| asked) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use mysql::OptsBuilder;
 
 use self::link::MysqlConnection;
-use self::poller_lock::{PollerLockQueries, TurnstileHub};
+use self::poller_lock::{PollerLockQueries, PollerHub};
 use self::refusal::read_only_now;
 use self::url::limit_in_seconds;
 use crate::config::{ServerOptions, TableOptions};
@@ -39,9 +39,9 @@ use crate::time::{Clock, Moment};
 const IDLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let (renewal, made) = Renewable::new(options, url::opts)?;
+    let (credentials, made) = Renewable::new(options, url::opts)?;
     let (opts, mut dial) = <(OptsBuilder, Dial)>::clone(&made);
-    dial.renewal = Some(renewal);
+    dial.credentials = Some(credentials);
     let queries = Queries::new(&options.table.name);
     let poller_locks = options
         .table
@@ -74,17 +74,17 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
 }
 
 queries!(
-    "mysql": add, long_free, forget, old_versions, server, read_only, turn_enter, turn_leave, turn_look, session_turn_look,
+    "mysql": add, long_free, forget, old_versions, server, read_only, poller_enter, poller_leave, poller_look, session_poller_look,
     session_take, session_free, session_holder, session_idle, session_busy,
 );
 
 impl Queries {
     fn poller_lock(&self, table: &TableOptions) -> PollerLockQueries {
-        let (enter, leave) = (self.turn_enter.clone(), self.turn_leave.clone());
+        let (enter, leave) = (self.poller_enter.clone(), self.poller_leave.clone());
         let (look, list, realm) = if table.session_locks {
-            (&self.session_turn_look, ("SELECT 'ID' AS id", " UNION ALL "), "")
+            (&self.session_poller_look, ("SELECT 'ID' AS id", " UNION ALL "), "")
         } else {
-            (&self.turn_look, ("UNHEX('ID')", ","), &*table.name)
+            (&self.poller_look, ("UNHEX('ID')", ","), &*table.name)
         };
         PollerLockQueries { enter, leave, look: look.text.clone(), list, realm: realm.to_owned() }
     }
@@ -104,7 +104,7 @@ struct Mysql {
     /// The shortest wait for a locked row, in seconds: zero on MariaDB, one on MySQL.
     least_wait: u64,
     queries: Queries,
-    poller_locks: Option<Arc<TurnstileHub>>,
+    poller_locks: Option<Arc<PollerHub>>,
     table: Option<TableInUse>,
     given_up: Mutex<Vec<(u32, Moment)>>,
 }
@@ -151,8 +151,8 @@ impl Database for Mysql {
 }
 
 impl Mysql {
-    /// Ends a noted session if it is still busy with its request. A restarted server uses session numbers
-    /// again, but such a session has been busy for less time.
+    /// Ends a session that was given up, if it is still busy with its request. If it has been busy for less
+    /// time, a restarted server has given the number to another session, which stays.
     fn end_given_up(&self, link: &mut MysqlConnection, session: u32, since: Moment) -> Answer<()> {
         let busy = link.number(&self.queries.session_busy, &Args::one("session", session))?;
         if busy.is_some_and(|busy| has_lasted_since(since, busy))

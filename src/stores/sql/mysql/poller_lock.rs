@@ -44,7 +44,7 @@ pub(super) struct PollerLockQueries {
     /// Tries to take the poller lock of `:name`, and returns the name's id for `look`.
     pub(super) enter: Statement,
     pub(super) leave: Statement,
-    /// Returns the ids of the list `IDS` that are held, and `READ_ONLY` if the server is read-only.
+    /// Returns the ids (of the list `IDS`) of the held locks, and `READ_ONLY` if the server is read-only.
     pub(super) look: String,
     pub(super) list: (&'static str, &'static str),
     pub(super) realm: String,
@@ -56,8 +56,8 @@ impl PollerLockQueries {
     }
 }
 
-/// A channel for each name. It is never up, because no waiter relies on its messages.
-pub(super) type TurnstileHub = Hub<PollerLocks>;
+/// A channel for each name, never reported as working: waiters also poll by themselves.
+pub(super) type PollerHub = Hub<PollerLocks>;
 
 pub(super) struct PollerLocks {
     opts: OptsBuilder,
@@ -77,7 +77,7 @@ impl WakeupProtocol for PollerLocks {
     type Note = ();
     type State = ();
 
-    fn serve(&self, hub: &Arc<TurnstileHub>) -> Result<()> {
+    fn serve(&self, hub: &Arc<PollerHub>) -> Result<()> {
         if !hub.wait_for_channels() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl WakeupProtocol for PollerLocks {
     }
 }
 
-pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<TurnstileHub> {
+pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQueries) -> Arc<PollerHub> {
     let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
     // The server's limit is as short as the client's, because the server would continue a wait after the
     // client has closed the connection.
@@ -96,7 +96,7 @@ pub(super) fn poller_locks(opts: OptsBuilder, dial: Dial, queries: PollerLockQue
     Hub::new(PollerLocks { opts, dial, queries }, None, Duration::ZERO)
 }
 
-impl TurnstileHub {
+impl PollerHub {
     /// Wakes `waker` when the lock seems free and this client polls it. `None` if the list of names is full.
     pub(super) fn listen_at(self: &Arc<Self>, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let is_full = {
@@ -110,7 +110,7 @@ impl TurnstileHub {
 impl PollerLocks {
     /// Polls over one connection. Ends with `Ok` when no waiter has come for a while, the connection is old,
     /// or the client is closed. A read-only server is an error, because its rows do not change any more.
-    fn watch(&self, hub: &TurnstileHub, link: &mut MysqlConnection) -> Answer<()> {
+    fn watch(&self, hub: &PollerHub, link: &mut MysqlConnection) -> Answer<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(Lifetime::default().some_age());
         while Clock::System.now() < replaced_at {
@@ -155,9 +155,9 @@ impl PollerLocks {
     }
 }
 
-/// Sleeps until something is due, and updates `watched`. Returns the names without waiters whose poller lock
-/// this client still has. `None` if the hub is closed, or no waiter has come for a while.
-fn next(hub: &TurnstileHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
+/// Sleeps until a poll or try is due, or waiters come or go. Returns the names without waiters whose poller
+/// lock this client still has. `None` if the client is closed, or no waiter has come for a while.
+fn next(hub: &PollerHub, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
     let mut state = hub.state.lock();
     let until = if watched.is_empty() {
         Clock::System.after(LINGER)

@@ -63,7 +63,7 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
 }
 
 /// The first statements on each connection, whatever the server's settings. Waits for locked rows and tables,
-/// and for a server that is locked for reading, get a limit, because the default is up to a year.
+/// and for FLUSH TABLES WITH READ LOCK, get a limit, because the default is up to a year.
 pub(super) fn settings(limit: u64) -> Vec<String> {
     vec![
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
@@ -75,8 +75,8 @@ pub(super) fn settings(limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server must give up before the client does, because otherwise the client has to clean up. The server
-/// counts whole seconds, and MySQL checks them once a second.
+/// The server gives up before the client does. Otherwise the outcome would be unknown, and the client would
+/// have to clean up. The server counts whole seconds, and MySQL checks them once a second.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
@@ -85,7 +85,6 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: TlsMode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // Checked here, because the driver's error does not say which file is at fault.
     crate::tls::check(tls)?;
-    // The driver also trusts public authorities, so only the host name in a certificate proves anything.
     let is_unproven = mode == TlsMode::VerifyCa || mode == TlsMode::Require && tls.ca.is_some();
     Error::unless(!is_unproven, || {
         "MySQL's driver also trusts public authorities, so only the host's name in a \

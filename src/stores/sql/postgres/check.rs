@@ -11,7 +11,7 @@ use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Link;
 use crate::stores::sql::postgres::Postgres;
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
-use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
+use crate::stores::sql::postgres::refusal::{POOLED, is_protocol_violation};
 use crate::stores::sql::rows::try_one;
 use crate::stores::sql::statement::Args;
 use crate::stores::sql::{beside, query};
@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) shown: TableInUse,
     comment: String,
     has_queue: bool,
-    /// Whether this user may use the queue's table. Also true if the user may not acquire locks at all.
+    /// Whether this user may use the queue's table, or may not acquire locks and so does not need the table.
     is_queue_usable: bool,
 }
 
@@ -46,15 +46,15 @@ fn refuse<T>(kind: ErrorKind, words: impl Into<String>) -> Answer<T> {
 }
 
 /// Refuses a pooler that gives each transaction any free session, because settings, prepared statements and
-/// session locks would get lost. With such a pooler, a second connection in a transaction gets the first
-/// one's session, or the first one then gets another.
+/// session locks would get lost. To find out, opens a second connection with a transaction: behind such a
+/// pooler, it gets the first one's session, or the first one then gets another.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     table: &str,
 ) -> Answer<Seen> {
     let pooled = || refuse(ErrorKind::Unsupported, POOLED);
-    // A pooler keeps the session within a transaction. If it refuses one, it pools statements.
+    // The transaction keeps its session assigned. A pooler that refuses BEGIN assigns sessions to statements.
     let other = match PostgresConnection::open(Vec::new(), dial, &format!("{setup}; BEGIN"), *link.deadline())
     {
         Ok(other) => Some(other),
@@ -65,7 +65,7 @@ pub(super) fn session(
                          server is very slow; a client has pool_size connections, one for renewals and one to listen on";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
-        Err(error) if is_of_protocol(&error) => return pooled(),
+        Err(error) if is_protocol_violation(&error) => return pooled(),
         // If the server refuses a second connection, the check is not possible, and the session is accepted.
         Err(_) => None,
     };
@@ -76,7 +76,7 @@ pub(super) fn session(
     if seen.backend == link.backend { Ok(seen) } else { pooled() }
 }
 
-/// Sent as text, which every pooler supports.
+/// Runs `seen.sql` as text, which every pooler supports.
 fn look(table: &str, link: &mut PostgresConnection) -> Answer<Seen> {
     let text = query(include_str!("../query/postgres/seen.sql"), &quoted(table));
     let mut said = link.words(&text)?.into_iter();
@@ -122,7 +122,6 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
             seen = look(&options.table.name, link)?;
         }
         if let Some(place) = &seen.place {
-            // Without this table only the directory fails, so the client starts anyway.
             create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients")?;
             create_beside(link, place, include_str!("../query/postgres/wait_queue.sql"), QUEUE)?;
             seen = look(&options.table.name, link)?;
@@ -140,7 +139,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Creates a table beside that of the locks. A refusal is ignored, because locks work without the table.
+/// Creates a table beside the locks'. A refusal is ignored: `queue` refuses a missing wait queue.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {
@@ -149,7 +148,7 @@ fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suf
     }
 }
 
-/// Refuses row locks without a usable wait queue: clients would not agree which one is next.
+/// Refuses a store without a usable wait queue: its clients and others would not agree which one is next.
 pub(super) fn queue(place: &Place) -> Answer<()> {
     let (kind, what) = match (place.has_queue, place.is_queue_usable) {
         (_, true) => return Ok(()),
@@ -185,8 +184,8 @@ pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection) -> Answe
     let all = &database.queries.all;
     // A refusal is ignored here, because the statement's first use reports it again.
     drop(link.prepare([&all.renew, &all.take, &all.leave].into_iter().map(|statement| &*statement.text)));
-    // A first use, which changes nothing, so that a transaction left open by a pooler is noticed now. A
-    // refusal is left to `try_one`, which accepts a user who may only read.
+    // Changes nothing, but shows now whether a pooler left a transaction open. A refusal is left to
+    // `try_one`, which accepts a user who may only read.
     let args = Args::one("name", "".as_bytes()).and("token", false).and("owner", "");
     let args = args.and("lease_ms", 0_i64).and("wait_ms", 1_i64);
     if let Err(Failure::Unknown(error)) = link.run(&all.renew, &args) {

@@ -81,8 +81,8 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema, and another schema, which
-    /// programs with another search path use, has a table of this name. Otherwise the server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the name has no schema, and a schema outside the search
+    /// path has such a table, which other programs may use. Otherwise the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let table = quoted(&self.table);
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
@@ -119,7 +119,7 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row exists. The INSERT waits for another transaction's new row.
+            // Usually the row exists. The INSERT waits if another transaction is inserting the row.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;

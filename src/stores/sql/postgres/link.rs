@@ -26,7 +26,7 @@ use crate::hosts::{Rounds, link};
 use crate::seam::{Answer, Failure};
 use crate::secrets::Renewable;
 use crate::stores::sql::database::Link;
-use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
+use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_other_session, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::statement::{Args, Record, Statement as Text, Value};
@@ -46,8 +46,8 @@ pub(super) struct Dial {
     pub(super) config: Config,
     pub(super) address: String,
     pub(super) secure: Secure,
-    /// The source of this `Dial`, whose files of secrets are read again.
-    pub(super) renewal: Option<Arc<Renewable<Dial>>>,
+    /// Reads the URL and the files of secrets again for each connection, and makes a new `Dial` of them.
+    pub(super) credentials: Option<Arc<Renewable<Dial>>>,
 }
 
 /// The caller must poll the connection, which reads and writes for the client.
@@ -56,8 +56,8 @@ pub(super) type Connected = (Client, Connection<Socket, <Secure as MakeTlsConnec
 impl Dial {
     pub(super) fn connect(&self, driver: &Driver, deadline: Moment) -> Result<Connected> {
         let connect = |dial: &Dial| driver.wait(dial.connect_once(deadline))?;
-        match &self.renewal {
-            Some(renewal) => renewal.with(&self.address, deadline, |dial, _ends| connect(dial)),
+        match &self.credentials {
+            Some(credentials) => credentials.with(&self.address, deadline, |dial, _ends| connect(dial)),
             None => connect(self),
         }
     }
@@ -143,7 +143,7 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// A thread whose local storage is being destroyed cannot wait. The watchdog repeats its releases.
+/// Waiting needs thread-locals, so a thread that is ending cannot wait. The watchdog repeats its releases.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }
@@ -152,7 +152,7 @@ pub(super) struct PostgresConnection {
     pub(super) client: Arc<Client>,
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// Whether a statement was prepared since the last check that no transaction is open.
+    /// Whether statements were prepared since `is_begun` last checked that no pooler left a transaction open.
     is_untried: bool,
     pub(super) table: Option<Arc<str>>,
     /// Whether the server has ended the session, even if the socket is still open.
@@ -226,7 +226,7 @@ impl PostgresConnection {
         Ok(row.map_or_else(Vec::new, |row| (0..row.len()).map(|at| word(row, at)).collect()))
     }
 
-    /// Whether the connection seems open. Lets the runtime poll the socket before it answers.
+    /// Whether the connection seems open. The runtime first polls the socket, which shows if it was closed.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;
@@ -240,7 +240,7 @@ impl PostgresConnection {
         looked.is_err() || !self.client.is_closed()
     }
 
-    /// For how many milliseconds a freed lock is reserved for this client.
+    /// For how many milliseconds a freed lock is reserved for this client: longer on a slow network.
     pub(super) fn reserved_ms(&self) -> i64 {
         10 << link(self.round_trip)
     }
@@ -301,7 +301,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // Checked after a statement's first use, because none is prepared in a transaction.
+        // Checked after a statement's first use. None is prepared in a transaction, so an open one is a
+        // pooler's.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;
@@ -359,8 +360,8 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text, because a
-    /// prepared statement begins later than its transaction anyway.
+    /// Whether a transaction was already open; `false` if no answer comes in time. Sent as text: the two
+    /// times always differ for a prepared statement, which begins later than its transaction.
     fn is_begun(&self) -> bool {
         let text = "SELECT now() <> statement_timestamp()";
         match self.ask(within(self.deadline, self.client.simple_query(text))) {
@@ -380,13 +381,13 @@ impl PostgresConnection {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
         };
         result.map_err(|error| {
-            self.ended |= error.as_db_error().is_some_and(|said| ends_the_session(said) || is_changed(said));
+            self.ended |= error.as_db_error().is_some_and(|said| ends_the_session(said) || is_other_session(said));
             failed(error, self.table.as_deref())
         })
     }
 }
 
-/// Limit for statements after a change, so that a locked table does not delay the caller.
+/// Limit for the second statement of `one_then`, so that a locked table does not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn record(row: &Row) -> Answer<Record> {

@@ -1,7 +1,7 @@
 //! Wake-ups: each client has one connection for LISTEN, opened for its first waiter.
 //!
-//! The hub's thread runs LISTEN and UNLISTEN. A channel is up once the server has confirmed its LISTEN,
-//! because every message that is committed after that arrives.
+//! The thread of `seam::hub` runs LISTEN and UNLISTEN. A channel counts as working (`set_up`) once the server
+//! has confirmed its LISTEN, because every message that is committed after that arrives.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl Notifications {
         format!("leasehold_{hash:016x}")
     }
 
-    /// Listens over one connection. Ends with `Ok` when the hub is closed, or the connection is old.
+    /// Listens over one connection. Ends with `Ok` when the client is closed, or the connection is old.
     async fn connected(
         &self,
         hub: &Arc<NotificationListener>,

@@ -37,20 +37,20 @@ use crate::stores::sql::statement::{Args, Record, Statements, first};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
-/// The longest time that a batch of renewals waits for locked rows. The engine repeats failed ones soon.
+/// The longest time that a batch of renewals waits for locked rows. The watchdog soon repeats failed ones.
 const RENEWALS_WAIT: Duration = Duration::from_millis(500);
 
 /// The longest wait for a locked row while other requests need the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// The longest wait of a statement for a transaction's locks, which leaves time for another request.
+/// The server's `lock_timeout`. After such a wait, the same call still has time for another request.
 fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
 
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let (renewal, dial) = Renewable::new(options, url::dial)?;
-    let (dial, setup) = (Dial { renewal: Some(renewal), ..Dial::clone(&dial) }, setup(options));
+    let (credentials, dial) = Renewable::new(options, url::dial)?;
+    let (dial, setup) = (Dial { credentials: Some(credentials), ..Dial::clone(&dial) }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(Vec::new(), &dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
@@ -59,8 +59,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let session_locks = options.table.session_locks;
     let find = || check::find(seen, options, &mut first);
     let place = (!session_locks).then(find).transpose().map_err(failed)?;
-    // Session locks have other channels than row locks of the same name. A table's channels are the same
-    // whether or not its name is given with a schema.
+    // Session locks have other channels than a table's locks of the same name. A table's channels have its
+    // name without schema, because each client may name the table with or without it.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -85,7 +85,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
 }
 
 /// The first statements on each connection, whatever the settings of server, database and role. The server
-/// stops when the client does, and writes grants to disk. Plans must use an index: reading the whole table
+/// gives up when the client does, and writes grants to disk. Plans must use an index: reading the whole table
 /// seems cheap while it is small, and the plan would remain when the table has grown. Plans do not depend on
 /// values, so each connection makes each plan once.
 fn setup(options: &ServerOptions) -> String {
@@ -101,7 +101,7 @@ fn setup(options: &ServerOptions) -> String {
 }
 
 queries!(
-    "postgres": sweep, renew_free, take_cached, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_queue_full,
+    "postgres": sweep, renew_free, take_unreserved, take_in_queue, free_unawaited, old_versions, tell, leave_wait_queue, is_queue_full,
     tidy_queue, recall, mark, check_cached, advisory_try_lock, advisory_prolong, advisory_unlock, advisory_holder, advisory_end, advisory_end_left,
 );
 
@@ -207,7 +207,7 @@ impl Rows for Postgres {
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<Answer<bool>> {
         let args: Vec<_> = claims.iter().map(Args::of).collect();
         let mut answers = link.each(&self.queries.renew_free, &args);
-        // The claims whose row was locked, or whose hold is lost.
+        // `Ok(false)`: another transaction has locked the row, or the hold is lost.
         let open = answers.iter().zip(claims).filter(|(answer, _)| matches!(answer, Ok(false)));
         let open: Vec<Claim> = open.map(|(_, claim)| claim.clone()).collect();
         let now = Clock::System.now();

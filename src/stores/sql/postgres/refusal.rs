@@ -31,8 +31,8 @@ pub(super) fn ends_the_session(said: &DbError) -> bool {
     is_fatal || class(said.code()) == "08"
 }
 
-/// Whether a pooler has changed the session, which then lacks the prepared statements.
-pub(super) fn is_changed(said: &DbError) -> bool {
+/// Whether a pooler has given this connection another session, which lacks the prepared statements.
+pub(super) fn is_other_session(said: &DbError) -> bool {
     *said.code() == SqlState::INVALID_SQL_STATEMENT_NAME
 }
 
@@ -49,8 +49,8 @@ fn code_of(error: &Error) -> Option<&SqlState> {
     error.source()?.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-/// Whether a pooler or the server ended the session because of this request.
-pub(super) fn is_of_protocol(error: &Error) -> bool {
+/// Poolers answer so to a request that they do not support.
+pub(super) fn is_protocol_violation(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROTOCOL_VIOLATION)
 }
 
@@ -76,7 +76,7 @@ pub(super) fn or_without_queue<T>(outcome: Answer<T>, plain: impl FnOnce() -> An
     }
 }
 
-/// Whether a table was refused or locked. (The error of a locked row has a context with the relation.)
+/// Whether a table was refused or locked. (A locked row has the same code, but also a context.)
 fn is_of_table(error: &Error) -> bool {
     let said =
         error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());

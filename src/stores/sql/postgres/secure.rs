@@ -56,7 +56,7 @@ impl TlsConnect<Socket> for Handshake {
             let config = self.config.ok_or_else(|| io::Error::other("TLS was not set up"))?;
             let session = tls::client(&self.host, &config)?;
             let mut stream = SecureStream { socket, session };
-            poll_fn(|context| stream.talk(context, |tls| tls.flush())).await?; // after the handshake
+            poll_fn(|context| stream.talk(context, |tls| tls.flush())).await?; // completes the handshake
             Ok(stream)
         })
     }
@@ -123,7 +123,7 @@ impl AsyncRead for SecureStream {
     ) -> Poll<io::Result<()>> {
         let mut read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         if read.is_pending() {
-            // The first read may have written an answer instead, and would then wait for nothing.
+            // The first call may only have sent a reply of TLS; the second one registers for reading.
             read = self.talk(context, |tls| tls.read(buf.initialize_unfilled()));
         }
         buf.advance(ready!(read)?);
@@ -132,7 +132,7 @@ impl AsyncRead for SecureStream {
 }
 
 impl AsyncWrite for SecureStream {
-    /// If rustls has already taken the bytes, the next call reports the error.
+    /// If rustls has taken the bytes, this call returns their count, and the next one the error.
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -85,7 +85,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
     });
     let secure = secure(mode, &tls)?;
-    Ok(Dial { address: addresses(&config), config, secure, renewal: None })
+    Ok(Dial { address: addresses(&config), config, secure, credentials: None })
 }
 
 #[cfg(feature = "tls")]

@@ -1,10 +1,10 @@
 //! The wait queue of a lock: a table beside that of the locks, with a row for each waiting client.
 //!
 //! Without waiters, a release is one statement. Otherwise one statement frees the lock, and a second one
-//! notifies the first client. A client that joins also writes to the lock's row, so a release at the same
-//! moment either sees the join, or makes the client ask again. The queue only orders and wakes clients; the
-//! lock's row decides whether the lock is free. Therefore a release works even if the server refuses the
-//! queue's table. See docs/decisions/0032.
+//! notifies the first client. A client that joins also writes to the lock's row. A release at the same moment
+//! then sees the new waiter, or the waiter sees that the lock was freed meanwhile, and asks again. The queue
+//! only orders and wakes clients; the lock's row decides whether the lock is free. Therefore a release works
+//! even if the server refuses the queue's table. See docs/decisions/0032.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -64,13 +64,14 @@ impl Postgres {
 
     pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
-        // Usually the lock is free, so the smaller statement is tried first.
-        let stands_for_election = claim.queue_mode == QueueMode::Waits && claim.leads;
+        // Usually the lock is free, so the statement that spares the queue is tried first. A candidate for
+        // leadership always tries it first: the queue takes only three of them.
+        let is_candidate = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
-            || stands_for_election
+            || is_candidate
             || claim.queue_mode == QueueMode::Waits && !self.queue.awaited.load(Ordering::Relaxed)
         {
-            let records = link.run(&self.queries.take_cached, &args)?;
+            let records = link.run(&self.queries.take_unreserved, &args)?;
             let taken = taken_of(&records)?;
             if claim.queue_mode != QueueMode::Waits {
                 self.recall(link, claim, &taken);
@@ -80,12 +81,12 @@ impl Postgres {
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
             if claim.queue_mode != QueueMode::Waits {
-                return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
+                return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), reserved(&records)?).0) });
             }
-            if stands_for_election {
+            if is_candidate {
                 let full = link.run(&self.queries.is_queue_full, &Args::one("name", &*claim.name))?;
                 if full.first().map(|record| record.flag(0)).transpose()? == Some(true) {
-                    let (left, spread) = retry(seen.as_ref(), kept(&records)?);
+                    let (left, spread) = retry(seen.as_ref(), reserved(&records)?);
                     let retry_after = Some(left + random_between(spread));
                     let listens_for = ListensFor::Nothing;
                     return Ok(Attempt::InWaitQueue { retry_after, listens_for, watches: false });
@@ -98,7 +99,7 @@ impl Postgres {
         loop {
             let records = link.run(&self.queries.take_in_queue, &args)?;
             let taken = taken_of(&records)?;
-            // Sent after the join: the holder gets this recall, or its next check finds the join.
+            // Sent after the join: if the recall is lost, the holder's next check finds this client.
             self.recall(link, claim, &taken);
             let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
@@ -117,10 +118,9 @@ impl Postgres {
             if self.queue.is_to_be_tidied(Clock::System.now()) {
                 link.run(&self.queries.tidy_queue, &Args::none())?;
             }
-            let (left, spread) = retry(seen.as_ref(), kept(&records)?);
+            let (left, spread) = retry(seen.as_ref(), reserved(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             let retry_after = Some(retry_after);
-            // The server does not report if a waiter's row is deleted.
             return Ok(Attempt::InWaitQueue {
                 retry_after,
                 listens_for: ListensFor::OwnTurn,
@@ -129,7 +129,7 @@ impl Postgres {
         }
     }
 
-    /// Recalls a cached lock for a waiter. If the message is lost, the holder's next check finds the wait.
+    /// Recalls a cached lock. If the message is lost, the holder's next check finds the waiter.
     pub(super) fn recall(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
@@ -141,8 +141,8 @@ impl Postgres {
         }
     }
 
-    /// Makes waiters recall the locks of claims that listen for recalls. Returns which of them were unmarked
-    /// until now, so that waiters sent no recall.
+    /// Writes this client's channel into the rows of claims that want recalls (`hears`). Returns for each
+    /// whether the channel was missing until now, so that waiters sent no recall.
     pub(super) fn mark(&self, link: &mut PostgresConnection, claims: &[Claim]) -> Vec<bool> {
         let args = |claim: &Claim| {
             let keeper = self.listener.turn_channel(&claim.name, claim.owner.client());
@@ -152,7 +152,7 @@ impl Postgres {
         if hearing.is_empty() {
             return vec![false; claims.len()];
         }
-        // A failed mark is set by the next check.
+        // If this fails, the next check repeats it.
         let mut marked = link.each(&self.queries.mark, &hearing).into_iter();
         claims.iter().map(|claim| claim.hears && matches!(marked.next(), Some(Ok(true)))).collect()
     }
@@ -175,7 +175,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // No mark means a recall, but if the claim hears, its row may only be locked.
+            // A recall removes the channel; if the claim hears, a locked row may also lack it.
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),
@@ -253,16 +253,16 @@ fn taken_of(records: &[Record]) -> Answer<Change<u64>> {
     Ok(change_of(records)?.unwrap_or(Change::None(None)))
 }
 
-fn kept(records: &[Record]) -> Answer<Option<Duration>> {
+fn reserved(records: &[Record]) -> Answer<Option<Duration>> {
     let ms = records.first().map(|record| record.maybe(6, Record::int)).transpose()?.flatten();
     Ok(ms.map(milliseconds))
 }
 
 /// When a waiter asks again: the time until then, and the bounds of a random addition.
-fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration)) {
-    match (seen, kept) {
+fn retry(seen: Option<&Row>, reserved: Option<Duration>) -> (Duration, (Duration, Duration)) {
+    match (seen, reserved) {
         (Some(row), _) => (row.remaining(), AFTER_LEASE),
-        (None, Some(kept)) => (kept, AFTER_RESERVATION),
+        (None, Some(reserved)) => (reserved, AFTER_RESERVATION),
         // Another client was faster, and this statement's snapshot does not show its row yet.
         (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE)),
     }

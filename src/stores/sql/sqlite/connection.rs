@@ -90,7 +90,7 @@ impl SqliteConnection {
         deadline: Moment,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
-        // A connection that was open when this one was opened shares its index. Races with `end_strays`.
+        // SQLite has one index per file in a process, so a new connection shares that of a stray one.
         let is_sound = |files: &Files| {
             files.is_whole()
                 && before.is_none_or(|before| files.is_of(before))
@@ -106,11 +106,11 @@ impl SqliteConnection {
         Some(SqliteConnection { place, files, path, has_failed, deadline, boot })
     }
 
-    pub(super) fn on<T>(&self, talk: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
+    pub(super) fn on<T>(&self, request: impl FnOnce(&Connection) -> Answer<T>) -> Answer<T> {
         let conn = self.place.lock();
         let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
         limit(conn, self.deadline).map_err(failed)?;
-        let outcome = talk(conn);
+        let outcome = request(conn);
         if let Err(failure) = &outcome
             && matches!(failure.error().kind(), ErrorKind::Unreachable | ErrorKind::Protocol)
         {
@@ -119,7 +119,7 @@ impl SqliteConnection {
         outcome
     }
 
-    /// Whether the path still leads to the open files, which a process that opens the path now will get.
+    /// Whether a process that opens the path now gets the files that this connection has open.
     pub(super) fn is_in_place(&self) -> bool {
         Files::at(&self.path) == Some(self.files)
     }
@@ -146,8 +146,8 @@ impl Drop for SqliteConnection {
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Read while `OPEN` is locked: SQLite deletes no file of a connection in the table. Without the
-        // mutex, files might be missing or old, so that a new connection seems stray. Races with `among`.
+        // Read under the mutex: SQLite deletes no file of a connection in the table. Without the mutex, a
+        // connection added after the read could have newer files, and seem stray.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
@@ -207,8 +207,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// SQLite rolls back a statement that fails. Only a commit that failed on the disk has an unknown outcome. A
-/// missing table has no error code. Without the table of clients, only the directory fails.
+/// SQLite rolls back a statement that fails, so only a commit that failed on the disk has an unknown outcome.
+/// SQLite has no code for a missing table, so the message is searched for the directory's.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let said = error.to_string();
     if said.contains("no such table") && said.contains("_clients") {
@@ -277,8 +277,7 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread checks before the connection is opened, and continues when the table lists the
-    /// connection.
+    /// The other thread waits for the table's mutex until the new connection is in the table.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_connection_being_opened_is_not_closed_as_stray() {

@@ -118,8 +118,8 @@ pub(super) fn check_path(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
-/// The time since the machine started. Read before the statement, which may wait, so it neither lengthens the
-/// caller's own lease nor ends another's too early.
+/// The time since the machine started, in milliseconds. Read before the statement, which may wait for the
+/// file: an old time makes the caller's lease no longer, and ends no other lease too early.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }

@@ -1,4 +1,4 @@
--- Adds the row of a lock, which is free, unless there is one.
+-- Adds a row for a lock, which is free. Does nothing if the lock has a row.
 --
 -- :name
 -- Changes a row if there was none.

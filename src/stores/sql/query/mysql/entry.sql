@@ -1,4 +1,4 @@
--- Reads a client's entry in the directory. Locks no row.
+-- Reads a client's row in the table of clients. Locks no row.
 --
 -- :client
 -- Returns client, entry, remaining_ms.

@@ -1,7 +1,7 @@
--- Parts of statements. Each part replaces its name in braces; the heads of the statements list the parameters.
+-- Parts of statements. Each part replaces its name in braces; the heads of the statements list parameters and Returns.
 --
--- :name  :token  :owner  :lease_ms  :fenced  :realm
--- Returns nothing by itself.
+-- :name  :token: whether it is a lock of get_token_lock  :owner  :lease_ms  :fenced
+-- :realm: the table of locks, or '' for session locks
 
 -- {read_only}
 -- Whether the server takes no writes. Applies to users with the right to write all the same (SUPER, READ ONLY ADMIN)
@@ -12,7 +12,8 @@
 -- The server allows at most 64 characters and ignores case, so the name is a part of a hash.
 CONCAT('leasehold:', LEFT(SHA2(:name, 256), 48))
 
--- {turnstile}
+-- {poller_lock}
+-- The GET_LOCK name of a lock's poller lock. Contains the database, because GET_LOCK locks for the whole server.
 CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT(IF(:realm = '', '', CONCAT(DATABASE(), '/', :realm)), '/', :name), 256), 40))
 
 -- {remaining}
@@ -22,6 +23,7 @@ CAST(CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) / 1000) AS SI
 UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND
 
 -- {fence}
+-- At least the microseconds since 1970, so that fencing tokens grow even if the row was lost.
 LAST_INSERT_ID(IF(:fenced, GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), fence))
 
 -- {held_by_owner}

@@ -1,4 +1,4 @@
--- Writes a client's entry in the directory.
+-- Writes a client's row in the table of clients.
 --
 -- :client  :entry  :lease_ms
 -- Changes the client's row.

@@ -1,2 +1,2 @@
--- Removes the directory's entries that have expired.
+-- Removes expired rows from the table of clients.
 DELETE FROM leasehold_locks_clients WHERE expires_at < UTC_TIMESTAMP(6)

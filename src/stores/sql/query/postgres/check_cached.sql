@@ -1,8 +1,7 @@
--- Checks whether other clients want locks that are cached or whose holders want recalls. Only reads, so that the statement
--- never waits for a row that another transaction has locked.
+-- Checks whether other clients want locks that this client caches, or for which it wants recalls (recall.sql). Only reads,
+-- so that the statement never waits for a row that another transaction has locked.
 --
--- The statement may miss a client that joins a wait queue at the same time. Such a client then recalls the lock
--- (recall.sql).
+-- The statement may miss a client that joins a wait queue at the same time. Such a client then recalls the lock.
 --
 -- $1 names  $2 tokens  $3 owners
 --    (of each lock, separated by commas; the names in hexadecimal digits)

@@ -9,7 +9,7 @@
 -- Changes nothing else.
 DO $$ DECLARE others text; BEGIN
     PERFORM pg_advisory_xact_lock(7094372811453);
-    PERFORM 1 FROM pg_class LIMIT 1; -- makes a table visible that another client has just created
+    PERFORM 1 FROM pg_class LIMIT 1; -- renews the session's cache: another client may have created the table
     IF to_regclass('{table}') IS NULL THEN
         others := (SELECT string_agg(relnamespace::regnamespace::text, ', ' ORDER BY 1) FROM pg_class
             WHERE NOT {has_schema} AND relname = '{plain}' AND relkind IN ('r', 'p', 'v') AND relpersistence <> 't');

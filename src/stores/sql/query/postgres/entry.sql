@@ -1,4 +1,4 @@
--- Reads a client's entry in the directory.
+-- Reads a client's row in the table of clients.
 --
 -- $1 client
 -- Returns client, entry, remaining_ms.

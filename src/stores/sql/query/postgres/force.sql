@@ -1,9 +1,9 @@
--- Frees a lock, whoever holds it, and wakes the waiters. Without a channel it wakes no waiter: tell.sql follows, as after
--- leave.sql. A client that has cached the lock receives a recall.
+-- Frees a lock, whoever holds it, and wakes the waiters. Without a channel it wakes nobody: the caller then runs tell.sql.
+-- Asks a client that caches the lock to release it (recall.sql).
 --
 -- $1 name  $2 token  $3 channel, or ''
--- Returns one row: 0 (NULL: was free), token, owner, holds and remaining_ms as they were before; the last two columns are
--- the notifications.
+-- Returns one row: 0 if the lock was freed (NULL: it was free); token, owner, holds and remaining_ms as they were before;
+-- the last two columns are the notifications.
 WITH {seen}, made AS (
     UPDATE leasehold_locks AS held SET owner = '', holds = 0, expires_at = clock_timestamp()
     WHERE id = sha256($1) AND held.token = $2 AND held.owner <> '' AND held.expires_at > clock_timestamp()

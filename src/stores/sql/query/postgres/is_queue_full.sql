@@ -1,4 +1,5 @@
--- Reads whether the wait queue of an election is full: it contains three clients that have made an attempt in the last 5 s.
+-- Reads whether the wait queue of an election (client.leader) is full: it contains three clients that have made an attempt
+-- in the last 5 s. Other candidates stay outside and ask again later.
 --
 -- $1 name
 -- Returns one row: whether the queue is full.

@@ -3,7 +3,8 @@
 -- lock free.
 --
 -- The commit does not wait for the disk. If a crash undoes the release, the lock ends with its lease; a later grant is on
--- the disk only together with this release. So neither the caller nor other commits that notify wait for the disk.
+-- the disk only together with this release. Commits that notify run one after the other, so the wait would delay all of
+-- them.
 --
 -- $1 name  $2 token  $3 owner  $4 left  $5 channel, or ''
 -- Returns one row: 0 (NULL: not held), token, owner, holds and remaining_ms as they were before; the last column is the

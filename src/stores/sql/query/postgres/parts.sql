@@ -1,12 +1,13 @@
--- Parts of statements. Each part replaces its name in braces; the heads of the statements list the parameters.
+-- Parts of statements. Each part replaces its name in braces; the heads of the statements list parameters and Returns.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread  $9 keeper  $10 client
--- Returns nothing by itself.
+-- $1 name  $2 token: whether it is a lock of get_token_lock  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
+-- $9 keeper: the channel of the client if it caches the lock  $10 client
 
 -- {remaining}
 ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint
 
 -- {seen}
+-- The lock's row as it was before the statement; {before} has its columns for the result.
 seen AS MATERIALIZED (
     SELECT token, owner, holds, expires_at, keeper FROM leasehold_locks WHERE id = sha256($1)
 )
@@ -15,16 +16,17 @@ seen AS MATERIALIZED (
 seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint
 
--- {kept}
--- Ignores a reservation of 700 ms or more, which only a server clock that was set back can cause.
-kept AS MATERIALIZED (
+-- {reserved}
+-- Until when the lock is reserved for another client, which was notified. Ignores a reservation of 700 ms or more, which only
+-- a server clock that was set back can cause.
+reserved AS MATERIALIZED (
     SELECT max(reserved_until) AS until FROM leasehold_locks_wait_queue
     WHERE id = sha256($1) AND is_next AND client <> $10::text
         AND reserved_until > clock_timestamp() AND reserved_until < clock_timestamp() + interval '700 milliseconds'
 )
 
--- {kept_ms}
-ceil(extract(epoch FROM kept.until - clock_timestamp()) * 1000)::bigint
+-- {reserved_ms}
+ceil(extract(epoch FROM reserved.until - clock_timestamp()) * 1000)::bigint
 
 -- {insert}
 INSERT INTO leasehold_locks AS held (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since, keeper)
@@ -35,9 +37,9 @@ INSERT INTO leasehold_locks AS held (id, name, token, owner, holds, expires_at, 
         SELECT FROM seen WHERE owner <> '' AND expires_at > clock_timestamp() AND (owner <> $3 OR token <> $2)
     )
 
--- {unless_kept}
+-- {unless_reserved}
 AND (
-        (SELECT until IS NULL FROM kept)
+        (SELECT until IS NULL FROM reserved)
         OR EXISTS (SELECT FROM seen WHERE owner = $3 AND token = $2 AND expires_at > clock_timestamp())
     )
 
@@ -62,6 +64,7 @@ id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > cl
 clock_timestamp() + $4::bigint * interval '1 millisecond'
 
 -- {micros}
+-- A new fencing token is at least this, so that tokens grow even if the row was lost.
 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- {advisory_sessions}

@@ -1,4 +1,4 @@
--- Writes a client's entry in the directory.
+-- Writes a client's row in the table of clients.
 --
 -- $1 client  $2 entry  $3 lease_ms
 -- Returns the client.

@@ -1,4 +1,4 @@
--- Recalls a cached lock: notifies the client that caches it, once for each hold.
+-- Recalls a cached lock: asks the client that caches it to release it, once for each hold.
 --
 -- The commit does not wait for the disk: if a crash undoes the recall, the next check by the lock's client finds the
 -- waiter.

@@ -1,21 +1,21 @@
--- Takes a lock as take_cached.sql does. If the lock is not free, puts the client into the lock's wait queue, or records
--- there that the client still waits. A client that recorded this within 2 s only reads.
+-- Takes a lock as take_unreserved.sql does. If the lock is not free, puts the client into the lock's wait queue, or records
+-- there that the client still waits. A client that recorded this within 2 s only reads. A notified client that finds the
+-- lock taken returns to its old place, before the others.
 --
--- A client that writes to the wait queue also writes to the lock's row, without changing it. If a release that began before
--- does not see the new row in the queue, it finds another version of the lock's row than it saw, and changes nothing (see
--- free_unawaited.sql). Or this statement waits until the release has committed, and reports that the lock is no longer
--- held. The commit does not wait for the disk. A notified client that finds the lock taken returns to its old place, before
--- the others.
+-- A client that writes to the wait queue also writes to the lock's row, without changing it, so that no release misses it.
+-- If the release comes first, this statement waits for its commit, and reports that the lock is no longer held. If the
+-- release began first but reaches the row later, it finds another version of the row than it saw, and changes nothing
+-- (free_unawaited.sql). The commit does not wait for the disk.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
--- $9 keeper: the channel for a recall, if the client caches the lock (NULL: it does not)  $10 client
--- $11 channel  $12 reserved_ms: for how long a freed lock is to be reserved for the client
--- Returns one row: the fence (NULL: not taken); token, owner, holds and remaining_ms as they were before; the channel for a
--- recall to its holder (NULL: the lock is not cached); for how many ms the lock is reserved for another client (NULL: it is
--- not); whether the client joined the queue of a lock that became free meanwhile; a setting of the commit, to be ignored;
--- how many clients were in the queue, if this one took the lock from there (NULL: it did not).
-WITH {seen}, {kept}, took AS (
-    {insert} {unless_kept}
+-- $9 keeper: the channel on which the client is asked to release the lock, if it caches the lock (NULL: it does not)
+-- $10 client  $11 channel  $12 reserved_ms: for how long a freed lock is to be reserved for the client
+-- Returns one row: the fence (NULL: not taken); token, owner, holds, remaining_ms and keeper as they were before; for how
+-- many ms the lock is reserved for another client (NULL: it is not); whether the client joined the queue of a lock that
+-- became free meanwhile; a column to ignore; how many clients were in the queue, if this one took the lock from there
+-- (NULL: it did not).
+WITH {seen}, {reserved}, took AS (
+    {insert} {unless_reserved}
     {or_update}
 ), gone AS (
     DELETE FROM leasehold_locks_wait_queue WHERE id = sha256($1) AND client = $10 AND EXISTS (SELECT FROM took)
@@ -38,7 +38,7 @@ WITH {seen}, {kept}, took AS (
     WHERE id = sha256($1) AND held.owner <> '' AND held.expires_at > clock_timestamp() AND EXISTS (SELECT FROM joined)
     RETURNING true
 )
-SELECT took.fence, {before}, seen.keeper, {kept_ms},
+SELECT took.fence, {before}, seen.keeper, {reserved_ms},
     EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
     CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END,
     -- Counts the clients as they were before this statement.
@@ -46,4 +46,4 @@ SELECT took.fence, {before}, seen.keeper, {kept_ms},
         SELECT count(*) FROM leasehold_locks_wait_queue
         WHERE id = sha256($1) AND (client = $10 OR seen > clock_timestamp() - interval '5 seconds')
     ) END
-FROM kept LEFT JOIN took ON true LEFT JOIN seen ON true
+FROM reserved LEFT JOIN took ON true LEFT JOIN seen ON true

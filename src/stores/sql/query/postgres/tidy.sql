@@ -1,3 +1,3 @@
--- Removes the directory's entries that have expired.
+-- Removes expired rows from the table of clients.
 -- Returns the client of each.
 DELETE FROM leasehold_locks_clients WHERE expires_at < clock_timestamp() RETURNING client

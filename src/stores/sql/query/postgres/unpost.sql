@@ -1,4 +1,4 @@
--- Removes a client's entry from the directory.
+-- Removes a client's row from the table of clients.
 --
 -- $1 client
 -- Returns the client.

@@ -5,7 +5,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS leasehold_locks_wait_queue (
     since      timestamptz NOT NULL,   -- when the client joined; orders the queue
     seen       timestamptz NOT NULL,   -- when the client last made an attempt; written at most every 2 s
     is_next    boolean NOT NULL,       -- notified that it is next, without an attempt since
-    reserved_until timestamptz,            -- is_next: end of the reservation; otherwise: its length, as a time since 1970
+    reserved_until timestamptz,            -- is_next: when the reservation ends; otherwise 1970-01-01 plus its length
     PRIMARY KEY (id, client),
     UNIQUE (id, is_next, since, client)
 ) WITH (fillfactor = 50)

@@ -1,8 +1,8 @@
--- Reads a client's entry in the directory.
+-- Reads a client's row in the table of clients.
 --
 -- ?1 client
 -- Returns client, entry, remaining_ms.
-SELECT client, entry, runs FROM (
-    SELECT client, entry, lease_ms, expires_at - {now} AS runs
+SELECT client, entry, left_ms FROM (
+    SELECT client, entry, lease_ms, expires_at - {now} AS left_ms
     FROM leasehold_locks_clients WHERE client = ?1
-) WHERE runs > 0 AND runs <= lease_ms + 1000
+) WHERE left_ms > 0 AND left_ms <= lease_ms + 1000

@@ -1,7 +1,7 @@
-CREATE TABLE IF NOT EXISTS leasehold_locks (
-    name       BLOB PRIMARY KEY,   -- leasehold format 1
-    token      INTEGER NOT NULL,   -- taken through get_token_lock
-    owner      TEXT NOT NULL,      -- client:number; '' if free
+CREATE TABLE IF NOT EXISTS leasehold_locks ( -- leasehold format 1 (clients read this in the stored statement)
+    name       BLOB PRIMARY KEY,
+    token      INTEGER NOT NULL,   -- whether taken through get_token_lock
+    owner      TEXT NOT NULL,      -- client id:owner number; '' if free
     holds      INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,   -- ms since 1970, by the machine's clock; the lock is free from then on
     boot       TEXT NOT NULL,      -- id of the machine's start before the grant; '' if unknown

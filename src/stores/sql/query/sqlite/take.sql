@@ -8,8 +8,8 @@ SELECT ?3, ?4, ?5, 1, wall + 1 + rest, coalesce(?1, ''), ?2 + 1 + rest, rest,
     CASE WHEN ?7 THEN wall * 1000 ELSE 0 END, ?8, ?9, ?10, wall
 FROM (
     SELECT {now} AS wall, max(?6, coalesce((
-        -- If the owner already holds the lock, the lock must not end sooner than before.
-        SELECT {runs} - 1 FROM leasehold_locks WHERE name = ?3 AND owner = ?5
+        -- If the owner already holds the lock, the lock must not end sooner. (The 1 ms is added again above.)
+        SELECT {remaining} - 1 FROM leasehold_locks WHERE name = ?3 AND owner = ?5
     ), 0)) AS rest
 )
 WHERE true
@@ -21,5 +21,5 @@ ON CONFLICT (name) DO UPDATE SET
     fence = CASE WHEN ?7 THEN max(held.fence + 1, excluded.fence) ELSE held.fence END,
     host = excluded.host, pid = excluded.pid, thread = excluded.thread, since = excluded.since
 WHERE held.owner = '' OR (held.owner = excluded.owner AND held.token = excluded.token)
-    OR {runs} <= 0
+    OR {remaining} <= 0
 RETURNING fence

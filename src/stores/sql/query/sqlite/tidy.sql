@@ -1,5 +1,5 @@
--- Removes the directory's entries that have expired. An entry that ends later than its lease allows counts as expired too:
--- the clock was set back, and the entry would otherwise stay.
+-- Removes expired rows from the table of clients. A row that ends later than its lease allows counts as expired too: the
+-- clock was set back, and the row would otherwise stay.
 DELETE FROM leasehold_locks_clients
 WHERE expires_at < {now}
     OR expires_at - {now} > lease_ms + 1000

@@ -3,4 +3,4 @@
 --
 -- :name  :realm: the table of locks, or '' for session locks
 -- Returns the name's id in hexadecimal digits if the connection has the poller lock now (NULL: it has not).
-SELECT IF(GET_LOCK({turnstile}, 0), SHA2(:name, 256), NULL)
+SELECT IF(GET_LOCK({poller_lock}, 0), SHA2(:name, 256), NULL)
