@@ -1,6 +1,6 @@
 //! Hosts: how messages show them, which ones the client may connect to, and their addresses.
 //!
-//! The system's look-up of a name has no time-out and cannot be cancelled, so it is an [`Inquiry`].
+//! The system's look-up of a name has no time-out, so a separate thread does it, an [`Inquiry`].
 
 pub(crate) mod url;
 
@@ -152,11 +152,10 @@ impl Lifetime {
     }
 }
 
-/// Maximum class of a link, by which a lock's reservation is extended; `lua/wait_queue.lua` has the same
-/// bound.
+/// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// Class of a network link: how often 10 ms must double to cover two round trips and 8 ms to run a thread.
+/// How often 10 ms must double to cover two round trips, and 8 ms until the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)

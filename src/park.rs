@@ -1,4 +1,5 @@
-//! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
+//! Putting the calling thread to sleep until it is woken, interrupted, or out of time. A *service* is a
+//! thread of the client that works when something is due.
 
 mod service;
 
@@ -40,7 +41,7 @@ struct ServiceState {
 }
 
 thread_local! {
-    /// This thread's service: its number on a manual clock, its signal and state.
+    /// If this thread is a service: its number on a manual clock, its signal and state.
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
@@ -98,7 +99,7 @@ impl Parker {
         }
     }
 
-    /// Whether holds may have ended early since the last call. See [`ServiceWaker::bounds_ended`].
+    /// Whether [`ServiceWaker::bounds_ended`] was called since the last call: holds may have ended early.
     pub(crate) fn take_bounds_ended(&self) -> bool {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
@@ -173,7 +174,7 @@ impl Parker {
     }
 }
 
-/// Wakes a service's thread. A manual clock does not move before the thread has checked.
+/// Wakes a service's thread. A manual clock stands still until the thread has looked what is due.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceWaker {
     waker: Waker,

@@ -1,4 +1,4 @@
-//! The operating system, under the same names on Unix and Windows. Only this module's files depend on it.
+//! The operating system, under the same names on Unix and Windows. Besides, only `fencing` depends on it.
 //!
 //! | name | Unix | Windows |
 //! | --- | --- | --- |
@@ -9,7 +9,8 @@
 //! | `boot_id`, `process_start`, namespaces | from `/proc`, where it is mounted | not known |
 //! | `FileId` | device and inode | volume and index |
 //! | `names_of`, `is_mount_point` | link count; `/proc/self/mountinfo`, if mounted | link count; never |
-//! | `share_group`, `writing_refused` | group and mode | inherited, the attribute and an attempt |
+//! | `share_group` | gives a file the group of another | does nothing |
+//! | `writing_refused` | asks `access` | tries to open the file for writing |
 //! | `local_path` | as it is | without the `/` before a drive |
 
 mod poll;

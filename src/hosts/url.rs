@@ -118,7 +118,7 @@ fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     (port != 0).then(|| (Host::given(host, is_sure), port))
 }
 
-/// The label and the URL of a list's entry, such as `label*2=redis://host`. A scheme has no `=`.
+/// The label (with a weight, if any) and the URL of a server in a list, such as `label*2=redis://host`.
 pub(crate) fn labelled(word: &str) -> (&str, &str) {
     match word.split_once("://").and_then(|(before, _)| before.rsplit_once('=')) {
         Some((label, _)) => (label, word.get(label.len() + 1..).unwrap_or_default()),

@@ -44,7 +44,7 @@ impl Service {
     pub(crate) fn run(&self, parker: &Parker, mut work: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
-            // Races with `run_by`: set to the maximum before `work`, and to its result after.
+            // The maximum during `work`, so that each `run_by` meanwhile sends a signal.
             self.next_check.store(u64::MAX, Ordering::SeqCst);
             if self.is_stopped() {
                 return;
@@ -56,7 +56,7 @@ impl Service {
     }
 
     /// Makes the thread work by `moment`; sends no signal if it works earlier anyway. The caller first
-    /// changes the data. Races with `run`, which sets `next_check` before and after it works.
+    /// changes the data, because `work` may already have read the old data.
     pub(crate) fn run_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);

@@ -511,7 +511,7 @@ pub(crate) mod channel {
     }
 }
 
-/// Number of schedules in each of the two ways below; the soak runs over a hundred times as many.
+/// Number of schedules in each of the two ways below; the long test (`LEASEHOLD_SCHEDULES`) runs more.
 const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules: random ones, and ones with few, well-placed switches (PCT).

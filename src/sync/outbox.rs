@@ -35,8 +35,8 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Starts over, for another connection or none. A thread that still writes to the old connection notices
-    /// the change under the mutex, and leaves these fields alone. Races with [`flush`](Self::flush).
+    /// Starts over, for another connection or none. A thread in [`flush`](Self::flush) that still writes to
+    /// the old connection notices the change under the mutex, and leaves these fields alone.
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
@@ -51,7 +51,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Set under the mutex, so that the writing thread sees it. Races with the end of this loop.
+            // A thread that is writing checks `again` under the mutex after its write, and writes once more.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());
@@ -62,7 +62,7 @@ impl Outbox {
             let written = MutexGuard::unlocked(state, || write(&stream, &piece));
             let (now, outbox) = parts(state);
             if !now.is_some_and(|now| Arc::ptr_eq(now, &stream)) {
-                return Ok(()); // the connection ended: the bytes here are another's. Races with `reset`.
+                return Ok(()); // after `reset`: the bytes here are for another connection
             }
             outbox.is_writing = false;
             match written {

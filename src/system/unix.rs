@@ -63,7 +63,7 @@ pub(crate) fn pid_namespace() -> u64 {
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// The 22nd field of `/proc/self/stat`. The second may contain anything, but ends with the last parenthesis.
+/// The process's start, in ticks since boot: field 22. Field 2 may contain anything, but ends with ')'.
 pub(crate) fn process_start() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()

@@ -76,7 +76,7 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // A shutdown of writes alone does not end waiting reads. Races with `wait`.
+        // A shutdown of writes alone does not end waiting reads. A thread in `wait` reads this every 100 ms.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
@@ -203,7 +203,7 @@ pub(crate) fn process_start() -> Option<u64> {
 /// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// Opens the file for its attributes only. Closing this handle ends no lock, which has another handle.
+/// Opens the file for its attributes only. Closing this handle frees no lock that another handle has.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }

@@ -1,8 +1,8 @@
-//! The directory of clients and the list of locks, each read page by page.
+//! Lists the clients' entries and the locks, page by page.
 //!
 //! A client's entry is a key below `%clients/`, with a lease. No lock's key begins with `%clients/`, because
-//! a `%` in a name is written `%25`. An entry's age follows from the rest of its lease, which costs one
-//! request per entry.
+//! a `%` in a name is written `%25`. What is left of its lease tells an entry's age, and costs one more
+//! request for each entry.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// The entry with its remaining time (a lease is a second too long). `None` if it has ended.
+    /// The entry with its remaining time, without the second that `ttl_of` adds. `None` if it has ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
@@ -92,7 +92,7 @@ fn goes_on(key: &[u8], behind: &[u8]) -> String {
 
 impl Directory for EtcdStore {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
-        // If a request fails, the next round takes another lease, and this one ends by itself.
+        // If a request fails, the next call takes another lease, and the lease taken out here ends by itself.
         let known = self.entry_lease.lock().take();
         let lease = match known {
             Some(known) if keep_alive(&self.renewals, &[known], deadline)? == [true] => known,
@@ -131,7 +131,7 @@ impl Directory for EtcdStore {
                         let posted = self.posted(text.clone(), lease, deadline);
                         posted.unwrap_or(Some(Posted { text, remaining: Duration::MAX }))
                     }
-                    // No time is left to ask for the lease, so the entry is shown as new.
+                    // Without time to ask for the lease, the entry is shown as new.
                     Some((text, _)) => Some(Posted { text, remaining: Duration::MAX }),
                     None => None,
                 };
@@ -149,7 +149,7 @@ impl Directory for EtcdStore {
             let key = String::from_utf8(key).unwrap_or_default();
             let Some(client) = key.strip_prefix(&*folder).and_then(ClientId::read) else { continue };
             page.requests += 1;
-            // Each request has the whole time, because on a slow link a page would not fit into it.
+            // Each request has its own deadline: on a slow link, one is too short for all of the page.
             let posted = self.posted(value, lease, Clock::System.after(each))?;
             page.found.extend(posted.map(|posted| (client, posted)));
         }

@@ -56,7 +56,7 @@ struct EarlyEntry {
     created: i64,
     settles: Moment,
     end: Weak<End>,
-    /// The only strong reference to `end` until the hold takes it with `Holds::end`.
+    /// Keeps `end` alive until the hold takes it (`Holds::end`); then `end` dies with the hold.
     made: Option<Arc<End>>,
 }
 
@@ -89,7 +89,7 @@ impl Holds {
         self.entries.remove(key);
     }
 
-    /// Ends the hold with this key if `is_it` accepts the key's creation. Returns whether it was alive.
+    /// Ends the hold with this key if `is_it` accepts the creation's revision. `false`: it was over already.
     pub(super) fn lose(&mut self, key: &str, is_it: impl FnOnce(i64) -> bool) -> bool {
         let end = self.entries.get(key).filter(|entry| is_it(entry.created)).map(|entry| entry.end.clone());
         let Some(end) = end else { return false };

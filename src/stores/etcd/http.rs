@@ -225,7 +225,6 @@ mod tests {
     use crate::time::Clock;
     use std::net::TcpListener;
 
-    /// A connection to a server that sends `answer` to any request, and then closes the connection.
     fn connection(answer: &'static [u8]) -> Connection {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();

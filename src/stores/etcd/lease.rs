@@ -16,8 +16,9 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Maximum number of unused leases kept for reuse, and longest time to live of each, in seconds.
+/// Maximum number of unused leases kept for reuse.
 const MOST_IDLE: usize = 64;
+/// Longest time to live of a lease kept for reuse, in seconds.
 const LONGEST_IDLE: u64 = 61;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Leases {
     /// A lease that runs for at least `asked`: an unused one if possible, otherwise a new one.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
-        while let Some(lease) = self.idle(ttl) {
+        while let Some(lease) = self.take_idle(ttl) {
             let now = Clock::System.now();
             if lease.ends() >= now.plus(asked) {
                 return Ok(lease);
@@ -75,8 +76,8 @@ impl Leases {
         }
     }
 
-    /// Takes the lease that was used last. The others then get no renewals, and end by themselves.
-    fn idle(&self, ttl: u64) -> Option<EtcdLease> {
+    /// The unused lease that was used last. The others are not renewed meanwhile, so superfluous ones end.
+    fn take_idle(&self, ttl: u64) -> Option<EtcdLease> {
         let mut state = self.state.lock();
         let now = Clock::System.now();
         state.idle.retain(|lease| lease.ends() > now);
@@ -91,7 +92,6 @@ impl Leases {
         }
     }
 
-    /// Keeps an unused lease for reuse. Returns `false` if the lease is too long or the list is full.
     fn keep_idle(&self, lease: EtcdLease) -> bool {
         let mut state = self.state.lock();
         let is_kept = lease.ttl <= LONGEST_IDLE && state.idle.len() < MOST_IDLE;
@@ -134,7 +134,7 @@ impl Leases {
         Ok(is_alive)
     }
 
-    /// Takes back an ended hold's lease, if no request under it can be late. Returns whether it is kept.
+    /// Keeps an ended hold's lease for reuse, if it is `lent`: then no request under it can be late.
     pub(super) fn returned(&self, id: i64) -> bool {
         let lease = self.state.lock().lent.remove(&id);
         lease.is_some_and(|lease| self.keep_idle(lease))

@@ -71,7 +71,6 @@ impl Members {
 impl Connector for Arc<Members> {
     type Link = Connection;
 
-    /// Connects to the first member that accepts a connection.
     fn connect(&self, deadline: Moment) -> Result<Connection> {
         let (first, count) = (self.first(), self.address.members.hosts.len());
         let mut last = None;
@@ -98,7 +97,7 @@ impl Connector for Arc<Members> {
         link.is_alive()
     }
 
-    /// Whether the member has failed since. An open connection may work while new ones are refused.
+    /// Whether requests now prefer another member, because this one failed after the connection was opened.
     fn is_old(&self, link: &Connection) -> bool {
         link.at != self.first()
     }

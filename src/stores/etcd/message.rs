@@ -2,8 +2,8 @@
 //!
 //! | key | value | lease |
 //! |---|---|---|
-//! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
-//! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's own |
+//! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | its own, of `ttl` seconds |
+//! | prefix + `%clients/` + client | the client's entry in the directory | its own |
 //!
 //! An owner that wants a lock puts the first of these keys. The owner whose key was created first holds the
 //! lock, as in etcd's own recipe. In a name, `/` is written `%2F`, and `%` is written `%25`. A prefix
@@ -24,7 +24,7 @@ use crate::stores::etcd::members::unreadable;
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The next key in front of an owner's key, with its creation, because the key may be created again.
+/// The key just before an owner's key in the queue. `created` tells it from a later key of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,
@@ -77,7 +77,7 @@ pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
 }
 
-/// Below the prefix. No lock's key begins with `%format`, because a `%` in a name is written `%25`.
+/// The key of the format, below the prefix. No lock's key begins so: a `%` in a name is written `%25`.
 pub(super) const FORMAT_KEY: &str = "%format";
 
 /// Separates a lock's name from the owner. Neither names nor prefixes can contain it.
@@ -89,7 +89,6 @@ pub(super) struct KeyLine(String);
 
 impl KeyLine {
     pub(super) fn new(prefix: &str, name: &str) -> KeyLine {
-        // [`name_of`] is the inverse.
         let name = name.replace('%', "%25").replace('/', "%2F");
         KeyLine(format!("{prefix}{name}{OWNERS}"))
     }
@@ -130,7 +129,7 @@ impl KeyLine {
 
     pub(super) fn last(&self, before: Option<i64>) -> Value {
         let [key, range_end] = self.bounds();
-        // A revision of zero would mean "no bound", so `before` is never zero here.
+        // Zero would mean "no bound". etcd's first write has revision 2, so `before - 1` is at least 1.
         let newest = before.map_or(0, |before| before.saturating_sub(1));
         json!({ "request_range": {
             "key": key,
@@ -227,38 +226,38 @@ impl Done {
         }
     }
 
-    /// The key in the answer's part `place`, for a `get`, a queue's `first` or a `take_away`.
-    pub(super) fn found(&self, place: usize) -> Result<Option<HeldKey>> {
-        self.pair(place)?.map(HeldKey::read).transpose()
+    /// The key in the answer's part `at`, for a `get`, a queue's `first` or a `take_away`.
+    pub(super) fn found(&self, at: usize) -> Result<Option<HeldKey>> {
+        self.pair(at)?.map(HeldKey::read).transpose()
     }
 
-    /// The text and lease in the answer's part `place`, for a `get`.
-    pub(super) fn text(&self, place: usize) -> Result<Option<(String, i64)>> {
-        let Some(pair) = self.pair(place)? else { return Ok(None) };
+    /// The text and lease in the answer's part `at`, for a `get`.
+    pub(super) fn text(&self, at: usize) -> Result<Option<(String, i64)>> {
+        let Some(pair) = self.pair(at)? else { return Ok(None) };
         let value = pair.get("value").and_then(Value::as_str).unwrap_or_default();
         let bytes = STANDARD.decode(value).map_err(|_error| unreadable())?;
         Ok(String::from_utf8(bytes).ok().map(|text| (text, number(pair, "lease").unwrap_or(0))))
     }
 
-    /// The key and its creation in the answer's part `place`, for a `get` or a queue's `last`.
-    pub(super) fn found_front(&self, place: usize) -> Result<Option<Front>> {
-        let Some(pair) = self.pair(place)? else { return Ok(None) };
+    /// The key and its creation's revision in the answer's part `at`, for a `get` or a queue's `last`.
+    pub(super) fn found_front(&self, at: usize) -> Result<Option<Front>> {
+        let Some(pair) = self.pair(at)? else { return Ok(None) };
         let key = pair.get("key").and_then(Value::as_str).ok_or_else(unreadable)?;
         let created = number(pair, "create_revision").ok_or_else(unreadable)?;
         Ok(Some(Front { key: key.to_owned(), created }))
     }
 
-    /// The keys in the answer's part `place`, for a queue's `first_of`, and the length of the queue.
-    pub(super) fn line(&self, place: usize) -> Result<(Vec<HeldKey>, u64)> {
-        let range = self.responses.get(place).and_then(|response| response.get("response_range"));
+    /// The keys in the answer's part `at`, for a queue's `first_of`, and the length of the queue.
+    pub(super) fn line(&self, at: usize) -> Result<(Vec<HeldKey>, u64)> {
+        let range = self.responses.get(at).and_then(|response| response.get("response_range"));
         let range = range.ok_or_else(unreadable)?;
         let pairs = range.get("kvs").and_then(Value::as_array).into_iter().flatten();
         let all = number(range, "count").and_then(|all| u64::try_from(all).ok()).unwrap_or(0);
         Ok((pairs.map(HeldKey::read).collect::<Result<_>>()?, all))
     }
 
-    fn pair(&self, place: usize) -> Result<Option<&Value>> {
-        let response = self.responses.get(place).ok_or_else(unreadable)?;
+    fn pair(&self, at: usize) -> Result<Option<&Value>> {
+        let response = self.responses.get(at).ok_or_else(unreadable)?;
         let pairs = response
             .get("response_range")
             .map(|range| range.get("kvs"))
@@ -267,8 +266,8 @@ impl Done {
         Ok(pairs.and_then(|pairs| pairs.get(0)))
     }
 
-    pub(super) fn inner(&self, place: usize) -> Result<Done> {
-        let inner = self.responses.get(place).and_then(|response| response.get("response_txn"));
+    pub(super) fn inner(&self, at: usize) -> Result<Done> {
+        let inner = self.responses.get(at).and_then(|response| response.get("response_txn"));
         inner.map(Done::read).ok_or_else(unreadable)
     }
 }

@@ -1,10 +1,11 @@
 //! Stores locks in etcd, through the HTTP gateway of its members.
 //!
 //! An owner that wants a lock puts a key. The owner of the key created first holds the lock, and each other
-//! owner watches the key before its own. `message` defines keys and questions, `lease` the leases of the
-//! keys, `members` connections and errors. The thread of `watch` receives events about keys. `watched` says
-//! about which keys: those before waiters, the queues of cached locks, and holds that may end `early`.
-//! `directory` lists clients and locks.
+//! owner watches the key before its own. `message` defines keys and requests, `lease` the leases of the keys,
+//! `members` connections and errors. The thread of `watch` receives events about the keys that `watched`
+//! chooses: those before waiters, the queues of cached locks (a new key there is a *recall*: the lock is to
+//! be released), and holds that may end `early`. `directory` lists locks and clients; in its *entry*, a
+//! client describes itself.
 
 mod address;
 mod directory;
@@ -84,7 +85,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. If none is stored and `notes` is set, stores ours.
+    /// Refuses data in another version of the format. If none is stored and `notes` is set, stores ours.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
@@ -258,7 +259,7 @@ impl EtcdStore {
                 .map_err(Failure::of_reading)?
                 .map(Duration::from_secs),
         };
-        // Only a key with a lease is a lock's key, because each lock's key has one.
+        // `None`: the lease has just ended, and the key with it.
         if left.is_some() {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
             // The revision of the key's creation is the fencing token.
@@ -290,7 +291,7 @@ impl HoldCaching for EtcdStore {
 
 impl EtcdStore {
     fn check_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<CachedCheck>>> {
-        // The own keys are noted, because a re-entry writes the key again, which must not count as a recall.
+        // A re-entry writes the own key again, which must not count as a recall.
         for claim in claims.iter().filter(|claim| claim.hears) {
             self.watch.caches(&self.line(&claim.name), &self.key(claim));
         }

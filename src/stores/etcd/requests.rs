@@ -45,8 +45,8 @@ impl EtcdStore {
         if claim.caches {
             self.watch.caches(&self.line(&claim.name), &key);
         }
-        // The key exists, although the request failed. A waiter's key is deleted when its wait ends. A try
-        // has no such end, so its outcome is unknown, which causes a clean-up.
+        // For failures after the key was put. A waiter deletes its key when its wait ends. For a call that
+        // does not wait, the outcome is unknown, so that a clean-up deletes the key.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
@@ -59,9 +59,9 @@ impl EtcdStore {
             };
             match stands {
                 Stands::First(place) => {
-                    if self.counts(claim, place, deadline).map_err(in_doubt)? {
+                    if self.make_last(claim, place, deadline).map_err(in_doubt)? {
                         self.watch.leave(&key, true);
-                        self.watch.holds(key, place.created);
+                        self.watch.add_hold(key, place.created);
                         let fence =
                             claim.wants_fence.then(|| FencingToken::new(place.created.unsigned_abs()));
                         return Ok(Attempt::granted(fence));
@@ -71,7 +71,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // The lease must live until after the next poll, a third of the lease from now.
+                    // The next poll comes after one third; the lease must then run for another.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self
@@ -97,8 +97,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// Makes the first key in the queue last for the claim's lease; `false` if it has ended.
-    pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
+    /// Makes the first key in the queue last for the claim's lease. `false` if the key has ended.
+    pub(super) fn make_last(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
             // A shorter or unknown lease is from an earlier attempt, and is replaced.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
@@ -109,7 +109,7 @@ impl EtcdStore {
         }
     }
 
-    /// Puts the claim's key: a waiter's at the end of the queue, any other only into an empty queue.
+    /// Puts the owner's key: always if the claim waits, otherwise only into an empty queue.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
             // A reused lease has ended early, for example after a restore of the cluster's data.
@@ -164,7 +164,7 @@ impl EtcdStore {
         deadline: Moment,
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
-        // Asks also for the last key, because waiters behind a cached hold recall it.
+        // If others wait for a lock that this owner wants to cache, the last key shows it.
         let last = claim.caches.then(|| line.last(None));
         let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
@@ -193,8 +193,8 @@ impl EtcdStore {
     }
 
     /// Sets the count of the owner's hold, if one is given. If `prolongs`, makes the hold last for the
-    /// claim's lease from now on. Returns its fencing token, which is the revision of the key's creation: a
-    /// later revision would exceed the tokens of waiters. `None` if the owner holds nothing.
+    /// claim's lease from now on. Returns its fencing token (`None`: no hold): the revision of the key's
+    /// creation, because the revision of this change exceeds the tokens of waiters.
     pub(super) fn change(
         &self,
         wire: &Transport,
@@ -244,8 +244,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
-    /// Whether the hold's lease runs for `asked` from now on. A lease of that length is kept alive. A longer
-    /// one is not, because it would outlast the lease that the call names.
+    /// Whether the hold's lease runs for `asked` from now on. Renews a lease of that length. A longer one is
+    /// only read, because a renewal would make it outlast `asked`.
     pub(super) fn long_enough(
         &self,
         wire: &Transport,
@@ -330,7 +330,7 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
-        // Reads keys, then keeps leases alive: a key found before lasts for the whole lease.
+        // The keys are read before the leases are renewed: a key found then lasts for the renewed lease.
         let mut alike = Vec::new();
         let mut known: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (at, claim) in claims.iter().enumerate() {

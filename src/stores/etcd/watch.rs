@@ -28,8 +28,8 @@ use crate::time::{Clock, Moment};
 const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// Waiters' channels never end by themselves (`Duration::MAX`), but when their waiter leaves. Channels of
-/// cached locks end with their last listener.
+/// A waiter's channel ends when the waiter leaves, never by time (`Duration::MAX`). Channels of cached locks
+/// end with their last listener.
 pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch> {
     let wire = Transport::new(Arc::clone(&members), 1);
     Hub::new(EtcdWatch { members, wire }, Some(reporter), Duration::MAX)
@@ -37,7 +37,7 @@ pub(super) fn watch(members: Arc<Members>, reporter: Arc<Reporter>) -> Arc<Watch
 
 impl Watch {
     pub(super) fn begin_anew(self: &Arc<Self>, state: &mut WatchHub) {
-        state.own.renewals += 1;
+        state.own.reopened += 1;
         if let Some(connection) = state.own.connection.take() {
             connection.shutdown();
         }
@@ -153,8 +153,8 @@ impl Watch {
         }
     }
 
-    /// Reads the watched keys, once the watch is open, because it does not report earlier changes.
-    fn stands(&self) -> Result<()> {
+    /// The watch is open. Reads the watched keys, because the watch does not report earlier changes.
+    fn opened(&self) -> Result<()> {
         let (fronts, lines) = {
             let mut state = self.state.lock();
             state.own.is_up = true;
@@ -202,13 +202,13 @@ impl Watch {
             if is("canceled") == Some(true) {
                 let reason =
                     line.pointer("/result/cancel_reason").and_then(Value::as_str).unwrap_or("no reason");
-                // An expired token causes the same message. The waiters' next requests then get a new token.
+                // An expired token causes the same message; the waiters' next requests then get a new one.
                 let is_right = reason.contains("permission denied");
                 let kind = if is_right { ErrorKind::NoPermission } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, "watch", format!("the server ended the watch: {reason}")));
             }
             if is("created") == Some(true) {
-                self.stands()?;
+                self.opened()?;
             }
             let events = line.pointer("/result/events").and_then(Value::as_array);
             for event in events.into_iter().flatten() {
@@ -230,8 +230,8 @@ impl Watch {
 }
 
 impl Watch {
-    /// Notes the key of a granted lock, without waiting for the server.
-    pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
+    /// Notes the key of a granted lock. Sends no request; the watch covers the key after `SETTLED`.
+    pub(super) fn add_hold(self: &Arc<Self>, key: String, created: i64) {
         let mut state = self.state.lock();
         if !state.own.holds.are_watched {
             return;
@@ -250,7 +250,7 @@ impl Watch {
         self.state.lock().own.holds.remove(key);
     }
 
-    /// Reports the loss of the hold with this key, if `is_it` accepts the key's creation.
+    /// Reports the loss of the hold with this key, if `is_it` accepts the creation's revision.
     pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
         let own = &mut self.state.lock().own;
         if own.holds.lose(key, is_it)
@@ -265,15 +265,15 @@ impl WakeupProtocol for EtcdWatch {
     type Note = EtcdNote;
     type State = WatchState;
 
-    /// Opens one watch after the other. Waiters are not notified of a change unless the watch failed.
+    /// Opens one watch after the other. Waiters do not notice, unless a watch failed.
     fn serve(&self, hub: &Arc<Watch>) -> Result<()> {
         while hub.is_needed() {
-            let before = hub.state.lock().own.renewals;
+            let before = hub.state.lock().own.reopened;
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
             // A changed count means that this client closed the connection itself, to watch more keys.
-            if state.own.renewals == before {
+            if state.own.reopened == before {
                 read.map_err(|error| error.during("watch"))?;
             }
         }
@@ -300,7 +300,6 @@ mod tests {
 
     #[test]
     fn a_reported_put_recalls_a_cached_lock() {
-        // No member answers at this address.
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let hub = watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)));
         let [line, other] = ["a", "b"].map(|name| KeyLine::new("leasehold/", name));

@@ -1,5 +1,5 @@
-//! The keys that a client needs events about, and the keys that its watch covers: those in front of waiters,
-//! and the queues of cached locks, in which a new key is a recall.
+//! Which keys a client needs events about, and which its watch covers: keys in front of waiters, and the
+//! queues of cached locks, in which a new key is a recall (another client wants the lock).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) struct WatchState {
     pub(super) holds: Holds,
     pub(super) watchdog: Option<ServiceWaker>,
     pub(super) is_idle: bool,
-    pub(super) renewals: u64,
+    pub(super) reopened: u64,
     pub(super) scope: Option<Scope>,
     pub(super) is_up: bool,
     pub(super) connection: Option<Arc<Wire>>,
@@ -265,12 +265,12 @@ impl Watch {
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
         } else if state.own.is_up && !channel.is_up() {
-            channel.set_up(true); // otherwise `stands` sets it up
+            channel.set_up(true); // later, `opened` does this
         }
         Some(listening)
     }
 
-    /// Notes the client's own key before it is put, so that the put is not taken for a recall.
+    /// Notes the client's own key before it is put, so that the put does not count as a recall.
     pub(super) fn caches(&self, line: &KeyLine, key: &str) {
         let mut state = self.state.lock();
         if let Some(kept) = state.channels.get_mut(line.text()).and_then(|entry| entry.note.kept.as_mut()) {
@@ -311,7 +311,6 @@ mod tests {
     use crate::stores::etcd::members::Members;
     use crate::stores::etcd::watch::watch;
 
-    /// A watch whose cluster does not answer.
     fn hub() -> Arc<Watch> {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         watch(Arc::new(Members::new(&options).unwrap()), Arc::new(Reporter::new(None)))

@@ -15,8 +15,10 @@ pub(super) struct Counted {
     ends: Option<Moment>,
     /// `true` while a request's permits are taken; then `false`, so a repeated release does nothing.
     taken: HashMap<Owner, bool>,
-    out: HashMap<[u8; 16], Moment>,
-    done: HashMap<Owner, i64>,
+    /// The ends of permits with leases, by the permits' ids.
+    leased: HashMap<[u8; 16], Moment>,
+    /// The results of requests, so that a repeated one changes nothing.
+    results: HashMap<Owner, i64>,
     queue: Alive<Owner>,
     /// Waiters for a condition that were notified, and have not asked since.
     notified: Alive<Owner>,
@@ -59,22 +61,21 @@ impl CountedKind {
 }
 
 impl Counted {
-    /// Returns the permits whose leases have ended. The result is the count before that.
+    /// Puts back the permits whose leases have ended. Returns the count before that.
     pub(super) fn expire(&mut self, now: Moment) -> Option<i64> {
         let before = self.count;
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
         }
         self.line.expire(now);
-        let out = self.out.len();
-        self.out.retain(|_, until| *until > now);
-        self.give_back(number(out - self.out.len()));
+        let out = self.leased.len();
+        self.leased.retain(|_, until| *until > now);
+        self.give_back(number(out - self.leased.len()));
         before
     }
 
-    /// What a request changed: whether all listeners are to be woken, the waiters for a condition to wake,
-    /// and the clients with new reservations. If a client was refused, those behind it may get permits, as
-    /// they may want fewer.
+    /// What a request changed: whether to wake all listeners, the waiters for a condition to wake, and the
+    /// clients to notify of reserved permits. Clients behind a refused one may want fewer permits.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
@@ -83,7 +84,6 @@ impl Counted {
         (self.count != before && !has_fewer, signalled, self.line.tell(free, behind, now))
     }
 
-    /// Adds to the count, unless the count was deleted.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);
@@ -91,14 +91,13 @@ impl Counted {
     }
 
     pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
-        let back = self.out.values().filter(|until| **until <= now).count();
+        let back = self.leased.values().filter(|until| **until <= now).count();
         let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
         Some((count.saturating_add(number(back)), self.ends))
     }
 
-    /// The permits with leases, the earliest end first.
     pub(super) fn lent(&self, now: Moment) -> Vec<PermitInfo> {
-        let mut out: Vec<_> = self.out.iter().filter(|(_, until)| **until > now).collect();
+        let mut out: Vec<_> = self.leased.iter().filter(|(_, until)| **until > now).collect();
         out.sort_by_key(|(_, until)| **until);
         let shown = out.into_iter().map(|(id, until)| PermitInfo {
             id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -126,7 +125,7 @@ impl Counted {
     }
 
     pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
-        if !self.out.contains_key(&claim.owner.permit(0)) {
+        if !self.leased.contains_key(&claim.owner.permit(0)) {
             let attempt = self.take_units(claim, now)?;
             if attempt != GRANTED {
                 return Ok(attempt);
@@ -150,7 +149,7 @@ impl Counted {
             self.line.leave(client);
             return Ok(GRANTED);
         }
-        let first = self.out.values().min().map(|until| until.since(now));
+        let first = self.leased.values().min().map(|until| until.since(now));
         let attempt = self.line.stand(claim, now, first);
         self.refused = Some(client).filter(|_| matches!(attempt, Attempt::InWaitQueue { .. }));
         Ok(attempt)
@@ -160,7 +159,7 @@ impl Counted {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Whether the waiter was notified. Passes on a notification that was not read in time.
+    /// Grants if the waiter was notified. A notification that was not read in time goes to another waiter.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> Attempt {
         let before = self.notified.len();
         self.notified.expire(now);
@@ -182,13 +181,13 @@ impl Counted {
 
     fn prolong(&mut self, claim: &Claim, now: Moment) {
         for id in Self::ids(claim) {
-            let until = self.out.entry(id).or_insert(now);
+            let until = self.leased.entry(id).or_insert(now);
             *until = (*until).max(now.plus(claim.lease));
         }
     }
 
     pub(super) fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
-        let are_out = Self::ids(claim).all(|id| self.out.contains_key(&id));
+        let are_out = Self::ids(claim).all(|id| self.leased.contains_key(&id));
         if are_out {
             self.prolong(claim, now);
         }
@@ -204,7 +203,7 @@ impl Counted {
     }
 
     pub(super) fn give_back_leased(&mut self, claim: &Claim) -> Release {
-        let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
+        let back = Self::ids(claim).filter(|id| self.leased.remove(id).is_some()).count();
         self.give_back(number(back));
         let all = u32::try_from(back).ok() == Some(claim.units);
         if all { FREED } else { Release::NotHeld { holder: None } }
@@ -218,7 +217,6 @@ impl Counted {
         }
     }
 
-    /// Notifies up to `most` waiters, and returns how many.
     fn notify(&mut self, most: usize, now: Moment) -> i64 {
         let woken: Vec<Owner> = (0..most).map_while(|_| self.queue.next(now)).collect();
         self.notified.join(woken.iter().copied(), now.plus(PLACE_LASTS));
@@ -233,15 +231,15 @@ impl Counted {
         what: &Counting,
         now: Moment,
     ) -> Option<i64> {
-        let (count, are_out) = (self.count.unwrap_or(0), number(self.out.len()));
-        if let Some(done) = self.done.get(&claim.owner).filter(|_| what.is_remembered()) {
+        let (count, are_out) = (self.count.unwrap_or(0), number(self.leased.len()));
+        if let Some(done) = self.results.get(&claim.owner).filter(|_| what.is_remembered()) {
             return Some(*done);
         }
         let result = match what {
             Counting::Ask => return self.count,
             Counting::AskAll => return self.count.map(|count| count + are_out),
             Counting::AskLease(id) => {
-                let left = self.out.get(id).map(|until| until.since(now).as_millis());
+                let left = self.leased.get(id).map(|until| until.since(now).as_millis());
                 return left.map(|left| i64::try_from(left).unwrap_or(i64::MAX));
             }
             Counting::AskOut => are_out,
@@ -278,22 +276,22 @@ impl Counted {
                 left
             }
             Counting::GiveBack(id) => {
-                let back = i64::from(self.out.remove(id).is_some());
+                let back = i64::from(self.leased.remove(id).is_some());
                 self.give_back(back);
                 back
             }
             Counting::GiveBackAll(ids) => {
-                let are_all_out = ids.iter().all(|id| self.out.contains_key(id));
-                let back = ids.iter().filter(|id| are_all_out && self.out.remove(*id).is_some()).count();
+                let are_all_out = ids.iter().all(|id| self.leased.contains_key(id));
+                let back = ids.iter().filter(|id| are_all_out && self.leased.remove(*id).is_some()).count();
                 self.give_back(number(back));
                 number(back)
             }
             Counting::Lease(id, lease) => {
-                let until = self.out.get_mut(id).map(|until| *until = now.plus(*lease));
+                let until = self.leased.get_mut(id).map(|until| *until = now.plus(*lease));
                 until.is_some().into()
             }
             Counting::Delete => {
-                self.out.clear();
+                self.leased.clear();
                 self.ends = None;
                 self.count.take().is_some().into()
             }
@@ -304,7 +302,7 @@ impl Counted {
             }
         };
         if what.is_remembered() {
-            self.done.insert(claim.owner, result);
+            self.results.insert(claim.owner, result);
         }
         Some(result)
     }

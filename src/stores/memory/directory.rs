@@ -1,4 +1,4 @@
-//! The directory of clients, the list of locks, and the answers of `inspect`.
+//! Lists locks and the clients' entries (what each client says of itself), and answers `inspect`.
 //!
 //! In this store, objects of several kinds may have one name. `inspect` shows the first that exists, in the
 //! order of this file. On Redis they would share one key.
@@ -33,7 +33,7 @@ impl MemoryState {
     }
 }
 
-/// Faults do not affect a client's entry, because the watchdog writes it, not a test's call.
+/// Faults do not affect a client's entry: a thread of the client writes it, not a test's call.
 impl Directory for MemoryAccess {
     fn write(&self, entry: Entry<'_>, _deadline: Moment) -> Answer<()> {
         let text = entry.text.to_owned();

@@ -1,4 +1,4 @@
-//! The kinds of lock in this process.
+//! The requests of each kind of lock, on the memory store's data.
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::CachedCheck;

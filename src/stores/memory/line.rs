@@ -55,7 +55,6 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.pop_front().map(|(first, _)| first)
     }
 
-    /// Prolongs the waiter's place, or adds a place at the end.
     pub(super) fn stand(&mut self, one: T, until: Moment) {
         match self.0.iter_mut().find(|(other, _)| *other == one) {
             Some(place) => place.1 = until,
@@ -63,7 +62,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         }
     }
 
-    /// Adds places for several waiters that have none.
+    /// The waiters must not have places yet.
     pub(super) fn join(&mut self, all: impl IntoIterator<Item = T>, until: Moment) {
         self.0.extend(all.into_iter().map(|one| (one, until)));
     }
@@ -114,7 +113,7 @@ impl Line {
         self.next.iter().filter(|(next, _)| Some(*next) != client).count()
     }
 
-    /// Answers a claim that was refused. If the claim waits, its client joins the wait queue.
+    /// Refuses the claim. If it waits, its client joins the wait queue.
     pub(super) fn stand(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
         if !claim.waits || matches!(claim.queue_mode, QueueMode::Barges | QueueMode::Yields) {
             return Attempt::Busy { retry_after };
@@ -143,11 +142,11 @@ impl Line {
         self.next.leave(client);
     }
 
-    /// Removes the clients to notify of `free` permits from the queue: the first ones after `behind` clients.
-    pub(super) fn tell(&mut self, free: usize, behind: usize, now: Moment) -> Vec<ClientId> {
+    /// Takes from the queue, after `skip` clients, those to notify: one for each free, unreserved permit.
+    pub(super) fn tell(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =
-            self.places.iter().skip(behind).take(left).map(|place| place.client).collect();
+            self.places.iter().skip(skip).take(left).map(|place| place.client).collect();
         self.places.retain(|place| !told.contains(&place.client));
         self.next.join(told.iter().copied(), now.plus(KEPT));
         told

@@ -1,4 +1,4 @@
-//! A lock of any kind but counted ones, in this process. All share one list of holds.
+//! A plain, fair, token or read-write lock of the memory store.
 
 use std::time::Duration;
 
@@ -30,7 +30,6 @@ impl LockKind {
     }
 }
 
-/// The holds of a lock, and its waiters.
 #[derive(Default)]
 pub(super) struct Lock {
     holds: Vec<Hold>,
@@ -207,7 +206,6 @@ impl Lock {
         is_kept || self.a_writer_waits_long(now) && came > self.phase.unwrap_or_default()
     }
 
-    /// Whether a writer has waited so long that new readers wait behind it.
     pub(super) fn a_writer_waits_long(&self, now: Moment) -> bool {
         self.line.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
     }
@@ -217,8 +215,8 @@ impl Lock {
         is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
-    /// After a release, or when a writer stops waiting: the clients to notify, each with its message. If
-    /// readers waited for a write, they come first, and the next writer gets a standby message.
+    /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
+    /// that waited for a write come first; "standby" lets the next writer ask soon, in case they fail to.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
             self.expected = Alive::default();

@@ -46,7 +46,7 @@ pub(super) fn turn_channel(key: &str, client: ClientId) -> String {
     format!("{key}:turn:{client}")
 }
 
-/// The channel on which a client that caches a hold receives recalls.
+/// The channel on which a client that caches a hold learns that others want the lock (a recall).
 pub(super) fn recall_channel(key: &str) -> String {
     format!("{key}\0recall")
 }
@@ -85,7 +85,7 @@ impl Access<'_> {
 }
 
 pub(super) trait MemoryKind: Sync {
-    /// The channel of the claim's waiters. `None` if waiters of this kind poll.
+    /// The channel on which this claim waits. `None` if waiters of this kind poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     fn has_line(&self) -> bool {
@@ -104,22 +104,19 @@ pub(super) trait MemoryKind: Sync {
 
     fn renew(&self, access: &mut Access<'_>, claim: &Claim) -> bool;
 
-    /// Whether others wait for the lock of this hold. Kinds without cached holds answer `Lost`.
+    /// Whether others wait for the lock of this hold. Only for kinds with cached holds.
     fn hear(&self, _access: &mut Access<'_>, _claim: &Claim) -> CachedCheck {
         CachedCheck::Lost
     }
 
-    /// Kinds without hand-off answer `Lost`.
     fn hand_off(&self, _turn: &mut Access<'_>, _from: &Claim, _to: &Claim) -> Handoff {
         Handoff::Lost
     }
 
-    /// Kinds without an explicit end answer `false`.
     fn expire_at(&self, _turn: &mut Access<'_>, _claim: &Claim, _end: Moment) -> bool {
         false
     }
 
-    /// Kinds without a count answer `None`.
     fn count(&self, _turn: &mut Access<'_>, _claim: &Claim, _what: &Counting) -> Option<i64> {
         None
     }

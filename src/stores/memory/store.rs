@@ -92,7 +92,7 @@ impl MemoryStore {
     /// time-out, the request was carried out, but its outcome is unknown to the client.
     ///
     /// With a [`ManualClock`], each call moves the clock on by the delay, so that tests with one thread do
-    /// not wait. Requests of the watchdog do not move the clock.
+    /// not wait. Requests of the client's own threads do not move the clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
@@ -117,7 +117,7 @@ impl MemoryStore {
     /// let store = MemoryStore::with_clock(clock.clone());
     /// let guard = LockClient::in_memory_with(&store).get_lock("a").acquire()?;
     /// assert!(store.forget("a"));
-    /// clock.advance(Duration::from_secs(10)); // the watchdog renews a lease of 30 s by then
+    /// clock.advance(Duration::from_secs(10)); // the client renews a lease of 30 s by then
     /// assert!(guard.check().unwrap_err().is_lost());
     /// # Ok::<(), leasehold::Error>(())
     /// ```

@@ -25,7 +25,6 @@ pub(super) trait Database: Send + Sync + 'static {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether an idle connection seems open. Does not ask the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
     /// Whether the last answer was late. The pool then drops the connection: its server may still be busy.

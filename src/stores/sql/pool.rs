@@ -163,7 +163,6 @@ mod tests {
     use std::cell::RefCell;
     use std::time::Duration;
 
-    /// A simulated database that numbers its connections.
     #[derive(Default)]
     struct Numbered {
         made: AtomicUsize,
@@ -395,7 +394,6 @@ mod tests {
         });
     }
 
-    /// Makes a request with this outcome, and returns the number of its connection.
     type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
     /// The next request could read the late answer as its own, or wait for the server to finish the first

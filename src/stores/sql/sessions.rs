@@ -383,7 +383,6 @@ mod tests {
     use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use crate::tests::{Attempted, Released, Said, eventually, soon};
 
-    /// A simulated server with one client.
     #[derive(Default)]
     struct Server {
         /// Answers come too late, which makes their connections unusable, but the sessions go on.

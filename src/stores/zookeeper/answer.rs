@@ -72,8 +72,8 @@ pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// Owner and lease from a node's text. For another program's node, its text (Curator writes its address), or
-/// else its name.
+/// Owner and lease from a node's text. If another program made the node: the text instead of the owner
+/// (Curator writes the client's address), or the node's name if there is no text.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -115,7 +115,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
             ErrorKind::Refused,
             "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
         ),
-        // The server deleted the container after the last node of its locks.
+        // The path is a container node, which the server deletes when it has no nodes left.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

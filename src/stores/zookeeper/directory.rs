@@ -1,4 +1,4 @@
-//! The directory of clients and the list of locks, each read page by page.
+//! Lists the clients' entries and the locks, page by page.
 //!
 //! A client's entry is an ephemeral node below `/leasehold/%clients`. No lock has that path, because in a
 //! lock's path two digits follow each `%`.
@@ -86,14 +86,13 @@ impl ZooKeeperStore {
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
                 Ok(reply) => line_of(&reply)?,
-                // The node is gone, or this login may not read it.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
             };
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has its own deadline, because on a slow link a page would not fit into one.
+                // Each lock has its own deadline: on a slow link, one is too short for all of the page.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

@@ -19,7 +19,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // Only a new connection makes the leader count a sign of life at once.
+            // Of all signs of life, only a new connection counts at once with the leader.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }

@@ -34,22 +34,21 @@ pub(super) struct Window {
     closed: AtomicBool,
 }
 
-/// Answers of the leader on one connection. The leader and this client's server exchange messages in order.
+/// Answers of the leader on one connection, over which its messages and the server's arrive in order.
 ///
-/// If the leader pinged the server between two of its answers, the server's report included the first request
-/// when it passed on the second answer. The report may still be lost if the server dies. It has certainly
-/// arrived once the leader answers a third request, sent after the second answer.
+/// Three requests prove that the leader knows of the first, A. If the leader pings the server between its
+/// answers to A and B, the server has reported A before it passes on the answer to B. The report may be lost
+/// if the server dies; it has arrived once the leader answers C, sent after the answer to B.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
 #[derive(Debug, Clone, Copy)]
 struct LifeStep {
-    /// When the request was sent, and when its answer arrived.
     sent: Moment,
     answered: Moment,
-    /// For how long the leader has certainly run, counted from an earlier answer.
+    /// How long the leader has certainly run, summed over the answers in the trail.
     ran: Duration,
-    /// When the last request was sent that had been reported by the time of this answer.
+    /// When the latest of the requests was sent that the server had reported before this answer.
     handed_in: Option<Moment>,
 }
 
@@ -58,7 +57,7 @@ impl Trail {
         // A tick is at most half a session (`minSessionTimeout`), so the leader pings at least every quarter
         // of a session. The remainder allows for late pings.
         let a_ping = timeout / 4 + timeout / 32;
-        // If more time passes between two answers, the leader may have stood still, and sent no pings.
+        // In a longer time between two answers, the leader may have stood still, and sent no pings.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
         let before = self.0.iter().rev().find(|step| step.answered <= sent).copied();
         let ran = before.map_or(Duration::ZERO, |step| run(&step, sent));
@@ -213,9 +212,8 @@ mod tests {
     fn a_request_counts_after_a_ping_and_later_answer() {
         let life = connected();
         beat(&life, 2..13, SECOND / 2);
-        // The first request was answered at 2.5 s. The request sent nine seconds later shows that the ping
-        // has happened. Only a request sent after the answer to that one shows that the leader has received
-        // the report.
+        // The answer to A (sent at 2 s) came at 2.5 s. B (12 s) shows that the leader has pinged the server
+        // since. Only C, sent after the answer to B, shows that the report has arrived.
         assert_eq!(counted_from(&life), at(0));
         life.answered(at(14), at(14));
         assert_eq!(counted_from(&life), at(2));
@@ -268,7 +266,7 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// However soon a connection follows, answers on it prove as much as on a session's first connection.
+    /// `life` gets the same window as `first`, which has only the second connection.
     #[test]
     fn answers_on_one_connection_prove_nothing_on_the_next() {
         let (life, first) = (connected(), life());

@@ -11,7 +11,7 @@ use crate::stores::zookeeper::life::Life;
 use crate::time::{Clock, Moment, millis};
 use crate::wire::{self, Timed, Wire};
 
-/// The longest time that one write may block. A writable socket may accept less than a whole message.
+/// The longest time that one write may block. Whatever the socket does not take is written later.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 /// Connects for the session `life`, or for a new one. `None` if `life` has expired.

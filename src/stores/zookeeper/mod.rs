@@ -3,8 +3,9 @@
 //! An owner that wants a lock creates a numbered node, which ends with the client's session. The lowest
 //! number holds the lock, and every other owner watches the node before its own. `path` names nodes as
 //! Curator does, `session` sends requests, `life` says until when a hold can count on a session, and `places`
-//! knows this client's nodes. A client that caches a lock watches the lock's nodes, so that any waiter
-//! recalls the lock, even one of Curator's.
+//! knows this client's nodes. A client that caches a lock watches its nodes: each waiter's node, even
+//! Curator's, is a *recall*: the lock is to be released. `directory` lists locks and clients; a client's
+//! *entry* describes it.
 
 mod address;
 mod answer;
@@ -74,8 +75,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses a format other than ours. If none is stored and `notes` is set, stores ours. Other errors are
-    /// ignored here, because the first lock reports them.
+    /// Refuses data in another version of the format. If none is stored and `notes` is set, stores ours.
+    /// Other errors are ignored here, because the first lock reports them.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data(&path), deadline) {
@@ -239,7 +240,7 @@ impl Sessions for ZooKeeperStore {
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let held = self.key(claim).ok().and_then(|key| self.session.places.holding(&key));
-        // If the hold has ended meanwhile, its window is closed.
+        // A hold that has ended meanwhile gets a closed window, with which the client reports the loss.
         Some(held.map_or_else(|| Arc::new(Window::closed()), |(_, held)| held.window))
     }
 }
@@ -336,7 +337,7 @@ impl HoldCaching for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Makes later waiters for a lock just granted recall it. Those that already wait count as a recall too.
+    /// Watches a lock just granted, so that later waiters recall it. Recalls it now if others wait already.
     fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls.get(&key.path) else { return };
         self.session.watch(&key.path, &channel);
@@ -346,7 +347,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Called before this client deletes its own node, so that the deletion is not taken for a recall.
+    /// Called before this client deletes its own node, so that the deletion does not count as a recall.
     fn watch_no_others(&self, key: &PlaceKey) {
         if let Some(channel) = self.session.places.recalls.get(&key.path) {
             self.session.unwatch(&key.path, &channel);

@@ -47,7 +47,7 @@ pub(super) fn of_format(chroot: &str) -> String {
 
 pub(super) struct ListedFolder {
     pub(super) folder: String,
-    /// If keys are paths, the beginning of each key, with the last slash.
+    /// If names are paths, what a name contains before the child, with the last slash.
     parent: Option<String>,
 }
 
@@ -60,8 +60,7 @@ impl ListedFolder {
     }
 }
 
-/// The folder with the wanted locks. If keys are paths, the folder that the pattern names before its first
-/// wildcard.
+/// The folder with the wanted locks. If the pattern is a path, the folder before its first wildcard.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);

@@ -53,7 +53,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // A try creates no node for a busy lock. A writer may always read.
+        // A call that does not wait creates no node for a busy lock. The writer itself may always read.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -78,7 +78,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // `Session::keep` deletes only listed nodes, so a try ends as unknown, and is cleaned up.
+                // The node may still exist. An unknown outcome causes a clean-up, which deletes it.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -235,7 +235,7 @@ impl ZooKeeperStore {
 
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // `places` lists the node until the answer, because `Session::keep` deletes only listed nodes.
+        // The node stays in `places` until the answer, so that it is not forgotten if the request fails.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => self.delete(&node.path(&key), deadline)?,
             Some(KnownNodes { node: None, in_doubt: false }) => false,

@@ -2,8 +2,8 @@
 //!
 //! One thread connects and reads. Any thread writes, one at a time, and never while it holds the mutex.
 //! Replies come in the order of the requests. When a connection ends, requests without a reply fail *before*
-//! the next connection is made, because the outcome decides under which owner number a caller asks again.
-//! `keep` has the second thread.
+//! the next connection is made, because then their callers ask again as new owners. A second thread, in
+//! `keep`, keeps the session alive.
 
 use std::collections::VecDeque;
 use std::io;
@@ -218,15 +218,15 @@ impl Session {
         }
     }
 
-    /// Wakes the thread of `keep` by `moment`, if it would look later; see `Service::look_by`.
+    /// Wakes the thread of `keep` by `moment`, unless it looks earlier. Callers first change the data.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_check.load(Ordering::SeqCst) {
-            let _state = self.state.lock(); // then the thread sleeps, or will look again
+            let _state = self.state.lock(); // now the thread sleeps, or has yet to read the data
             self.kept.notify_all();
         }
     }
 
-    /// Ends the session, which frees its locks at once, and the threads.
+    /// Ends the session, which frees its locks at once. Then ends the threads.
     pub(super) fn close(&self, patience: Duration) {
         let (tell, told) = bounded(1);
         let mut state = self.state.lock();
@@ -284,7 +284,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within a round over the servers, an answer is kept over connection errors.
+                    // While all servers are tried, an answer of one is kept over connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use mysql::OptsBuilder;
 
 use self::link::MysqlConnection;
-use self::poller_lock::{PollerLockQueries, PollerHub};
+use self::poller_lock::{PollerHub, PollerLockQueries};
 use self::refusal::read_only_now;
 use self::url::limit_in_seconds;
 use crate::config::{ServerOptions, TableOptions};

@@ -35,7 +35,6 @@ const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::
 /// Maximum number of names polled at a time. Waiters for other names poll only by themselves.
 const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
-/// The word that `look` returns beside ids if the server is read-only.
 const READ_ONLY: &str = "read-only";
 /// The time-out for an answer. After a late one the connection is dropped, with its poller locks.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);

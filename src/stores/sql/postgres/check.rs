@@ -139,7 +139,7 @@ pub(super) fn find(mut seen: Seen, options: &ServerOptions, link: &mut PostgresC
     refuse(ErrorKind::Unsupported, words)
 }
 
-/// Creates a table beside the locks'. A refusal is ignored: `queue` refuses a missing wait queue.
+/// Creates a table beside the locks'. A refusal is ignored: only the wait queue is needed, see `queue`.
 fn create_beside(link: &mut PostgresConnection, place: &Place, create: &str, suffix: &str) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create) {

@@ -138,7 +138,6 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
         let waiting = spawn_scoped(scope, work).map_err(|error| {
             Error::new(ErrorKind::Resource, "use", "the system could not start a thread").with_source(error)
         })?;
-        // Passes on a panic of the driver.
         waiting.join().or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -381,7 +380,8 @@ impl PostgresConnection {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
         };
         result.map_err(|error| {
-            self.ended |= error.as_db_error().is_some_and(|said| ends_the_session(said) || is_other_session(said));
+            self.ended |=
+                error.as_db_error().is_some_and(|said| ends_the_session(said) || is_other_session(said));
             failed(error, self.table.as_deref())
         })
     }

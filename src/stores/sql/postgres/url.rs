@@ -26,7 +26,6 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     let (url, [mode, ca, certificate, key]) =
         taken_out(&options.url, ["sslmode", "sslrootcert", "sslcert", "sslkey"]);
     let mode = mode.map(|word| TlsMode::named("sslmode", MODES, word)).transpose()?;
-    // The user named the system's authorities.
     let is_system = ca == Some("system");
     for (name, value) in parameters(&url)?.1 {
         // Each parameter is parsed alone first, so that the error names it.

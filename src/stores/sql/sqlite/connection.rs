@@ -295,7 +295,6 @@ mod tests {
                 let state = status.lines().find_map(|line| line.strip_prefix("State:"));
                 state.is_some_and(|state| state.trim().starts_with('S'))
             };
-            // Waits until the thread sleeps on the table's mutex.
             while !is_asleep() {
                 std::thread::yield_now();
             }
