@@ -152,7 +152,7 @@ impl Lifetime {
     }
 }
 
-/// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
+/// Maximum of [`link`], by which a reservation is extended; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
 /// How often 10 ms must double to cover two round trips, and 8 ms until the notified thread runs.

@@ -25,7 +25,7 @@ const NAME: usize = 10;
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    /// Over the renewals' connection, so that no request waits. Renewals do: nothing here may wait for a row.
+    /// Uses the renewals' connection. Renewals wait for it, so nothing here may wait for a locked row.
     fn change_entry(
         &self,
         deadline: Moment,

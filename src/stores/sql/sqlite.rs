@@ -57,7 +57,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if !first.on(is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
-    // One connection: its threads queue in the pool, which wakes them; SQLite's own queue polls.
+    // One connection: threads queue in the pool, which wakes them; SQLite's queue for writers polls.
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One thread connects and reads. Any thread writes, one at a time, and never while it holds the mutex.
 //! Replies come in the order of the requests. When a connection ends, requests without a reply fail *before*
-//! the next connection is made, because then their callers ask again as new owners. A second thread, in
-//! `keep`, keeps the session alive.
+//! the next connection is made, because a caller whose outcome is unknown asks again as a new owner. A second
+//! thread, in `keep`, keeps the session alive.
 
 use std::collections::VecDeque;
 use std::io;
