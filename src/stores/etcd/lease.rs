@@ -225,7 +225,7 @@ mod tests {
         assert!(leases.keep_idle(lease(2, 31, now.minus(Duration::from_secs(40)))));
         assert!(leases.keep_idle(fresh));
         assert!(leases.keep_idle(lease(3, 2, now)));
-        assert_eq!((leases.idle(31), leases.idle(31)), (Some(fresh), None));
+        assert_eq!((leases.take_idle(31), leases.take_idle(31)), (Some(fresh), None));
         assert!(!leases.keep_idle(lease(4, 3_601, now)));
     }
 
@@ -246,10 +246,10 @@ mod tests {
         let now = Clock::System.now();
         assert!(!leases.returned(1), "a lease of which nothing is known");
         leases.lend(lease(2, 31, now));
-        assert_eq!(leases.idle(31), None);
+        assert_eq!(leases.take_idle(31), None);
         assert!(leases.returned(2));
         assert!(!leases.returned(2), "it is given back once");
-        assert!(leases.idle(31).is_some() && leases.idle(31).is_none());
+        assert!(leases.take_idle(31).is_some() && leases.take_idle(31).is_none());
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         assert!(leases.keep_idle(lease(1, 31, now)) && leases.keep_idle(lease(2, 31, now)));
         leases.lend(lease(3, 31, now));
         leases.distrust();
-        assert!(leases.idle(31).is_none());
+        assert!(leases.take_idle(31).is_none());
         assert!(leases.lent(3).is_some(), "its key says whether it lives");
     }
 }
