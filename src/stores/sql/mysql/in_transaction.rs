@@ -110,8 +110,8 @@ impl NameTable {
     /// # Guarantees
     ///
     /// At every isolation level, one transaction at a time has the lock. An unsuccessful wait leaves the
-    /// transaction unchanged, unless the call returns `Lost`. At REPEATABLE READ, the first ordinary SELECT
-    /// after this call determines which data the transaction sees.
+    /// transaction unchanged, unless the call returns `Lost`. At REPEATABLE READ, the transaction's first
+    /// ordinary SELECT determines which data it sees, so read after this call, not before.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
