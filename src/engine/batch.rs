@@ -182,7 +182,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         }
     }
     let groups = by_request(left.into_iter(), |(one, left)| match left {
-        0 if !one.hold.claim().has_more() => together(&one.engine, one.hold.kind(), one.hold.name()),
+        0 if !one.hold.claim().has_notes() => together(&one.engine, one.hold.kind(), one.hold.name()),
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();

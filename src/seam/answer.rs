@@ -9,24 +9,22 @@ use crate::seam::failure::Answer;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// The owner holds the lock with the wanted count, for at least the claim's lease from now on.
+    /// The owner holds the lock with the wanted count, for at least the claim's lease from the request on.
     Granted {
-        /// A new token, if the claim wants one.
         fence: Option<FencingToken>,
-        /// The number of clients in the queue with this one; zero: it did not queue, or the store does not
-        /// say.
+        /// The number of clients in the queue, this one included; zero: it did not queue, or that is unknown.
         queued: u32,
     },
     Busy {
-        /// The remaining lease of the holder; `None`: the lease has no end.
+        /// When to ask again, such as the end of the holder's lease; `None`: no such time.
         retry_after: Option<Duration>,
     },
     /// The lock is held or reserved for others. This client is in the store's queue.
     InWaitQueue {
-        /// The latest time to ask again; `None`: unknown.
+        /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether to listen to releases too, because the holder's release will not notify the queue.
+        /// Whether this client is first in the queue. It also listens to releases, as one may skip the queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.
@@ -42,8 +40,9 @@ impl Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
     /// The owner held the lock and now holds nothing. The store notified waiters.
-    Freed { others: Others },
-    /// The owner still holds the lock, with the requested count.
+    Freed {
+        others: Others,
+    },
     StillHeld,
     /// The owner did not hold the lock; nothing changed.
     NotHeld {
@@ -70,12 +69,8 @@ impl Others {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds the lock with count one, for its claim's lease; the old owner holds nothing. The
-    /// store notified no waiter.
-    Granted {
-        /// A new token, if the claim wants one.
-        fence: Option<FencingToken>,
-    },
+    /// The new owner holds the lock with count one, for its claim's lease. The store notified no waiter.
+    Granted { fence: Option<FencingToken> },
     /// The old owner did not hold the lock; nothing changed.
     Lost,
 }
@@ -92,7 +87,7 @@ pub(crate) fn named_each<T>(
 
 /// A request that was sent, and whose answer can be read once.
 pub(crate) trait Pending<T = Handoff>: Send {
-    /// Waits for the answer until the request's deadline. Also reads an answer that arrived before it.
+    /// Waits for the answer until the deadline. After it, still reads an answer that came in time.
     fn wait(self: Box<Self>) -> Answer<T>;
 }
 
@@ -115,8 +110,8 @@ pub(crate) struct Sink {
 /// A hold that is being released, while no thread waits for the answer.
 pub(crate) trait Releasing: Send + Sync {
     /// The store calls this before it repeats a release that was not carried out. A later attempt of the same
-    /// owner may overtake the repeated release, which would then free the new grant. The engine must not
-    /// count such a grant, so the store makes this call before it returns the attempt's answer.
+    /// owner may overtake the repeated release, which would then free the new grant. So the engine must treat
+    /// such a grant as void, and the store makes this call before it returns the attempt's answer.
     fn overtaken(&self);
 }
 

@@ -20,15 +20,15 @@ use crate::time::Moment;
 pub(crate) struct Capabilities<'a> {
     /// Whether the store sends messages about other clients' releases. Without messages, waiters poll.
     pub(crate) wakes: bool,
-    /// Whether the store supports [`expire_in`](super::Store::expire_in).
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt of this kind joins a queue in the store, in order of arrival. Repeated attempts
-    /// keep the place. For such kinds each local waiter sends attempts of its own, and the engine [cleans
-    /// up](super::Store::clean_up) the claim of a waiter that gives up.
+    /// Whether a busy attempt (of a fair lock, a condition) joins a queue of waiters in the store, in order
+    /// of arrival. Repeated attempts keep the place. Each local waiter sends attempts of its own, and the
+    /// engine [cleans up](super::Store::clean_up) the claim of a waiter that gives up.
     pub(crate) queues: fn(Kind) -> bool,
     /// Whether a request of unknown outcome can leave data that stays after its lease. The engine then
     /// repeats the clean-up until the store answers.
     pub(crate) outlasts_leases: bool,
+    /// How many claims of this kind one request of `clean_up` contains.
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
     /// Shortest and longest time between two polls of a waiter; each wait draws a random time.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
@@ -42,7 +42,7 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) hold_caching: Option<&'a dyn HoldCaching>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) table: Option<&'a TableInUse>,
-    /// The store itself, for callers that downcast it to ask what only this kind of store can answer.
+    /// The store itself, for callers (in `client`) that downcast it to its own type.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
@@ -77,7 +77,6 @@ impl Default for Capabilities<'_> {
     }
 }
 
-/// A database's table of locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
@@ -99,8 +98,8 @@ pub(crate) trait Batches: Send + Sync {
     /// Locks with the same number can share a request. `None`: this lock needs its own. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one, in order until one is busy
-    /// (`or_none`: all or none). Returns the tokens of the granted locks. Each owner must be new.
+    /// Asks once for locks of one [`group`](Self::group), each with count one and a new owner, in order until
+    /// one is busy (`or_none`: all or none). Returns the tokens of the granted locks.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -114,16 +113,16 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store in which a majority of several servers decides, such as Redlock.
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this must not be used for new holds: a late request under such a number may still
-    /// reach a server, although the answers of the others were `Ok`.
+    /// Owner numbers (of `client:number`) below this must not be used for new holds: some servers have
+    /// answered, but a late request under such a number may still reach another server.
     fn first_unspent_number(&self) -> u64;
 
-    /// Notes that a hold ended while its renewal was under way. A server that the renewal reached after the
-    /// release has restored the hold, and must forget it again.
+    /// Notes that a hold ended while its renewal was under way. A renewal also restores the hold on servers
+    /// that lost it, perhaps after the release; so the store must remove it again.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// How long a refused waiter must not ask again, even if messages arrive, so that other clients get the
-    /// lock. Calls that make only one attempt are not delayed.
+    /// How long a waiter that was granted the lock by too few servers must not ask again, even if messages
+    /// arrive, so that other clients get the lock. Calls that make only one attempt are not delayed.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
     /// Whether several owners each hold the lock on some servers, and none on a majority. All of them were
@@ -136,7 +135,7 @@ pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50),
 
 /// A store whose holds can end before their lease, for example with a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// Registers `timer`, which the store wakes when a [`Bound`] has ended, or may have.
+    /// Registers the timer's thread, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
     /// What else ends this granted hold, besides its lease. Called once for each grant.
@@ -150,22 +149,22 @@ pub(crate) trait ConnectionWatch: Send + Sync {
 }
 
 pub(crate) trait Sweeping: Send + Sync {
-    /// Removes the rows or keys of some locks that have been free for longer than `age`; returns how many.
+    /// Removes some rows or keys of locks that have been free for longer than `age`; returns how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// Describes why the database keeps old versions of rows, such as transactions older than `age`.
+    /// Describes what keeps the database from removing old row versions: transactions older than `age`, say.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the wait queue. Later holds then have another client id. No I/O.
+    /// Whether the server refuses to notify the wait queue. Later holds' client ids tell waiters so. No I/O.
     fn is_refused(&self) -> bool {
         false
     }
 
-    /// Removes the claim's client from the lock's queue, and passes on its reservation. Keeps the order of
-    /// the client's requests, and waits only where that order needs it.
+    /// Removes the claim's client from the lock's queue, and passes on its reservation. Arrives before later
+    /// requests of this client about the lock, and waits only if the store needs that.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.
@@ -174,19 +173,18 @@ pub(crate) trait WaitQueues: Send + Sync {
     }
 }
 
-/// A store in which a holder learns of waiters, from their recalls or by a check.
+/// A store in which a holder learns of waiters: by messages that ask for the lock (recalls), or by a check.
 pub(crate) trait HoldCaching: Send + Sync {
-    /// Whether this store supports caching. A store without caching only notifies holders of waiters.
+    /// Whether this store supports caching. If not, holders can only learn that others wait.
     fn caches(&self) -> bool {
         true
     }
 
-    /// Wakes `waker` when other clients want a lock that this client caches or [hears](Claim::hears) about.
+    /// Wakes `waker` when other clients want a lock that this client caches, or [hears](Claim::hears) about.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. A late check
-    /// of a claim that [`caches`](Claim::caches) changes nothing in the store. For a claim that
-    /// [`hears`](Claim::hears), the check also makes the next waiter send a recall.
+    /// Asks for each claim whether other clients want the lock; one answer per claim, in order. Only reads,
+    /// but for a claim that [`hears`](Claim::hears) also makes the next waiter send a recall.
     fn check_holds(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<CachedCheck>>;
 }
 
@@ -195,9 +193,8 @@ pub(crate) enum CachedCheck {
     Stays,
     /// Other clients want the lock; for a cached hold also if the store cannot tell.
     Wanted,
-    /// For a hold that [hears](Claim::hears): the store knows no waiter, but the mark that makes waiters send
-    /// a recall was missing, and the check set it. After the first check, a missing mark means that a waiter
-    /// sent a recall and removed the mark.
+    /// For a hold that [hears](Claim::hears): no waiter is known, but the request to waiters for a recall was
+    /// missing, and was stored now. After the first check, this means that a waiter has sent a recall.
     Unmarked,
     Lost,
 }

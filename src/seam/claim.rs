@@ -17,35 +17,36 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// A whole number of milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The lock's home node, by [`HomeNodes::home`](super::capabilities::HomeNodes::home).
+    /// The ring's node to which the name belongs ([`home`](super::capabilities::HomeNodes::home)), else zero.
     pub(crate) home: u32,
     /// Whether the owner waits if the lock is busy. A store with a queue then gives the owner a place.
     pub(crate) waits: bool,
     pub(crate) queue_mode: QueueMode,
     /// The messages that this waiter listens for, as the store's last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Whether the owner stands for election. An election's queue has room for three; the store tells further
-    /// candidates to listen for [`Nothing`](ListensFor::Nothing).
+    /// Whether the owner is a candidate in an election. An election's queue has room for three; the store
+    /// tells further candidates to listen for [`Nothing`](ListensFor::Nothing).
     pub(crate) leads: bool,
     /// For read-write locks: waiting writers go before new readers. A writer with this option registers in
     /// the store that it waits; a reader with this option lets registered writers go first.
     pub(crate) writers_first: bool,
-    /// How long the caller has waited, for read-write locks and permits. Zero at the first attempt. The
-    /// maximum for a thread that already reads, so that its further reads do not queue behind a writer.
+    /// How long the caller has waited, for read-write locks and permits. `Duration::MAX` for a thread that
+    /// already reads, so that its further reads do not queue behind a writer.
     pub(crate) waited: Duration,
+    /// How many permits the owner wants.
     pub(crate) units: u32,
     /// Facts about the hold that the store shows to people. They do not change what the store does.
     pub(crate) note: Option<HoldNote>,
-    /// The hold count, for renewals. On a server that lost the hold, a renewal restores this count.
+    /// The hold count, for renewals: Redlock restores it on a server that lost the hold.
     pub(crate) levels: u32,
     pub(crate) wants_fence: bool,
-    /// Whether the client caches the hold until a recall, on stores that
-    /// [can](super::capabilities::HoldCaching).
+    /// Whether the client keeps the hold after its release, until another client's waiter asks for it by a
+    /// recall; on stores that [can](super::capabilities::HoldCaching).
     pub(crate) caches: bool,
-    /// Whether waiters send recalls to this hold, to notify it. Its owner number is then not reused: a late
-    /// request under the number could make waiters send recalls to a later hold.
+    /// Whether the holder wants to learn of waiters, by their recalls. Its owner number is then not reused: a
+    /// late request under the number could make waiters send recalls to a later hold.
     pub(crate) hears: bool,
-    /// Whether the grant is confirmed. If not, a clean-up must also prevent a late grant.
+    /// Whether the client has read the grant. If not, a clean-up must also prevent a late grant.
     pub(crate) is_granted: bool,
 }
 
@@ -78,9 +79,8 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep more data for this hold than its owner. The request that releases several
-    /// locks removes only the owner, so such a hold is released by a request of its own.
-    pub(crate) fn has_more(&self) -> bool {
+    /// Whether the store may keep notes about this hold. Such a hold is released by a request of its own.
+    pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }
 
@@ -131,14 +131,15 @@ pub(crate) fn ask_groups<K: PartialEq + Sync, T: Send>(
     answers
 }
 
-/// How an attempt treats the store's wait queue, in which each client has one place for all its threads.
+/// How an attempt treats the wait queue, where each client has one place for all its threads. A release
+/// reserves the lock for the first client for some ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueMode {
-    /// Takes a free lock even if it is reserved.
+    /// Takes a free lock even if it is reserved for another client.
     Barges,
-    /// Does not take a reserved lock, and does not join the queue.
+    /// Does not take a lock that is reserved for another client, and does not join the queue.
     Yields,
-    /// Does not take a reserved lock, and joins the queue.
+    /// As `Yields`, but joins the queue if the lock is not granted.
     Waits,
     /// As `Waits`, for a client that may already have a place in the queue.
     InWaitQueue,
@@ -157,10 +158,10 @@ pub(crate) const AFTER_RESERVATION: (Duration, Duration) =
 pub(crate) enum ListensFor {
     /// A message for each release of the lock. A store without a queue sends no others.
     Releases,
-    /// The message that this client is next in the queue. The default until an answer says otherwise.
+    /// The message that this client is next in the queue: the default until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both of the above, because the holder's release does not notify the queue.
+    /// Both of the above, because the holder's release perhaps does not notify the queue.
     OwnTurnAndReleases,
     /// No messages: the queue of an election is full, and this candidate has no place.
     Nothing,
@@ -175,7 +176,7 @@ pub(crate) struct HoldNote {
 
 /// Something besides the lease that ends a hold, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// When the hold ends. Signs of life move this moment forward, until it has passed.
+    /// When the hold ends. Each answer of the server moves this moment forward, until it has passed.
     fn until(&self) -> Moment;
 
     /// Whether the store has said that the hold is gone.

@@ -1,4 +1,5 @@
-//! The trait of a store that has a directory of clients, and can list locks.
+//! The trait of a store that can list locks, and has a directory of clients: an *entry* for each, which is a
+//! text about its process, holds and waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,12 @@ pub(crate) struct Entry<'a> {
     pub(crate) text: &'a str,
     pub(crate) lease: Duration,
     /// Whether to wait for the answer, so that writes stay in order. Otherwise the answer may be that of the
-    /// write before. The watchdog awaits few entries, because renewals wait for the watchdog.
+    /// write before. The thread that renews holds writes the entries, and so awaits few.
     pub(crate) is_awaited: bool,
 }
 
-/// The directory of clients, and the list of locks. Here an unknown outcome is a plain failure, since no lock
-/// depends on it.
+/// The directory of clients, and the list of locks. No lock depends on them, so here an unknown outcome is a
+/// failure like any other.
 pub(crate) trait Directory: Send + Sync {
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()>;
 

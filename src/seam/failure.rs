@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-// There is no `From<Failure> for Error`, although `Failure` is private: with a second such impl the compiler
+// There is no `From<Failure> for Error`: `Error` has one `From` already, and with a second one the compiler
 // could not infer the error type of `?` in users' closures.
 impl Failure {
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {
@@ -75,7 +75,7 @@ pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Dura
     Error::new(ErrorKind::TimedOut, action, detail)
 }
 
-/// Adds the action and the lock's name to an error. Inside a store both are unknown.
+/// Adds the action and the lock's name to an error. The code that makes the error mostly knows neither.
 pub(crate) fn named<T>(answer: Answer<T>, action: &'static str, name: &str) -> Answer<T> {
     answer.map_err(|failure| match failure {
         Failure::Refused(error) => Failure::Refused(error.during(action).on(name)),

@@ -1,4 +1,4 @@
-//! The hub of one client at one server: the channels that it listens to, and the thread that serves them.
+//! The hub of one client at one server: the channels it listens to, and the thread that serves them.
 //!
 //! A store's [`WakeupProtocol`] opens connections, subscribes, and reads messages. The hub does what is the
 //! same for all stores: it manages listeners and channels, pauses between connections, reports an outage
@@ -29,8 +29,7 @@ pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
     /// was closed, or needs another connection. Runs on the hub's thread.
     fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
 
-    /// Called on any thread, without the mutex, after a subscription changed or the hub closed. Must not
-    /// wait.
+    /// Called on any thread, without a mutex, after a change of subscriptions or `close`. Must not wait.
     fn changed(&self, _hub: &Hub<Self>) {}
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
     pub(crate) closed: bool,
     pub(crate) channels: CrowdMap<Box<str>, HubChannel<P::Note>>,
     pub(crate) own: P::State,
-    /// Subscriptions that began or ended, and that the server does not know yet.
+    /// Subscriptions that began or ended, of which the server does not know yet.
     news: Vec<News>,
     is_served: bool,
     /// The pause before the next connection attempt, if the present connection fails.
@@ -61,7 +60,7 @@ pub(crate) struct HubState<P: WakeupProtocol> {
 pub(crate) struct HubChannel<N> {
     pub(crate) channel: Arc<Channel>,
     pub(crate) note: N,
-    /// When to ask again after the server refused this subscription.
+    /// When to subscribe again after the server refused this subscription.
     pub(crate) refused: Option<Moment>,
     pub(crate) idle_since: Option<Moment>,
     pub(crate) lingers: bool,
@@ -95,7 +94,7 @@ impl<P: WakeupProtocol> Hub<P> {
     }
 
     /// As [`listen`](Self::listen), but the subscription notifies `source` when it is dropped, and `source`
-    /// calls [`ChannelSource::left`] of the hub. The caller then calls [`wake`](Self::wake).
+    /// calls [`ChannelSource::left`] of the hub. The caller calls [`wake`](Self::wake) without a mutex.
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,
@@ -188,7 +187,7 @@ impl<P: WakeupProtocol> Hub<P> {
         let run = move || {
             while !hub.is_closed() {
                 let served = hub.protocol.serve(&hub);
-                hub.fell_silent(served.err());
+                hub.connection_ended(served.err());
             }
             hub.changed.notify_all();
         };
@@ -215,7 +214,7 @@ impl<P: WakeupProtocol> Hub<P> {
 
     /// The connection has ended: marks all channels as down, so that listeners poll. After an error, also
     /// pauses before the next connection attempt.
-    fn fell_silent(&self, error: Option<Error>) {
+    fn connection_ended(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         (state.is_served, state.news) = (false, Vec::new());
         state.sweep(self.linger, Clock::System.now());
@@ -299,7 +298,7 @@ impl<P: WakeupProtocol> HubState<P> {
         self.pause = PAUSES.0;
     }
 
-    /// Ends channels without listeners after `linger`; at once if refused or not lingering.
+    /// Ends channels without listeners after `linger`, or at once if refused or after `end_soon`.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();

@@ -52,7 +52,7 @@ impl Snapshot {
     }
 }
 
-/// [`Inspect::describe`] for a store that implements only [`Inspect::inspect`]: inspects each kind of lock.
+/// [`Inspect::describe`] for a store that implements only [`Inspect::inspect`]: tries each of [`Kind::HELD`].
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);
     let mut kind = ObjectKind::Absent;

@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Read,
     /// Held by one owner, while no other owner reads or writes.
     Write,
-    /// One string key with a token; not reentrant.
+    /// One string key whose value is the owner; not reentrant.
     Token,
     /// Permits without owner and lease: Redisson's `RSemaphore`.
     Semaphore,
@@ -46,23 +46,22 @@ macro_rules! properties {
 }
 
 properties! {
-    /// Kinds of one family are one lock if they have the same name: a thread that holds one holds the other.
+    /// Locks of one name and one family are the same lock: a thread that holds one holds the other.
     family: Family = Family::Lock;
     is_shared: bool = false;
     is_leased: bool = true;
-    /// Whether each grant carries a fencing token, even if the claim does not ask for one.
+    /// Whether each attempt asks for a fencing token, even if the caller did not.
     is_fenced: bool = false;
     has_queue: bool = false;
     /// Whether a store needs only one record for this kind: owner, hold count, end, token.
     is_one_record: bool = false;
     /// Whether an attempt only reads, so that even a grant leaves nothing in the store.
     only_asks: bool = false;
-    /// Whether all holders share one expiry in the store, which each renewal may shorten.
+    /// Whether all holders share one expiry in the store, which renewals by Redisson's readers may shorten.
     shares_its_end: bool = false;
     other_half: Option<Kind> = None;
 }
 
-/// Kinds without a holder: semaphores, latches, conditions.
 const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
 
 impl Kind {
@@ -107,7 +106,7 @@ impl Kind {
         matches!(self.family(), Family::Token)
     }
 
-    /// Whether the kind is a count. Its waiters may want different numbers, so each waiter asks for itself.
+    /// Whether the kind has no holder: semaphores, latches, conditions. Each waiter asks for itself.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.family(), Family::Counted)
     }
@@ -116,7 +115,7 @@ impl Kind {
         matches!(self, Kind::Semaphore | Kind::Permits)
     }
 
-    /// Whether the store queues waiters of this kind, and grants in the order of arrival.
+    /// Whether the store has a queue of this kind's waiters, and grants strictly in the order of arrival.
     pub(crate) fn is_in_order(self) -> bool {
         matches!(self, Kind::Fair | Kind::Signal)
     }
@@ -141,7 +140,7 @@ impl Family {
     }
 }
 
-/// A request about a count. Each request that changes a count has its own owner number, by which the store
+/// A request about a count. Each change has a number of its own, the claim's owner number, by which the store
 /// recognizes a repetition within [`REQUEST_LASTS`](super::REQUEST_LASTS).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
@@ -167,8 +166,7 @@ pub(crate) enum Counting {
     CountDown,
     /// Releases a permit by its id, whoever has it; returns 1, or 0 if the permit is not acquired.
     GiveBack([u8; 16]),
-    /// Releases permits by their ids, whoever has them; returns how many, or 0 unless all of them are
-    /// acquired.
+    /// Releases permits by their ids, whoever has them; returns how many, or 0 if not all are acquired.
     GiveBackAll(Vec<[u8; 16]>),
     /// Sets the remaining lease of a permit; returns 1, or 0 if nobody has the permit.
     Lease([u8; 16], Duration),
@@ -181,7 +179,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// The client has the answer to its change, which the store may forget. No answer is read.
+    /// The client has read the answer to a change, so the store may delete its record. No answer is read.
     Forget,
 }
 

@@ -1,11 +1,11 @@
-//! The seam: the trait that every store implements, and its values. The author of a store needs no more.
+//! The seam between engine and stores: the trait of a store, and its values. A store's author needs no more.
 //!
-//! A store makes single attempts and reports their outcome. The engine does everything that is the same for
-//! all stores: waiting, queueing, reentrancy, renewal, loss, guards.
+//! A store makes single attempts and reports their outcome. The [engine](crate::engine) does everything that
+//! is the same for all stores: waiting, queueing, reentrancy, renewal, noticing lost holds, guards.
 //!
 //! - A [`Claim`] says who wants or holds which lock, and for which lease.
 //! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result or one of two failures: `Refused`
-//!   (nothing changed, and nothing will) or `Unknown` (the request may have been carried out, or may be later).
+//!   (nothing changed, and nothing will) or `Unknown` (the request may have been carried out, or may yet be).
 //! - A request names the state to reach, not a change, so a repetition within one hold changes nothing.
 //! - Optional parts are in [`Capabilities`]; questions that people ask are in [`Inspect`].
 
@@ -41,16 +41,16 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// How long a store remembers requests, so that it does not carry out a repetition. None comes later.
+/// How long a store remembers requests, to carry out none twice. A client repeats one only within seconds.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// A place in a store's queue expires after this time without an attempt. A waiter asks at least every 1.2 s.
+/// How long a place in a fair lock's or condition's queue outlasts its last attempt; one comes each 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
 /// no thread for a request. After its `deadline` a request fails as `Unknown`, or `Refused` if unsent.
 pub(crate) trait Store: Inspect + Send + Sync {
-    /// No I/O.
+    /// What this store can do beyond this trait. No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
 
     /// Whether this store can keep a lock of this name. No I/O.
@@ -69,10 +69,10 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
-    /// answer passes it to `done`, before this client can get the answer of a later request about the lock;
-    /// or the store has called [`overtaken`](Releasing::overtaken) by then. A claim that waits leaves its
-    /// place in the queue, as by [`clean_up`](Self::clean_up).
+    /// As [`release`](Self::release) to zero, but may return before the answer, which the thread that reads
+    /// it passes to `done`. Before this client gets the answer of a later request about the lock, the store
+    /// calls either `done` or [`overtaken`](Releasing::overtaken). A claim that waits leaves its place in the
+    /// queue, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -97,7 +97,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
     /// Makes each owner hold nothing, and removes it from queues. So this undoes attempts and repeats
-    /// releases of unknown outcome, if they were sent before. One answer per claim, in order.
+    /// releases of unknown outcome, unless they arrive later. One answer per claim, in order.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
     /// Sets the remaining lease of a held lock to `rest`, longer or shorter than before; `false`: the owner
@@ -122,11 +122,11 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// store sends no such messages. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// The number of these messages so far; `None` without a confirmed subscription.
+    /// The number of messages for such a waiter so far; `None` without a confirmed subscription.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
-    /// Reads answers of releases for which no thread waits, and drops those past their deadline. Returns
-    /// whether more are expected. Called at least a few times in each lease.
+    /// Reads answers for which no thread waits, and gives up those whose deadline has passed. Returns whether
+    /// more are expected. The engine's watchdog calls this at least a few times in each lease.
     fn poll_completions(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! A pool of connections to one server or cluster: a limited number for requests, and one more that only
 //! renewals and clean-ups use, so that requests cannot delay them.
 //!
-//! If no new connection can be opened, all threads share the open ones, and renewals come before requests.
+//! If no new connection can be opened, threads wait for the open ones in turn, and renewals come first.
 //! Source: docs/decisions/0035.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -14,10 +14,9 @@ pub(crate) trait Connector: Send + Sync {
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether an idle connection is still open, judged without a request to the server.
+    /// Whether an idle connection is still open. May ping the server if the connection was idle for long.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
-    /// Whether the connection should be replaced by a new one.
     fn is_old(&self, link: &Self::Link) -> bool;
 
     /// Whether to go on with an old connection, after a new one failed with `error`.
@@ -45,7 +44,7 @@ struct PoolState<L> {
     idle: Vec<L>,
     requests: u32,
     renewals: u32,
-    /// Connections in use that will return to the pool.
+    /// Connections in use, which return to the pool unless they end.
     busy: usize,
     /// Number of renewals that wait for a connection. Requests leave them this many idle connections.
     urgent: usize,
@@ -57,7 +56,7 @@ impl<C: Connector> Pool<C> {
         Pool { connector, size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A place, and a connection that is alive. The caller puts the connection back unless it has ended.
+    /// A living connection, and its place among `size`. The caller puts it back unless it has ended.
     ///
     /// Prefers a new connection to an old one that would need a ping: a firewall may have dropped the old one
     /// silently, and the ping would get no answer.
@@ -167,7 +166,7 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// Returns to the pool when the place is dropped. `None` during a request, so that a panic ends it.
+    /// Returns to the pool when the place is dropped. `None` during a request: a panic closes the connection.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,
@@ -207,7 +206,7 @@ impl<C: Connector> Place<'_, C> {
         }
     }
 
-    /// Races with `borrow` on another thread, which waits only while `busy` is above zero.
+    /// Wakes threads in `borrow`, which give up when `busy` is zero.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;

@@ -1,8 +1,8 @@
-//! The trait of stores that can be nodes of a ring: requests that are carried out only under a given mark.
+//! The trait of stores that can be nodes of a ring: requests that a node carries out only under a given mark.
 //!
-//! A node stores the mark of the newest version of the ring that it knows. An attempt names a mark, and the
-//! node compares the two in the same step, so no client with an older version acquires a lock. Stores do not
-//! interpret marks; they only compare them.
+//! A mark is a version of the ring. A node stores the newest mark that it knows. An attempt names a mark, and
+//! the node compares the two in the same step, so no client with an older version acquires a lock. Stores do
+//! not interpret marks; they only compare them.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) enum Marked<T> {
     Other(String),
 }
 
-/// The state of a name on its former home node.
+/// The state of a lock on the node that had its name before the ring changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
     Free {
@@ -32,10 +32,9 @@ pub(crate) enum Probe {
     },
 }
 
-/// A ring's additional requests to its nodes.
 pub(crate) trait RingMember: Store {
     /// Only asks for the mark.
-    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+    fn has_mark(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.set_mark(mark, mark, deadline)
     }
 

@@ -14,9 +14,9 @@ use crate::sync::{Mutex, Waker};
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// The number of messages that this client is next; `message_count` includes them.
+    /// The number of messages that say "this client is next"; `message_count` includes them.
     turn_count: AtomicU64,
-    /// The number of standby messages; `message_count` does not include them.
+    /// The number of standby messages, which ask for an attempt a little later; not in `message_count`.
     standby_count: AtomicU64,
     up: AtomicBool,
     refused: AtomicBool,
@@ -33,7 +33,7 @@ struct Listener {
 
 /// The message of `wait_queue.lua` to the client that is next in the queue.
 const IS_NEXT: &[u8] = b"next";
-/// The message to the client behind that one, which asks if the first does not come.
+/// The message to the second client, which attempts a little later, in case the first one hangs.
 const STANDBY: &[u8] = b"standby";
 
 /// Distance between the initial counts of channels. A channel that ended and was created again must not reach
@@ -60,7 +60,6 @@ impl Channel {
         &self.channel
     }
 
-    /// Counts a message and wakes the listeners.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -83,13 +82,13 @@ impl Channel {
 
     pub(crate) fn notify(&self) {
         // The count is raised before the listeners are woken, so a waiter that has read the old count is
-        // woken afterwards. Pairs with the waiting loop, which reads the count before its attempt.
+        // woken afterwards. Pairs with `engine::acquire::waiting`, which reads the count before each attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The server confirmed the subscription, or the subscription ended. Makes every waiter poll, because a
-    /// release before the confirmation sent no message here.
+    /// Notes that the server confirmed the subscription (`up`), or that the subscription ended. Makes every
+    /// waiter poll, because a release before the confirmation sent no message here.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -116,12 +115,12 @@ impl Channel {
     }
 }
 
-/// Called when a listener leaves, to end a channel that nobody needs.
 pub(crate) trait ChannelSource: Send + Sync {
+    /// Called when a listener leaves, to end a channel that nobody needs.
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// Channels that are up from the beginning, and end with their last listener.
+/// Channels of a store that needs no confirmed subscriptions. A channel ends with its last listener.
 #[derive(Debug, Default)]
 pub(crate) struct Channels(Mutex<CrowdMap<Box<str>, Arc<Channel>>>);
 
@@ -212,7 +211,7 @@ impl Subscription {
     }
 }
 
-/// The sum of several channels' counts, which changes with each message and with each change of `is_up`.
+/// The sum of several channels' counts. It changes with each message, and with each call of `set_up`.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }

@@ -1,4 +1,4 @@
-//! What a server says about itself, whether it runs scripts, and the format number stored on it.
+//! What a server says about itself, and the stored [format number](crate::seam::format).
 
 use std::sync::Arc;
 
@@ -44,18 +44,18 @@ pub(super) fn scripts_refused(error: &redis::ServerError) -> Error {
     refused_by("the server does not let this user run scripts, which all locks need", error).during("connect")
 }
 
-/// The key of the format number. Its prefix is that of clients' entries, so a user who may write those
-/// entries may also write this key. No client's id is `format`.
+/// The key of the format number has the prefix of clients' entries in the directory, so that it needs no
+/// further right. A client's id is a UUID, so no entry has this key.
 pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
 /// Refuses a server whose stored format number is not this version's. If none is stored and `notes` is set,
-/// stores this version's. Returns whether a number is stored now, and the reply to the request `first`, which
-/// is sent along.
+/// stores this version's. Sends the request `first` along. Returns whether a number is stored now, and the
+/// reply to `first`.
 ///
-/// A refused read or write of the number counts as stored. With `is_followed`, for a cluster, a redirect to
-/// another member is returned as an error, which the caller follows.
+/// A user who may not read or write the key can still lock, so a refusal counts as a stored number. With
+/// `is_followed`, for a cluster, a redirect to another member is an error, which the caller follows.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),

@@ -2,13 +2,11 @@
 //!
 //! Grants are sent over the shared connection. WAIT is not, because it blocks its connection until the
 //! replicas have all that the server had written. One WAIT serves all grants before it: a *round*. Grants
-//! that come during a round gather for the next round, which one of their threads leads.
+//! that come meanwhile gather for the next round, which the thread of one of them *leads*.
 //!
-//! WAIT counts from the last write of its own connection (before Redis 7.2: from its last command). Therefore
-//! a round first writes something: it sets the expiry of the leader's lock to the present value.
-//!
-//! After a failover, the connection may lead to a server that has not granted the locks. Therefore a round
-//! also reads each grant.
+//! WAIT counts from the last write of its own connection, so a round first writes something
+//! (`lua/touch.lua`). After a failover, the connection may lead to a server that has not granted the locks,
+//! so a round also asks whether each grant is still there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +29,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::time::{Clock, Moment, millis};
 
-/// After this time without an acknowledgement, the leader asks by ROLE whether a replica is connected at all.
+/// After this time without an acknowledgement, the thread asks by ROLE whether a replica is connected at all.
 const ASK_WHO_AFTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acks {
@@ -59,10 +57,10 @@ struct Waiter {
 
 pub(crate) struct Grant {
     pub(crate) lock: Arc<LockName>,
-    /// Reads the grant. If the server has the grant, the reply is `expected`.
+    /// Asks whether the server has the grant; the reply is then `expected`.
     pub(crate) check: Command,
     pub(crate) expected: Value,
-    /// Releases the grant, with all others that the same script made.
+    /// Releases the grant, and all other locks that the same request acquired.
     pub(crate) undo: Command,
 }
 
@@ -86,7 +84,7 @@ impl Acks {
 
     /// Waits until the grant has its copies. If the time ends before that, undoes the grant.
     pub(crate) fn confirm(&self, grant: &Grant, deadline: Moment) -> Answer<()> {
-        self.reach(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
+        self.wait_for_copies(grant, deadline).map_err(|error| match self.undo(grant, deadline) {
             Ok(true) => Failure::Refused(error),
             Ok(false) | Err(_) => Failure::Unknown(error),
         })
@@ -99,9 +97,9 @@ impl Acks {
     }
 
     /// As [`confirm`](Self::confirm), without undoing the grant.
-    pub(crate) fn reach(&self, grant: &Grant, deadline: Moment) -> Result<()> {
+    pub(crate) fn wait_for_copies(&self, grant: &Grant, deadline: Moment) -> Result<()> {
         let begun = Clock::System.now();
-        // A tenth of the time remains for the replies after WAIT.
+        // WAIT gets nine tenths of the time; the rest is for later replies.
         let limit = self.wanted.within.min(deadline.since(begun).mul_f64(0.9));
         let until = begun.plus(limit);
         loop {
@@ -110,7 +108,7 @@ impl Acks {
                 Ok(answer) if answer == grant.expected => return Ok(()),
                 Ok(Value::ServerError(error)) => {
                     let refused = refusal(&error);
-                    // The slot has moved to another member, so this member cannot say whether copies exist.
+                    // The slot has moved, so this member no longer has the grant.
                     return Err(if Redirect::of(&refused).is_some() { gone() } else { refused });
                 }
                 Ok(_) => return Err(gone()),
@@ -138,7 +136,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // If the last leader woke this thread to lead, another thread must lead instead.
+                // The last leader may have woken this thread to lead the next round, so wakes another.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }
@@ -168,7 +166,7 @@ impl Acks {
         leader.outcome = asked.map_err(Failure::into_error).flatten();
     }
 
-    /// Runs one round. The inner result has the replies to the checks, or the error if copies are missing.
+    /// Runs one round. The inner result has the replies to the checks, or says which copies are missing.
     fn ask(
         &self,
         dialog: &mut Dialog<'_>,
@@ -187,7 +185,7 @@ impl Acks {
                 return Ok(Ok(answers));
             }
         }
-        // Sent with its body, because a script sent by an unknown hash would run only after the WAIT.
+        // Sent with its body: after NOSCRIPT it would be sent again, behind the WAIT.
         commands.extend(TOUCH.on(&[grant.lock.key()]).with_body());
         let wants_replica = self.wanted.replicas > 0;
         if wants_replica {
@@ -215,7 +213,7 @@ impl Acks {
         let mut count = acknowledged(first);
         if self.wanted.unless_alone && matches!(count, Ok(count) if count < wanted) {
             match replicas_in(dialog.say(&[Command::new("ROLE")])?.pop()) {
-                // A replica without any acknowledgement is still loading, and does not count as connected.
+                // A replica that has acknowledged nothing (offset 0) is still loading, and does not count.
                 Some(Seen::Nobody | Seen::Loading) => {
                     self.note(true);
                     return Ok(Ok(()));

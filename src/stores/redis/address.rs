@@ -33,7 +33,7 @@ pub(super) enum Target {
     Master(Arc<Sentinels>),
 }
 
-/// Maximum number of connects that reach replicas; with several servers the next may be the master.
+/// Maximum number of connects that may reach replicas: a host name may stand for a master and its replicas.
 const MOST_DIALS: usize = 8;
 
 impl RedisAddress {
@@ -141,8 +141,8 @@ impl RedisAddress {
         Ok(targets.into_iter().map(address).collect())
     }
 
-    /// As [`new`](Self::new), but a password or certificate that changes later is read again.
-    pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
+    /// As [`new`](Self::new), but a changed password or certificate is read again.
+    pub(super) fn renewable(options: &ServerOptions) -> Result<RedisAddress> {
         let (renewal, address) = Renewable::new(options, RedisAddress::new)?;
         Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::clone(&address) })
     }
@@ -210,7 +210,7 @@ enum Form {
 }
 
 impl Form {
-    /// The form of a URL, and whether it asks for TLS. Cluster URLs are not read here.
+    /// The form of a URL, and whether it asks for TLS. A cluster's URL is an error here.
     fn of(url: &str) -> Result<(Form, bool)> {
         check_scheme(url)?;
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
@@ -250,8 +250,7 @@ impl Form {
 }
 
 /// The options with the URL's parameters, named as in redis-py, go-redis and node-redis. The fields of
-/// `options` take precedence. Unknown parameters are refused, because one that is ignored might select
-/// another database, or TLS.
+/// `options` take precedence. Unknown parameters are refused: one may be meant to select a database, or TLS.
 fn with_parameters(
     options: &ServerOptions,
     pairs: Vec<(&str, &str)>,

@@ -1,5 +1,5 @@
-//! The directory of clients on one server, and the list of its locks. Both use SCAN outside of scripts, so
-//! that the server can serve other clients between pages.
+//! The [directory](crate::seam::directory) of clients on one server, and the list of its locks. Each request
+//! reads one page, so that the server can serve other clients between pages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,8 @@ use crate::time::{Moment, millis};
 /// How many slots of its hash table the server scans for a page, which takes it about a millisecond.
 const PAGE: u32 = 500;
 
-/// Maximum number of commands in one write. A server runs all commands of a read before it serves another
-/// client, so each write waits for the replies to the last one. A write takes the server one or two
-/// milliseconds.
+/// Maximum number of commands in one write, which takes the server one or two milliseconds. The server runs
+/// all commands that arrive together before it serves others, so each write waits for the last replies.
 const TOGETHER: usize = 50;
 
 pub(super) fn entry_key(client: ClientId) -> String {
@@ -59,7 +58,7 @@ impl RedisStore {
         }
     }
 
-    /// A page of locks. `again` picks the refusals that the caller repeats on a moved slot's new member.
+    /// A page of locks. `again` gets each refused inspection; if the slot has moved, it asks the new member.
     pub(super) fn locks_page(
         &self,
         wanted: &Wanted,
@@ -141,8 +140,8 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
 }
 
 /// The lock under a key, or `None` for another program's key. Keys that only look like a token lock or a
-/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. A key whose related keys
-/// have another type is skipped too.
+/// plain lock (an entry of a cache, a hash of counters) have no owner in our format. A key whose queue or
+/// fence counter would have another type is skipped too.
 fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
     match seen {
         Ok(seen) => {
@@ -154,8 +153,8 @@ fn listed(seen: Answer<Inspection>) -> Answer<Option<Inspection>> {
 }
 
 impl Directory for RedisStore {
-    /// Uses the shared connection, so that renewals never wait for the entry. A request that waits there ends
-    /// the connection at its deadline, and with it the requests of other threads.
+    /// Uses the shared connection, so that renewals never wait for the entry. A thread whose deadline passes
+    /// while it waits ends this connection, and with it the requests of other threads.
     fn write(&self, entry: Entry<'_>, deadline: Moment) -> Answer<()> {
         let failed = self.failed_entry.lock().take();
         self.agree_once(deadline)?; // a ring's node may not have been asked for its format yet

@@ -9,7 +9,7 @@ pub(super) fn before(part: Part, name: &str) -> String {
     in_parts(part, name).concat()
 }
 
-/// The parts of a derived name, which the command joins.
+/// The parts of a key or channel, which [`Command::arg`](super::script::Command::arg) joins without a copy.
 pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     let text = part.text();
     let colon = if text.ends_with(':') { "" } else { ":" };
@@ -52,8 +52,8 @@ pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }
 
-/// The key of the recorded outcome of a request that must take effect only once.
-pub(super) fn command(name: &str, id: &str) -> String {
+/// The key in which the server records a request that must take effect only once.
+pub(super) fn request_record(name: &str, id: &str) -> String {
     [&before(Part::Request, name), ":", id].concat()
 }
 
@@ -101,7 +101,7 @@ mod tests {
                 permits_channel(name),
                 permits_out(name),
                 latch_channel(name),
-                command(name, "owner:1"),
+                request_record(name, "owner:1"),
                 Part::RingMark.text().to_owned(),
             ]);
             for key in made {

@@ -1,9 +1,10 @@
 //! Stores locks on a Redis or Valkey server, on the master that Sentinels name, or in a `cluster`.
 //!
-//! `store` passes each question to the module in `kinds` of the lock's kind, which makes the request and
-//! reads the reply. `connections` sends requests, mostly over its `shared` connection, and `pubsub` receives
-//! notifications; `handshake` opens connections of both sorts. `address` has the server's address. With
-//! Sentinels, `sentinel` finds the master for each connection, and `monitor` notices switches.
+//! - `store`, `directory`, `pipeline`: what a store can do, by requests to one server
+//! - `kinds`: each kind's requests and replies; `script`: the Lua scripts; `keys`: names of keys and channels
+//! - `conn`: connections for requests; `pubsub`: that for messages; `address`: where and how to connect
+//! - `acks`: waits for replicas; `about`: what a server says about itself; `show`: inspections
+//! - `sentinel`: which server is the master; `cluster`: which member has a lock
 
 mod about;
 mod acks;

@@ -1,4 +1,4 @@
-//! Requests that are answered later, serve several locks, or run under a ring's mark.
+//! Requests that are answered later, serve several locks, or depend on a ring's mark (`seam/ring_member.rs`).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::seam::ring_member::{MARK_KEY, Marked, Probe, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, QueueMode, Release, named, ready};
 use crate::stores::redis::acks::Grant;
 use crate::stores::redis::keys;
-use crate::stores::redis::kinds::kind::{fenced, is_given_back, needs_copies, release_reply};
+use crate::stores::redis::kinds::kind::{fenced, needs_copies, needs_release, release_reply};
 use crate::stores::redis::kinds::replies::NOTHING_HELD;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{NOT_HELD, Tagged, decoded, tagged, ttl};
@@ -22,7 +22,7 @@ use crate::time::{Moment, millis};
 const TOGETHER: usize = 100;
 
 impl RedisStore {
-    /// The request of an attempt, and a function that reads its reply and waits for copies if needed.
+    /// The request of an attempt, and a function that reads its reply and, if needed, waits for replicas.
     fn attempting(
         &self,
         claim: &Claim,
@@ -31,7 +31,7 @@ impl RedisStore {
     ) -> (Command, impl FnOnce(Value) -> Answer<Attempt> + Send + 'static) {
         let yielding;
         let claim = if self.server.connections.asking && claim.queue_mode != QueueMode::Barges {
-            // The queue's key may not have moved here yet, so the claim must not begin a second queue.
+            // The queue may still be on the slot's old server, so the claim must not begin a second one.
             yielding = Claim { queue_mode: QueueMode::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -54,7 +54,7 @@ impl RedisStore {
         self.server.connections.call(command, deadline).and_then(read)
     }
 
-    /// Sends a request, and returns how to read its answer. `Refused` if nothing was sent.
+    /// Sends a request, and returns its pending answer. `Refused` if nothing was sent.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -127,7 +127,7 @@ impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
         self.agree(expected != new, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
-        // A repetition does no harm and an unconfirmed mark is unused, so this counts as refused.
+        // A lost answer counts as refused: a mark may be set again, and is used only after an answer.
         let outcome = self.ask_under(command, deadline, |_marked| Ok(()));
         named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }
@@ -196,8 +196,8 @@ fn removals<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Command {
     })
 }
 
-/// Reads the reply to a release of several locks. `own_listeners` says for each lock how many of the notified
-/// clients are this one.
+/// Reads the reply to a release of several locks. `own_listeners`: for each lock, 1 if this client itself is
+/// among the notified ones, else 0.
 fn all_released(reply: &Tagged, own_listeners: &[i64]) -> Answer<Vec<Release>> {
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {
@@ -222,7 +222,7 @@ impl Batches for RedisStore {
     }
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
-        if !is_given_back(claim.kind) {
+        if !needs_release(claim.kind) {
             return ready(Ok(NOTHING_HELD));
         }
         let kind = kinds::of(claim.kind);

@@ -1,10 +1,10 @@
 //! Notifications, over one subscriber connection for each client and server.
 //!
-//! Any thread adds commands to the outbox under the mutex. It then unlocks the mutex, and writes as much as
-//! the socket accepts at once, because every attempt and release needs the mutex, and a server that does not
-//! read must not block them. One thread reads, and writes the rest once the server has sent something.
-//! Replies come in the order of the commands, with messages between them, so the queue of sent commands shows
-//! what each reply answers.
+//! A thread that subscribes adds the command to the outbox under the mutex. The thread then unlocks the
+//! mutex, and writes as much as the socket accepts at once: every attempt and release needs the mutex, so a
+//! server that does not read must not block a thread that has it. One thread reads, and writes the rest once
+//! the server has sent something. Replies come in the order of the commands, with messages between them, so
+//! the queue of sent commands shows what each reply answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::seam::subscription::Channel;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::unread;
 use crate::stores::redis::conn::replies::Replies;
-use crate::stores::redis::reply::{is_passing, refusal};
+use crate::stores::redis::reply::{is_temporary, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::Outbox;
 use crate::time::{Clock, Moment};
@@ -57,8 +57,8 @@ pub(crate) struct PubSubState {
 }
 
 pub(super) enum Awaited {
-    /// One of several subscriptions to the channel, but not the last one.
-    Half(Arc<Channel>),
+    /// Answers one of several subscriptions (plain and sharded) to the channel, but not the last one.
+    PartlySubscribed(Arc<Channel>),
     Subscribed(Arc<Channel>),
     Unsubscribed(Box<str>),
     Pong,
@@ -84,8 +84,8 @@ impl Subscriber {
         }
     }
 
-    /// Removes channels that are now on another server, whose waiters must ask the store again. The caller
-    /// then wakes the hub, as after [`listen_for`](Self::listen_for).
+    /// Removes channels that are now on another server, and makes their waiters ask the store again. The
+    /// caller then wakes the hub, as after [`listen_for`](Self::listen_for).
     pub(crate) fn part_with(
         &self,
         is_elsewhere: impl Fn(&str) -> bool,
@@ -97,12 +97,12 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.report_up(&mut state);
         }
-        // Done under the mutex, so that no confirmation sets a channel up afterwards. Pairs with `take`.
+        // Under the mutex, so that no late confirmation marks the channel as up. Pairs with `take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
 
-    /// Takes over another subscriber's channel. The caller wakes the hub: [`listen_for`](Self::listen_for).
+    /// Takes over another subscriber's channel. The caller then wakes the hub, as after `listen_for`.
     pub(crate) fn adopt(self: &Arc<Self>, channel: Arc<Channel>, idle_since: Option<Moment>) {
         let mut state = self.state.lock();
         if !state.closed && !state.channels.contains_key(channel.channel()) {
@@ -130,7 +130,7 @@ impl RedisPubSub {
         let last = self.modes.len().saturating_sub(1);
         let command = |(at, mode): (usize, &SubscribeMode)| match news {
             News::Came(channel) => {
-                let awaited = if at == last { Awaited::Subscribed } else { Awaited::Half };
+                let awaited = if at == last { Awaited::Subscribed } else { Awaited::PartlySubscribed };
                 (Command::new(mode.subscribe).arg(channel.channel()), awaited(Arc::clone(channel)))
             }
             News::Went(channel) => {
@@ -204,7 +204,7 @@ impl HubState<RedisPubSub> {
 
 /// The shortest and the longest pause before subscribing again to a channel whose slot is moving.
 const SLOT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// A write must not wait for space in the socket's buffer. Operating systems accept no shorter time-out.
+/// The shortest time-out that systems accept: a write should not wait for space in the socket's buffer.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 const LEAST_TICK: Duration = Duration::from_millis(20);
 
@@ -217,7 +217,7 @@ impl WakeupProtocol for RedisPubSub {
             return Ok(());
         }
         let connection = self.address.open(Clock::System.after(self.address.connect_timeout))?;
-        // The connection is replaced at this time, because the address may then lead to another server.
+        // A connection is replaced at a certain age, because the address may lead to another server by then.
         let replace_at = connection.origin.replaced_at();
         let stream = connection.into_stream();
         let served = self.read(hub, &stream, replace_at);
@@ -255,7 +255,7 @@ impl RedisPubSub {
             let now = Clock::System.now();
             let asks_again = hub.state.lock().ask_again(now);
             let polls_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
-            // Also writes what the socket did not accept: if the server has sent something, it may have read.
+            // Also writes what the socket did not accept before: the server may have read since.
             hub.flush();
             if polls_within != armed {
                 stream.set_read_timeout(Some(polls_within)).map_err(|error| broken("subscribe", error))?;
@@ -307,8 +307,8 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
                 }
                 return Ok(());
             }
-            // The server unsubscribed the channel, because the slot has moved away. The new subscription
-            // restores the channel if the slot comes back. Otherwise the waiters find the slot's new member.
+            // The server ended the subscription, because the slot has moved away. The waiters ask the store,
+            // and find the slot's new member. Subscribes again in case the slot comes back.
             b"sunsubscribe" if !state.own.is_ending(name) => {
                 if let Some(channel) = channel {
                     channel.set_up(false);
@@ -320,17 +320,17 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
         }
     }
     match (state.own.awaited.pop_front(), reply) {
-        (Some(Awaited::Half(channel) | Awaited::Subscribed(channel)), Value::ServerError(error)) => {
-            refused(hub, &mut state, &channel, &error)
-        }
+        (
+            Some(Awaited::PartlySubscribed(channel) | Awaited::Subscribed(channel)),
+            Value::ServerError(error),
+        ) => refused(hub, &mut state, &channel, &error),
         (Some(Awaited::Subscribed(channel)), _) => {
             state.stands();
             if !state.channels.values().any(|entry| entry.refused.is_some()) {
                 hub.report_up(&mut state);
             }
-            // Checked under the mutex, because another subscriber may have taken over the channel. Pairs with
-            // `Subscriber::part_with`. This is the confirmation of the channel's last mode, so the channel is
-            // now up.
+            // This confirms the last of the channel's subscriptions. Another subscriber may have taken over
+            // the channel, so this is checked under the mutex. Pairs with `Subscriber::part_with`.
             if let Some(entry) = state.channels.get_mut(channel.channel())
                 && Arc::ptr_eq(&entry.channel, &channel)
                 && entry.refused.is_none()
@@ -340,7 +340,7 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
             }
             Ok(())
         }
-        (Some(Awaited::Half(_) | Awaited::Unsubscribed(_) | Awaited::Pong), _) => Ok(()),
+        (Some(Awaited::PartlySubscribed(_) | Awaited::Unsubscribed(_) | Awaited::Pong), _) => Ok(()),
         (None, _) => {
             let words = "the server sent what nobody asked for";
             Err(Error::new(ErrorKind::Protocol, "subscribe", words))
@@ -348,9 +348,9 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
     }
 }
 
-/// Handles a refused subscription: the channel stays down until a later try. If the user lacks the right,
-/// waiters for their turn listen to releases instead, and waiters for releases poll. If the server cannot
-/// serve now, the error ends the connection, and the next connection subscribes to all channels again.
+/// Handles a refused subscription: the channel stays down until a later try. If the user has no right to the
+/// channel, waiters in the wait queue listen to releases instead, and other waiters poll. A temporary error
+/// ends the connection, and the next connection subscribes to all channels again.
 fn refused(
     hub: &Subscriber,
     state: &mut HubState<RedisPubSub>,
@@ -359,8 +359,8 @@ fn refused(
 ) -> Result<()> {
     let now = Clock::System.now();
     if error.code() == "MOVED" {
-        // The waiters ask the store at once. If their request is redirected too, the slot map is reloaded,
-        // and the channel moves to the new member. Otherwise the slot is still moving to this member.
+        // Makes the waiters ask the store at once. If they are redirected too, the client reloads the slot
+        // map, and moves the channel. Otherwise the slot is still moving to this member.
         let entry = state.channels.get_mut(channel.channel());
         if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.channel, channel)) {
             if entry.note.is_zero() {
@@ -373,7 +373,7 @@ fn refused(
         return Ok(());
     }
     let refusal = refusal(error).during("subscribe");
-    if is_passing(&refusal) {
+    if is_temporary(&refusal) {
         return Err(refusal);
     }
     hub.report_down(state, refusal);

@@ -48,7 +48,7 @@ impl Tagged {
     }
 }
 
-/// In place of the number of notified listeners: the owner did not hold this lock.
+/// Scripts return this instead of a number of listeners if the owner did not hold the lock.
 pub(super) const NOT_HELD: i64 = -2;
 
 /// Shortened to 256 characters, because another program may have written anything.
@@ -112,7 +112,6 @@ pub(super) fn tagged(reply: Value) -> Answer<Tagged> {
     }
 }
 
-/// The reply, or the error if it is an error reply.
 pub(super) fn done(reply: Value) -> Result<Value> {
     accepted(reply).map_err(|error| refusal(&error))
 }
@@ -129,7 +128,7 @@ pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> 
     }
 }
 
-pub(super) fn is_forgotten(reply: &Value) -> bool {
+pub(super) fn is_unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
@@ -144,7 +143,7 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error for an error reply. Redis 6.2 wraps the error of a command in a script; the inner code counts.
+/// The error for an error reply. Redis 6.2 packs an error in a script into another one; the inner counts.
 pub(super) fn refusal(error: &ServerError) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text);
@@ -173,8 +172,8 @@ pub(super) fn refused_by(words: &'static str, error: &ServerError) -> Error {
     }
 }
 
-/// Whether the error is temporary, and says nothing about the server's abilities or the user's rights.
-pub(super) fn is_passing(refusal: &Error) -> bool {
+/// Whether the error may pass without a change of the server or of rights. A login may succeed later.
+pub(super) fn is_temporary(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
@@ -228,19 +227,20 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     words.find(is_known).unwrap_or(code)
 }
 
+/// Whether a server can serve: yes; not now; no longer, so its connections must be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fitness {
     Fit,
-    Passing,
+    Temporary,
     Demoted,
 }
 
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
-        // NOAUTH means that the connection's login has ended.
+        // NOAUTH: the login has ended, so the connection must be replaced too.
         "READONLY" | "UNBLOCKED" | "MASTERDOWN" | "NOAUTH" => Fitness::Demoted,
-        "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Passing,
+        "LOADING" | "NOREPLICAS" | "MISCONF" => Fitness::Temporary,
         _ => Fitness::Fit,
     }
 }
@@ -261,7 +261,7 @@ const BY_TEXT: &[(&[&str], ErrorKind, &str)] = &[
     (&["cannot be used with replica instances"], ErrorKind::ReadOnly, READ_ONLY),
     (&["unknown command"], ErrorKind::Unsupported, LACKING),
     (&["Unknown Redis command"], ErrorKind::Unsupported, LACKING),
-    (&[SPLIT], ErrorKind::Busy, "the cluster is moving a key that the script came to"),
+    (&[KEY_NOT_LOCAL], ErrorKind::Busy, "the cluster is moving a key that the script came to"),
     (
         &["not below 2^53"],
         ErrorKind::InvalidInput,
@@ -280,11 +280,11 @@ const READ_ONLY: &str = "the server is a read-only replica";
 const LACKING: &str = "the server does not know a command that this request needs";
 const NO_INTEGER: &str = "the value in the key is not an integer";
 
-/// The error of a script that used an undeclared key which has moved to another member.
-const SPLIT: &str = "access a non local key";
+/// The error of a script that used a key which is not among KEYS and has moved to another member.
+const KEY_NOT_LOCAL: &str = "access a non local key";
 
 pub(super) fn is_split(error: &Error) -> bool {
-    error.detail().contains(SPLIT)
+    error.detail().contains(KEY_NOT_LOCAL)
 }
 
 const NO_RIGHT: &str = "permission denied by the server's ACL";

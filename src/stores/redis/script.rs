@@ -8,18 +8,18 @@ use redis::Value;
 
 use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
-use crate::stores::redis::reply::{is_forgotten, is_logged_out};
+use crate::stores::redis::reply::{is_logged_out, is_unknown_script};
 
 #[derive(Debug)]
 pub(super) struct Script {
     body: Cow<'static, str>,
     call: Vec<u8>,
     number: usize,
-    /// The script with each [`Prefix`], in the order of the prefixes.
+    /// The script behind each [`Prefix`], in the order of the prefixes.
     behind: [OnceLock<Box<Script>>; 3],
 }
 
-/// Lua code before a script, which replaces PUBLISH by another command, or checks a ring's mark.
+/// Lua code before a whole script: it replaces PUBLISH by another command, or checks a ring's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prefix {
     PublishSharded,
@@ -27,7 +27,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// Which scripts the connection's server has run, one bit each.
+/// Which scripts the connection's server has run, one bit each, since it forgot scripts `forgotten` times.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -59,6 +59,7 @@ macro_rules! scripts {
     };
 }
 
+// Each script is these files, joined in this order.
 scripts! {
     ACQUIRE = "acquire.lua", "fence.lua", "standby.lua", "wait_queue.lua", "join.lua", "reserved.lua", "recall.lua", "acquire_rest.lua";
     RELEASE = "release.lua", "standby.lua", "wait_queue.lua", "release_rest.lua";
@@ -129,9 +130,9 @@ impl Script {
         made.get_or_init(|| Box::new(Script::of(Cow::Owned([prefix, &self.body].concat()))))
     }
 
-    /// A request that runs the script on `keys`. The waiters' channel is added with [`Command::arg`], not as
-    /// a key. If it were a key, the server would refuse the script while the slot moves, because the key does
-    /// not exist, and the user would need a right to the key (docs/decisions/0051).
+    /// A request that runs the script on `keys`. The waiters' channel is an argument, not a key (decision
+    /// 0051): a server refuses absent keys while their slot moves, and the user would need a right to the
+    /// key.
     pub(super) fn on<K: AsRef<str>>(&'static self, keys: &[K]) -> Command {
         let command = Command { script: Some(self), ..Command::empty() }.arg(keys.len());
         keys.iter().fold(command, |command, key| command.arg(key.as_ref()))
@@ -141,7 +142,7 @@ impl Script {
 /// A command, encoded while it is built, so that it is copied only once on its way to the socket.
 #[derive(Clone)]
 pub(super) struct Command {
-    /// The encoded words, without those that name the script.
+    /// The encoded arguments, without those that name the script.
     packed: Vec<u8>,
     words: usize,
     pub(super) script: Option<&'static Script>,
@@ -264,7 +265,7 @@ impl Command {
         Command { script: self.script.map(|script| script.behind(prefix)), ..self }
     }
 
-    /// The same request, run only if the node has `mark`. A fencing token that it returns is above `fence`.
+    /// The same request, carried out only if the ring's node stores `mark`; a new token is above `fence`.
     pub(super) fn under(self, mark: &str, fence: u64) -> Command {
         self.behind(Prefix::UnderMark).arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -279,8 +280,8 @@ impl Command {
         bytes.extend_from_slice(&self.packed);
     }
 
-    /// Encodes the request. Includes the body unless the server surely knows the script, because a later
-    /// repetition would change the order of requests.
+    /// Encodes the request. Includes the script's body unless the server surely knows the script: after
+    /// NOSCRIPT the request would be sent again, behind later ones.
     pub(super) fn packing(&self) -> impl FnOnce(&mut Vec<u8>, bool) {
         |to, is_known| {
             let whole = if is_known { None } else { self.with_body() };
@@ -290,7 +291,7 @@ impl Command {
 
     /// The request to send again, if the script was unknown or the login had ended, so nothing ran.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
-        if is_forgotten(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
+        if is_unknown_script(reply) { self.with_body() } else { is_logged_out(reply).then(|| self.clone()) }
     }
 
     /// The request with the script's body, which is long, so it is built only when needed.

@@ -1,4 +1,4 @@
-//! Describes the object under a name. The form of its keys shows its kind.
+//! Describes the object under a name. The types of its keys, and what they contain, show its kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,11 @@ use crate::time::Moment;
 
 const MOST: u32 = 100;
 
-/// The hash field with the note of a hold that has a maximum time.
+/// Notes in a lock's hash; see `lua/show.lua`.
 const ABOUT: &str = "leasehold:about";
+const CACHED: &str = "leasehold:cached";
 
-const KEPT: &str = "leasehold:cached";
-
-/// What Redisson writes as the end of a lease without an end.
+/// Redisson writes this as the end of a lease that never ends.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
 pub(super) fn describe(
@@ -55,7 +54,7 @@ pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
-/// The parts of the reply, in their order.
+/// The reply of `lua/show.lua`, in its order.
 struct Shown<'a> {
     kind: String,
     ttl_ms: i64,
@@ -63,14 +62,14 @@ struct Shown<'a> {
     fence: String,
     value: &'a [u8],
     back: i64,
-    out: i64,
+    acquired: i64,
     permits: &'a [Value],
     holders: &'a [Value],
     waiting: i64,
     waiters: &'a [Value],
     listeners: &'a [Value],
     queued: i64,
-    line: &'a [Value],
+    wait_queue: &'a [Value],
     writers_wait: i64,
 }
 
@@ -98,14 +97,14 @@ impl<'a> Shown<'a> {
             fence: text(next()?)?,
             value: bytes(next()?)?,
             back: number(next()?)?,
-            out: number(next()?)?,
+            acquired: number(next()?)?,
             permits: list(next()?)?,
             holders: list(next()?)?,
             waiting: number(next()?)?,
             waiters: list(next()?)?,
             listeners: list(next()?)?,
             queued: number(next()?)?,
-            line: list(next()?)?,
+            wait_queue: list(next()?)?,
             writers_wait: number(next()?)?,
         })
     }
@@ -143,7 +142,7 @@ impl<'a> Shown<'a> {
             let remaining = Some(self.left(number(until_ms)?));
             seen.waiters.push(Waiter::new(text(owner)?, remaining));
         }
-        for [client, waited_ms] in self.line.as_chunks::<2>().0 {
+        for [client, waited_ms] in self.wait_queue.as_chunks::<2>().0 {
             let waiting_for = u64::try_from(number(waited_ms)?).ok().map(Duration::from_millis);
             seen.waiters.push(Waiter { waiting_for, ..Waiter::new(text(client)?, None) });
         }
@@ -167,7 +166,7 @@ impl<'a> Shown<'a> {
             fields.push(Field { name: text(name)?, value: text(value)?, ttl_ms: number(ttl_ms)? });
         }
         let about = fields.iter().position(|field| field.name == ABOUT).map(|at| fields.remove(at));
-        fields.retain(|field| field.name != KEPT);
+        fields.retain(|field| field.name != CACHED);
         let mode = fields.iter().position(|field| field.name == "mode").map(|at| fields.remove(at));
         if fields.iter().any(|field| field.name.ends_with(":lock_count")) {
             seen.holders = self.group(&fields);
@@ -209,7 +208,7 @@ impl<'a> Shown<'a> {
             (Some(_), Some(writer)) => (writer, Some(Mode::Write), self.ttl_ms),
             (Some(_), None) => (&*field.name, Some(Mode::Read), field.ttl_ms),
         };
-        // -2: expired by Redisson's rule, though the hash exists; -3: the time was not read.
+        // -2: the reader has no marker, so it has expired for Redisson; -3: the time was not read.
         let remaining = if ttl_ms == -3 { None } else { ttl(ttl_ms) };
         Some(Holder { hold_count: Some(field.count()?), mode, remaining, ..Holder::new(owner.to_owned()) })
     }
@@ -218,7 +217,7 @@ impl<'a> Shown<'a> {
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            // An owner contains one colon, so it begins after the second last one.
+            // `hold` is `value:owner`, and an owner contains one colon.
             let (at, _) = hold.rmatch_indices(':').nth(1)?;
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
@@ -228,7 +227,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// Adds the note `owner since_ms ends_ms pid host thread`, if this owner still holds the lock.
+    /// Adds what the note `owner since_ms ends_ms pid host thread` says, if this owner still holds the lock.
     fn add_location(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -254,7 +253,7 @@ impl<'a> Shown<'a> {
             return Ok(ObjectKind::TokenLock);
         };
         seen.count = Some(count.saturating_add(self.back));
-        seen.permits_out = u64::try_from(self.out).unwrap_or(0);
+        seen.permits_out = u64::try_from(self.acquired).unwrap_or(0);
         for [id, ends_ms] in self.permits.as_chunks::<2>().0 {
             let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();
             let ends_ms = text(ends_ms)?.parse::<f64>().map_or(i64::MAX, whole);
@@ -263,7 +262,7 @@ impl<'a> Shown<'a> {
         }
         let is_heard = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
         let (permits, latch) = (is_heard(2), is_heard(3));
-        Ok(match (self.out > 0 || self.back > 0, count > 0) {
+        Ok(match (self.acquired > 0 || self.back > 0, count > 0) {
             (true, _) => ObjectKind::ExpirableSemaphore,
             (false, false) => ObjectKind::Semaphore,
             (false, true) if permits && !latch => ObjectKind::Semaphore,

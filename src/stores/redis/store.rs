@@ -1,4 +1,4 @@
-//! The store of one server, which passes each question to the module of the lock's kind.
+//! The store of one server. The module of a lock's kind makes each request and reads its reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::{
-    RedisCall, RedisKind, RedisServer, is_given_back, release_reply, unsupported,
+    RedisCall, RedisKind, RedisServer, needs_release, release_reply, unsupported,
 };
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::{self, RedisPubSub, SubscribeMode};
@@ -39,15 +39,15 @@ pub(crate) struct RedisStore {
     monitor: Option<SentinelMonitor>,
     /// Whether one script may use the keys of several locks, which is impossible in a cluster.
     pub(super) has_all_keys: bool,
-    notes: bool,
-    /// Whether a format number was stored at the first request. Empty before that.
+    may_store_format: bool,
+    /// Whether the server had a format number at the first request. Empty before that.
     had_format: OnceLock<bool>,
-    /// Why the last entry that was written without waiting failed.
+    /// Why the directory's last entry was not written, if its writer did not wait.
     pub(super) failed_entry: Arc<Mutex<Option<Error>>>,
 }
 
 impl RedisStore {
-    /// Connects, and checks the server. Stores no format; [`RedisStore::note_format`] does.
+    /// Connects, and checks the server. Does not store the format number; [`RedisStore::note_format`] does.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -61,7 +61,7 @@ impl RedisStore {
 
     /// Makes the store without connecting; the first request connects.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
-        let address = Arc::new(RedisAddress::renewed(options)?);
+        let address = Arc::new(RedisAddress::renewable(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
         let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
         let monitor = match &address.target {
@@ -69,10 +69,10 @@ impl RedisStore {
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
         let store = RedisStore::new(connections, options, &reporter, &[pubsub::PLAIN], monitor.is_some());
-        Ok(RedisStore { monitor, has_all_keys: true, notes: options.notes, ..store })
+        Ok(RedisStore { monitor, has_all_keys: true, may_store_format: options.notes, ..store })
     }
 
-    /// With `has_replicas`, each grant waits for a replica unless the options say otherwise.
+    /// With `has_replicas` (Sentinels, a cluster) each grant waits for a replica, unless `options` differ.
     pub(super) fn new(
         connections: Connections,
         options: &ServerOptions,
@@ -98,7 +98,7 @@ impl RedisStore {
             server,
             monitor: None,
             has_all_keys: false,
-            notes: false,
+            may_store_format: false,
             had_format: OnceLock::default(),
             failed_entry: Arc::default(),
         }
@@ -110,14 +110,14 @@ impl RedisStore {
         first: Option<Command>,
         deadline: Moment,
     ) -> Answer<Option<Value>> {
-        let notes = notes && self.notes;
+        let notes = notes && self.may_store_format;
         let (is_there, reply) = agree_on_format(&self.server.connections, (notes, false), first, deadline)?;
         self.had_format.get_or_init(|| is_there);
         Ok(reply)
     }
 
-    /// Stores the format number if none was stored at the first request. If several servers keep a lock
-    /// together, the caller first checks all of them.
+    /// Stores the format number if the server had none. Not a part of `connect`, so that a caller with
+    /// several servers can check all of them before it changes one.
     pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get() == Some(&false) {
             self.agree(true, None, deadline).map(drop)
@@ -151,7 +151,7 @@ impl RedisStore {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
-    /// Sends a request for each claim on the connection for renewals. Kinds without one are refused.
+    /// Sends each claim's request on the connection for renewals. Refuses claims for which `ask` has none.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -196,7 +196,7 @@ impl Store for RedisStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if !is_given_back(claim.kind) {
+        if !needs_release(claim.kind) {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         let (server, kind) = (&self.server, kinds::of(claim.kind));
@@ -220,10 +220,11 @@ impl Store for RedisStore {
         let (acks, wants_fence, claim) = (self.server.acks.clone(), to.wants_fence, to.clone());
         let read = move |reply| {
             let handed = replies::handed(&tagged(reply)?, wants_fence)?;
-            // Without copies, neither thread knows whether it holds the lock. Each retires its owner number,
-            // and a clean-up removes what is left.
+            // If replicas do not acknowledge the hand-off, its outcome is unknown: both threads take new
+            // owner numbers, and a clean-up ends the hold.
             if let (Handoff::Granted { .. }, Some(acks)) = (&handed, acks) {
-                acks.reach(&kinds::of(claim.kind).grant(&claim), deadline).map_err(Failure::Unknown)?;
+                acks.wait_for_copies(&kinds::of(claim.kind).grant(&claim), deadline)
+                    .map_err(Failure::Unknown)?;
             }
             Ok(handed)
         };
@@ -255,7 +256,7 @@ impl Store for RedisStore {
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
         let listen = |channel: String| self.server.subscriber.listen(&channel, waker);
-        Subscription::all(kinds::of_channels(claim, listen)?)
+        Subscription::all(kinds::for_each_channel(claim, listen)?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
@@ -263,7 +264,7 @@ impl Store for RedisStore {
         if subscriber.is_idle() {
             return None; // usual, and needs no channel name
         }
-        count_of_all(kinds::of_channels(claim, |channel| subscriber.message_count(|| Some(channel)))?)
+        count_of_all(kinds::for_each_channel(claim, |channel| subscriber.message_count(|| Some(channel)))?)
     }
 
     fn poll_completions(&self) -> bool {
@@ -295,7 +296,7 @@ impl WaitQueues for RedisStore {
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_queue(claim) {
             let connections = &self.server.connections;
-            // If the place cannot be removed, ending the subscription makes releases skip this client.
+            // If this fails, ends the subscription: releases skip clients that do not listen.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<Value>| {
@@ -304,7 +305,7 @@ impl WaitQueues for RedisStore {
                 }
                 None
             };
-            // Not repeated after NOSCRIPT, because the client may have joined the queue again by then.
+            // `None`: no repetition after NOSCRIPT, because the client may be in the queue again by then.
             connections.post(command, deadline, None, take);
         }
     }

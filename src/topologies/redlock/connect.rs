@@ -68,7 +68,7 @@ impl Redlock {
             {
                 let words = format!("{}: {}", node.place, error.detail());
                 let refusal = Error::new(error.kind(), "connect", words).with_source(error.copy());
-                let of = if is_of_list(error) { &mut wrong } else { &mut unusable };
+                let of = if excludes_server(error) { &mut wrong } else { &mut unusable };
                 of.get_or_insert(refusal);
             }
         }
@@ -85,7 +85,7 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |()| "connected".to_owned());
             return answer.map_err(Failure::into_error);
         }
-        // Each node has its own deadline, so a slow node leaves the next one time to store the format number.
+        // Stores the format number (`seam/format.rs`) on each node, by a deadline of its own.
         for member in nodes.iter().filter_map(|node| node.member.get()) {
             member.noted(Clock::System.after(self.monitor.node_timeout))?;
         }
@@ -110,8 +110,8 @@ impl Redlock {
     }
 }
 
-/// Whether this server can never be part of this Redlock, so that connecting must fail at once.
-fn is_of_list(error: &Error) -> bool {
+/// Whether the error shows that the server can never be part of this Redlock: connecting fails at once.
+fn excludes_server(error: &Error) -> bool {
     use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
 }
@@ -142,7 +142,7 @@ impl NodeMonitor {
         });
     }
 
-    /// Takes a server into use, unless another node is the same server. `connect` decides for the first ones.
+    /// Takes a server into use, unless another node is the same server. `connect` compares the first servers.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();
@@ -162,7 +162,7 @@ impl NodeMonitor {
                 Ok(member) => {
                     self.report_doubts(node, &member);
                     node.join(member);
-                    self.look_again.store(true, Ordering::SeqCst);
+                    self.renew_early.store(true, Ordering::SeqCst);
                 }
                 Err(error) => {
                     let words = format!("{} cannot be used yet: {}", node.place, error.detail());

@@ -28,7 +28,7 @@ impl Redlock {
         self.servers().filter_map(|(node, store)| Some((node, store.capabilities().directory?)))
     }
 
-    /// Whether a server of `before`, already listed, shows the lock with the same owners.
+    /// Whether one of the servers `before`, which are listed already, has the lock with the same owners.
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.servers().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| {
@@ -106,7 +106,7 @@ impl Directory for Redlock {
         // A server whose `NameMapper` changes names cannot list the names that users gave.
         let listable = || self.directories().filter(|(node, _)| node.map_names.is_none());
         let all = self.monitor.nodes.len();
-        // Each lock with a majority is on at least one of any `enough` servers.
+        // Any `enough` servers together have each lock that a majority has.
         let enough = all - majority(all) + 1;
         if self.monitor.nodes.iter().filter(|node| node.map_names.is_none()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");
@@ -114,7 +114,7 @@ impl Directory for Redlock {
         if from.servers.is_none() && listable().count() < enough {
             return away("too many servers are away: some locks would be missing");
         }
-        // `servers`: all servers of this listing. `asked`: the number of them that are listed completely.
+        // All servers of this listing, of which `asked` are listed completely.
         let mut servers: Vec<String> =
             from.servers.clone().unwrap_or_else(|| listable().map(|(node, _)| node.place.clone()).collect());
         let (asked, cursor) = from.cursor.split_once(' ').unwrap_or(("0", ""));
@@ -147,7 +147,7 @@ impl Directory for Redlock {
             if self.is_listed_by(servers.get(..asked).unwrap_or_default(), &name, seen) {
                 continue;
             }
-            // `describe` gives each server a deadline of its own, so no common deadline is needed.
+            // `describe` limits the time of each server, so a listing needs no common deadline.
             let agreed = Inspect::describe(self, &name, Moment::NEVER)?;
             // An owner that has only a minority does not hold the lock, so it is not listed.
             if owners(&agreed).eq(owners(seen)) {

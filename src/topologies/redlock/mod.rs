@@ -6,10 +6,10 @@
 //! that does not answer in time gets no further request until it answers the monitor, so callers wait only
 //! once for a dead server.
 //!
-//! Invariant: while a request under an owner number may still arrive at a server, no other hold uses that
-//! number (`first_unspent_number`). Otherwise a late release could delete the new hold's key on that server,
-//! and cost the hold its majority. `Engine::next_number` reads the bound at the same time as the monitor
-//! raises it.
+//! An owner is `client:number`. Invariant: while a request under an owner number may still arrive at a
+//! server, no other hold uses that number. Otherwise a late release could delete the new hold's key on that
+//! server, and cost the hold its majority. The monitor raises the lowest usable number
+//! (`first_unspent_number`), and `Engine::next_number` reads it for each new number.
 
 mod connect;
 mod directory;
@@ -39,8 +39,7 @@ use monitor::{NodeMonitor, PendingRelease, batch_timeout};
 pub(crate) use node::{Voter, VotingNode};
 use votes::{Votes, majority, not_held, say_attempt, say_release, validity};
 
-/// Shortest time-out of a node.
-const LEAST_TIME: Duration = Duration::from_millis(10);
+const SHORTEST_NODE_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct Redlock {
     monitor: Arc<NodeMonitor>,
@@ -55,8 +54,8 @@ impl Redlock {
     }
 
     fn node_by(&self, lease: Duration, deadline: Moment) -> Moment {
-        // At least `LEAST_TIME`, or a healthy node would count as silent with a very short lease.
-        let timeout = self.monitor.node_timeout.min((lease / 10).max(LEAST_TIME));
+        // At least `SHORTEST_NODE_TIMEOUT`, or a healthy node would count as silent with a very short lease.
+        let timeout = self.monitor.node_timeout.min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         deadline.min(Clock::System.after(timeout))
     }
 
@@ -100,8 +99,8 @@ impl Redlock {
         answers
     }
 
-    /// Reads an answer as "not held" if its server does not count for the claim, either now or when the
-    /// request was sent (`before`).
+    /// Reads an answer as "not held" if its server does not count for the claim (see `restores`), either now
+    /// or when the request was sent (`before`).
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -148,7 +147,7 @@ impl Redlock {
         Err(Failure::Refused(votes.error("inspect", &self.monitor.places(), say)))
     }
 
-    /// Asks the nodes one after the other about all claims, and returns the votes for each claim.
+    /// Asks the nodes one after the other, each about all claims, and returns the votes for each claim.
     fn batch<T>(
         &self,
         claims: &[Claim],
@@ -157,8 +156,8 @@ impl Redlock {
     ) -> Vec<Votes<T>> {
         let mut votes: Vec<Votes<T>> = claims.iter().map(|_| Votes(Vec::new())).collect();
         let Some(lease) = claims.iter().map(|claim| claim.lease).min() else { return votes };
-        let timeout =
-            batch_timeout(self.monitor.node_timeout, claims.len()).min((lease / 10).max(LEAST_TIME));
+        let timeout = batch_timeout(self.monitor.node_timeout, claims.len())
+            .min((lease / 10).max(SHORTEST_NODE_TIMEOUT));
         for node in &self.monitor.nodes {
             let asked = node.ready().and_then(|store| {
                 let renamed = claims.iter().map(|claim| node.claim(claim)).collect::<Result<Vec<_>>>()?;
@@ -182,12 +181,12 @@ impl Redlock {
         let answers =
             self.ask_those(claim, deadline, has, |store, claim, by| begin_release(store, claim, 0, by));
         for (at, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
-            self.monitor.owe_where(claim, |other, _| other == *at);
+            self.monitor.clean_up_where(claim, |other, _| other == *at);
         }
         !answers.is_empty()
     }
 
-    /// Decides an attempt for a first level, and undoes it on all servers without a majority in time.
+    /// Decides a first acquire. If no majority granted it in time, undoes it on each server that did.
     fn first(
         &self,
         claim: &Claim,
@@ -195,9 +194,9 @@ impl Redlock {
         sent: Moment,
         deadline: Moment,
     ) -> Answer<Attempt> {
-        // A server that did not answer may still grant the request. Such a grant is cleaned up: without a
-        // majority nobody would own it, and with a majority the hold does not count this server.
-        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
+        // A server that did not answer may still grant the request. Such a grant is removed: without a
+        // majority there is no hold, and a hold with a majority does not need it.
+        self.monitor.clean_up_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
         if granted >= votes.majority() && validity(claim.lease, took).is_some() {
@@ -211,7 +210,7 @@ impl Redlock {
         if granted + busy < votes.majority() {
             let name = claim.name.given();
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
-            // `Refused`, because `owe_where` already cleans up requests of unknown outcome.
+            // `Refused`: above, the monitor was told to clean up the requests of unknown outcome.
             return answer.map_err(|failure| Failure::Refused(failure.into_read_error().on(name)));
         }
         let retry_after = votes.retry_after();
@@ -228,7 +227,7 @@ impl Redlock {
 
 impl Store for Redlock {
     fn capabilities(&self) -> Capabilities<'_> {
-        // All servers are Redis servers, so the capabilities of the first one are valid for all.
+        // All servers are Redis servers, so the capabilities of any are valid for all.
         let first = self.members().next().map(|member| member.store.capabilities());
         let (poll_every, can_expire_in) = match first {
             Some(first) => (first.poll_every, first.can_expire_in),
@@ -274,7 +273,7 @@ impl Store for Redlock {
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
         }
-        // The owner may repeat the request, because the request names an absolute count.
+        // Nothing is undone: the request names an absolute count, so the owner may repeat it.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
     }
 
@@ -320,7 +319,7 @@ impl Store for Redlock {
             } else {
                 self.monitor.over(claim);
                 // Otherwise the minority with the hold would block other clients for a lease.
-                self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
+                self.monitor.clean_up_where(claim, |at, _| !lacking.contains(&at));
             }
             Ok(is_held)
         });
@@ -336,7 +335,7 @@ impl Store for Redlock {
                 return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
-                // Not "freed": a request of unknown outcome may still run, so the caller asks again.
+                // Not "freed": a request of unknown outcome may still run, so the watchdog cleans up again.
                 return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
@@ -352,8 +351,8 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // All servers are forced at the same time. If the last one were forced later, a hold restored to the
-        // first one meanwhile could still have a majority.
+        // Frees the lock on all servers at the same time. If the last server came later, a hold that the
+        // monitor restored to the first one meanwhile could still have a majority.
         let force = |node: &_| self.one(node, name, deadline, |store, name, by| store.force(kind, name, by));
         let forced = at_once(&self.monitor.nodes, force);
         let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
@@ -455,7 +454,7 @@ impl Majority for Redlock {
 impl ConnectionWatch for Redlock {
     fn hung_up(&self) -> Option<bool> {
         let hung_up = any_hung_up(self.members().map(|member| &*member.store));
-        hung_up.max(Some(self.monitor.look_again.swap(false, Ordering::SeqCst)))
+        hung_up.max(Some(self.monitor.renew_early.swap(false, Ordering::SeqCst)))
     }
 }
 

@@ -18,17 +18,17 @@ use crate::topologies::redlock::node::{Voter, VotingNode};
 use crate::topologies::redlock::restores::{Order, Restores};
 use crate::topologies::redlock::votes::{Votes, not_held, say_release};
 
-/// A claim to remove from a server, which may hold or grant it although the hold does not count there.
+/// A claim to remove from a server: the hold does not count there, but may exist, or be granted late.
 #[derive(Clone)]
 struct PendingCleanup {
     node: usize,
-    /// Has the lock's name on this server, which a `NameMapper` may change.
+    /// The claim with the lock's name on this server, which a program may change by a `NameMapper`.
     claim: Claim,
     /// The time by which the server's hold has expired.
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// A clean-up had an unknown outcome, so the server may execute it later, and delete a newer hold.
+    /// Whether a clean-up had an unknown outcome: the server may execute it later, and delete a newer hold.
     may_come_again: bool,
 }
 
@@ -36,7 +36,7 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A batch has one time-out for each started group of this many claims.
+/// A batch may take one node time-out for each of these many claims, and one for the rest.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -47,12 +47,12 @@ pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
 pub(super) struct NodeMonitor {
     pub(super) nodes: Vec<VotingNode>,
     pub(super) node_timeout: Duration,
-    /// Owner numbers below this one must not be used for another hold.
+    /// New holds must not use owner numbers below this: late requests under them may arrive.
     pub(super) unspent_from: AtomicU64,
     pub(super) restores: Restores,
     /// Requests an early renewal of all holds, after a server returned or a hold was restored.
-    pub(super) look_again: AtomicBool,
-    /// The outcome of each server's first connection. `None` once `Redlock::connect` has read the outcomes.
+    pub(super) renew_early: AtomicBool,
+    /// Each server's first connection. The outer `None`: `Redlock::connect` has read the outcomes.
     pub(super) opened: Mutex<Option<Vec<Option<Result<()>>>>>,
     pub(super) has_opened: Condvar,
     pending_cleanups: Mutex<Vec<PendingCleanup>>,
@@ -73,7 +73,7 @@ impl NodeMonitor {
             node_timeout,
             unspent_from: AtomicU64::new(0),
             restores: Restores::default(),
-            look_again: AtomicBool::new(false),
+            renew_early: AtomicBool::new(false),
             opened: Mutex::new(Some(opened)),
             has_opened: Condvar::new(),
             pending_cleanups: Mutex::default(),
@@ -99,8 +99,8 @@ impl NodeMonitor {
         answer
     }
 
-    /// Notes that a round of requests, begun at `begun`, confirmed the hold on a majority, and orders the
-    /// hold's restore on the `lacking` nodes.
+    /// Notes that a renewal or re-entry, sent at `begun`, was confirmed by a majority. The monitor's thread
+    /// then restores the hold on the `lacking` nodes.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.nodes.get(*at)?.claim(claim).ok()?));
         if self.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -108,11 +108,11 @@ impl NodeMonitor {
         }
     }
 
-    /// Ends all restores of a hold that the caller ends. Returns the servers that do not count for it.
+    /// Ends all restores of a hold that is over. Returns the servers that do not count for the hold.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.restores.uncounted(claim);
         let owed = self.restores.over(claim, false);
-        self.owe_where(claim, |at, _| owed.contains(&at));
+        self.clean_up_where(claim, |at, _| owed.contains(&at));
         uncounted
     }
 
@@ -120,16 +120,16 @@ impl NodeMonitor {
     /// restore did, so servers that restored the hold are cleaned up too.
     pub(super) fn ended_meanwhile(&self, claim: &Claim) {
         let owed = self.restores.over(claim, true);
-        self.owe_where(claim, |at, _| owed.contains(&at));
+        self.clean_up_where(claim, |at, _| owed.contains(&at));
     }
 
-    /// Orders a clean-up of the claim on each node for which `is_owed` is true. The call does not wait.
-    pub(super) fn owe_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
+    /// Makes the monitor's thread remove the claim from each node for which `is_owed` is true.
+    pub(super) fn clean_up_where(&self, claim: &Claim, is_owed: impl Fn(usize, &VotingNode) -> bool) {
         for (at, node) in self.nodes.iter().enumerate() {
             if is_owed(at, node)
                 && let Ok(claim) = node.claim(claim)
             {
-                self.owe(at, claim);
+                self.clean_up_later(at, claim);
             }
         }
     }
@@ -153,7 +153,7 @@ impl NodeMonitor {
         }
         // The caller has its result. A server that did not answer may still hold the lock, unless it was
         // already out of use when the hold began.
-        self.owe_where(claim, |at, node| match votes.0.get(at) {
+        self.clean_up_where(claim, |at, node| match votes.0.get(at) {
             Some(Ok(_)) | None => false,
             Some(Err(Failure::Unknown(_))) => true,
             Some(Err(Failure::Refused(_))) => node.may_hold(claim.owner),
@@ -185,8 +185,8 @@ impl NodeMonitor {
 
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
-    pub(super) fn owe(&self, node: usize, claim: Claim) {
-        // Numbers are retired first, so that a caller that learns the outcome takes a new one.
+    pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
+        // Raised first, so that a caller that learns the outcome takes a new owner number.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();
@@ -197,7 +197,7 @@ impl NodeMonitor {
         self.service.wake();
     }
 
-    /// Retires all owner numbers given out so far, and returns the next one.
+    /// Keeps new holds from using the owner numbers given out so far, and returns the next number.
     fn spend_numbers(&self) -> u64 {
         let first = unbound_number();
         self.unspent_from.fetch_max(first, Ordering::SeqCst);
@@ -205,12 +205,12 @@ impl NodeMonitor {
     }
 
     fn run(self: &Arc<Self>, parker: &Parker) {
-        let look = |_woken_for| self.watch_nodes().min(self.settle_debts()).min(self.give_back());
+        let look = |_woken_for| self.watch_nodes().min(self.send_cleanups()).min(self.restore_due());
         self.service.run(parker, look);
         // Sends all clean-ups a last time. A hold that remains ends with its lease.
         let now = Clock::System.now();
         self.pending_cleanups.lock().iter_mut().for_each(|one| one.next = now);
-        self.settle_debts();
+        self.send_cleanups();
     }
 
     /// Checks each server that is out of use and whose next check is due. Returns the time of the next check.
@@ -219,7 +219,7 @@ impl NodeMonitor {
         for (at, node) in self.nodes.iter().enumerate() {
             let (is_back, again) = node.look(self.node_timeout, || self.begin_to_open_late(at));
             if is_back {
-                self.look_again.store(true, Ordering::SeqCst);
+                self.renew_early.store(true, Ordering::SeqCst);
                 let now = Clock::System.now();
                 for one in self.pending_cleanups.lock().iter_mut().filter(|one| one.node == at) {
                     (one.next, one.pause) = (now, TRY_AGAIN.0);
@@ -242,7 +242,7 @@ impl NodeMonitor {
     }
 
     /// Sends due clean-ups to servers in use. Returns when the next clean-up is due.
-    fn settle_debts(&self) -> Moment {
+    fn send_cleanups(&self) -> Moment {
         let now = Clock::System.now();
         let is_ready = |one: &PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
         let is_due = |one: &mut PendingCleanup| one.next <= now && is_ready(one);
@@ -262,7 +262,8 @@ impl NodeMonitor {
             for (answer, one) in store.clean_up(&claims, deadline).into_iter().zip(its()) {
                 let (is_over, mut later) = (now >= one.until, one.later());
                 let is_settled = match answer {
-                    // The late grant is undone now. Only a repeated clean-up could still arrive.
+                    // The late grant is removed. This is the end, unless an earlier clean-up may still
+                    // arrive.
                     Ok(Release::Freed { .. }) => is_over || !one.may_come_again,
                     Ok(_) => is_over,
                     Err(failure) => {
@@ -289,7 +290,7 @@ impl NodeMonitor {
     }
 
     /// Restores the holds that are due, and returns when to look for further ones.
-    fn give_back(&self) -> Moment {
+    fn restore_due(&self) -> Moment {
         let now = Clock::System.now();
         let orders = self.restores.take_due(|at| self.nodes.get(at).is_some_and(VotingNode::is_ready), now);
         if orders.is_empty() {
@@ -298,7 +299,7 @@ impl NodeMonitor {
         let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
         let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
             let begin = |order: &&Order| {
-                // The restored hold must end no later than the hold on the servers that renewed it.
+                // Ends with the hold on the other servers: the client counts on no longer lease.
                 let lease = order.until.since(Clock::System.now());
                 let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
                 let node = self.nodes.get(order.node);
@@ -318,14 +319,14 @@ impl NodeMonitor {
                     if order.claim.levels > 1 {
                         reentered.push(*order);
                     }
-                    self.look_again.store(true, Ordering::SeqCst);
+                    self.renew_early.store(true, Ordering::SeqCst);
                 }
                 // Another owner has the lock there, or the server was not in use and got no request.
                 Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
                 Some(Err(failure)) => {
                     match failure {
-                        // The server may grant the request after the release, so the claim is cleaned up.
-                        Failure::Unknown(_) => self.owe(order.node, order.claim.clone()),
+                        // The server may grant the restore late, after the holder's release.
+                        Failure::Unknown(_) => self.clean_up_later(order.node, order.claim.clone()),
                         Failure::Refused(_) => self.restores.answered(order.node, &order.claim, None),
                     }
                     let node = self.nodes.get(order.node);

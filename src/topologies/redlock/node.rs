@@ -26,7 +26,7 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Stores the format number on the server. Fails if another client stored a different number meanwhile.
+    /// Stores the format number. Fails only if there is another: a client that may not write can still lock.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
@@ -46,12 +46,12 @@ pub(crate) struct VotingNode {
     /// Empty until the first successful connection.
     pub(super) member: OnceLock<Voter>,
     outage: Mutex<Option<NodeOutage>>,
-    /// The first owner number that was unused when the server went out of use. The server holds nothing for
-    /// it and later ones, because it gets no requests.
+    /// The first owner number that was unused when the server last went out of use. Meanwhile the server gets
+    /// no requests, so it holds nothing under this number and later ones.
     unasked_from: AtomicU64,
 }
 
-/// The time in which a server is out of use. The server gets no requests until it has answered the monitor.
+/// The state of a server that is out of use. The server gets no requests until it has answered the monitor.
 struct NodeOutage {
     error: Error,
     next_check: Moment,
@@ -88,7 +88,7 @@ impl VotingNode {
     }
 
     pub(super) fn join(&self, member: Voter) {
-        self.member.get_or_init(|| member); // only the monitor opens nodes, so none is lost
+        self.member.get_or_init(|| member); // only the monitor connects, so there is no second member
         *self.outage.lock() = None;
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
-        // A second outage, long after the first.
+        // A second outage begins with the short pause again.
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");

@@ -1,10 +1,11 @@
 //! Restores: holds granted again on servers that lost them. Such a server does not count at first.
 //!
 //! After a majority has confirmed a renewal, the monitor's thread restores the hold on the servers that lack
-//! it. Decision 0038 proves that no second majority can arise. While a server does not count for a hold, its
-//! answer "held" is read as "not held". The server does not count from the renewal that found the hold
-//! missing until a later renewal, begun after the restore, has a majority without this server; nor during a
-//! clean-up of the owner.
+//! it. Decision 0038 proves that no second majority can arise. While a server *does not count* for a hold,
+//! its answer "held" is read as "not held":
+//! - from the renewal that found the hold missing there, until a renewal that began after the restore is
+//!   confirmed by a majority without this server;
+//! - while a clean-up of the hold's owner is under way there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,14 +30,14 @@ struct Entry {
 }
 
 enum State {
-    /// The restore has not been sent. After this moment the lease is over, and the restore would be useless.
+    /// The restore has not been sent. The moment is the end of the lease.
     Due(Claim, Moment),
-    /// The restore was sent, and has no answer yet. The lease ends at this moment.
+    /// The restore was sent, and has no answer yet. The moment is the end of the lease.
     Asked(Moment),
-    /// Restored at the first moment. If no renewal confirms the hold until the second, the lease has ended.
-    GivenBack(Moment, Moment),
-    /// The number of clean-ups of this claim that are not finished.
-    InDoubt(u32),
+    /// The moment of the restore, and the end of the lease.
+    Restored(Moment, Moment),
+    /// So many clean-ups of this claim are under way.
+    CleaningUp(u32),
 }
 
 pub(super) struct Order {
@@ -52,8 +53,8 @@ impl Restores {
         its.map(|entry| entry.node).collect()
     }
 
-    /// Notes that a round, begun at `begun`, confirmed the hold on a majority. `lacking` names the nodes
-    /// without the hold, each with the claim to restore there. Returns whether a restore is due.
+    /// Notes that a majority confirmed a renewal or re-entry that was sent at `begun`. `lacking` names the
+    /// nodes without the hold, each with the claim to restore there. Returns whether a restore is due.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
         let mut entries = self.entries.lock();
         if lacking.is_empty() && entries.is_empty() {
@@ -61,15 +62,15 @@ impl Restores {
         }
         let its = entries.entry(claim.owner).or_default();
         its.retain(|entry| match entry.state {
-            // If the confirming round began after the restore, the server counts again.
-            State::GivenBack(since, _) => !entry.is_of(claim) || since > begun,
-            State::Due(..) | State::Asked(_) | State::InDoubt(_) => true,
+            // If the confirmed request was sent after the restore, the server counts again.
+            State::Restored(since, _) => !entry.is_of(claim) || since > begun,
+            State::Due(..) | State::Asked(_) | State::CleaningUp(_) => true,
         });
         let mut is_any_due = false;
         for (node, asked) in lacking {
             let state = State::Due(asked, begun.plus(claim.lease));
             match its.iter_mut().find(|entry| entry.node == node && entry.is_of(claim)) {
-                Some(entry) if matches!(entry.state, State::Asked(_) | State::InDoubt(_)) => continue,
+                Some(entry) if matches!(entry.state, State::Asked(_) | State::CleaningUp(_)) => continue,
                 Some(entry) => entry.state = state,
                 None => its.push(Entry { node, name: Arc::clone(&claim.name), state }),
             }
@@ -82,19 +83,19 @@ impl Restores {
     }
 
     /// Ends all restores of the hold. Returns the nodes that may still grant a restore that was sent; with
-    /// `or_given_back`, also the nodes that have granted it.
+    /// `or_restored`, also the nodes that have granted it.
     ///
-    /// Callers call this before they send the release. Otherwise `NodeMonitor::give_back`, which runs at the
-    /// same time, could take a restore order after the release, and leave a hold without an owner.
-    pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
+    /// Callers call this before they send the release. Otherwise `NodeMonitor::restore_due`, which runs at
+    /// the same time, could take a restore order after the release, and leave a hold without an owner.
+    pub(super) fn over(&self, claim: &Claim, or_restored: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
         let ended =
-            its.extract_if(.., |entry| entry.is_of(claim) && !matches!(entry.state, State::InDoubt(_)));
+            its.extract_if(.., |entry| entry.is_of(claim) && !matches!(entry.state, State::CleaningUp(_)));
         let is_owed = |entry: &Entry| match entry.state {
             State::Asked(_) => true,
-            State::GivenBack(..) => or_given_back,
-            State::Due(..) | State::InDoubt(_) => false,
+            State::Restored(..) => or_restored,
+            State::Due(..) | State::CleaningUp(_) => false,
         };
         let owed = ended.filter(is_owed).map(|entry| entry.node).collect();
         if its.is_empty() {
@@ -107,21 +108,21 @@ impl Restores {
         let mut entries = self.entries.lock();
         let its = entries.entry(claim.owner).or_default();
         match its.iter_mut().find(|entry| entry.node == node && entry.is_of(claim)) {
-            Some(Entry { state: State::InDoubt(times), .. }) => *times += 1,
-            Some(entry) => entry.state = State::InDoubt(1),
-            None => its.push(Entry { node, name: Arc::clone(&claim.name), state: State::InDoubt(1) }),
+            Some(Entry { state: State::CleaningUp(times), .. }) => *times += 1,
+            Some(entry) => entry.state = State::CleaningUp(1),
+            None => its.push(Entry { node, name: Arc::clone(&claim.name), state: State::CleaningUp(1) }),
         }
     }
 
-    /// Notes that a clean-up is finished, so that none of the claim's requests can arrive late.
+    /// Notes that a clean-up is finished. After the last one the server counts again: no request can be late.
     pub(super) fn settled(&self, node: usize, claim: &Claim) {
         self.change(node, claim, |state| match state {
-            State::InDoubt(times) if *times > 1 => {
+            State::CleaningUp(times) if *times > 1 => {
                 *times -= 1;
                 true
             }
-            State::InDoubt(_) => false,
-            State::Due(..) | State::Asked(_) | State::GivenBack(..) => true,
+            State::CleaningUp(_) => false,
+            State::Due(..) | State::Asked(_) | State::Restored(..) => true,
         });
     }
 
@@ -129,12 +130,12 @@ impl Restores {
     pub(super) fn answered(&self, node: usize, claim: &Claim, granted: Option<Moment>) {
         self.change(node, claim, |state| match (&*state, granted) {
             (State::Asked(until), Some(now)) => {
-                *state = State::GivenBack(now, *until);
+                *state = State::Restored(now, *until);
                 true
             }
             (State::Asked(_), None) => false,
             // The hold ended while the answer was on its way, and a clean-up follows.
-            (State::Due(..) | State::GivenBack(..) | State::InDoubt(_), _) => true,
+            (State::Due(..) | State::Restored(..) | State::CleaningUp(_), _) => true,
         });
     }
 
@@ -149,7 +150,7 @@ impl Restores {
         }
     }
 
-    /// Takes the due restores for usable nodes. The next renewal orders the others again.
+    /// Takes the due restores for usable nodes, and drops the others, which the next renewal notes again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();
@@ -165,9 +166,9 @@ impl Restores {
                     }
                     true
                 }
-                // No renewal has confirmed the hold before its lease ended, so the hold is over.
-                State::GivenBack(_, until) => *until > now,
-                State::Asked(_) | State::InDoubt(_) => true,
+                // If no renewal has confirmed the hold until its lease ended, the hold is over.
+                State::Restored(_, until) => *until > now,
+                State::Asked(_) | State::CleaningUp(_) => true,
             });
             !its.is_empty()
         });
@@ -192,10 +193,10 @@ mod tests {
     use crate::time::Clock;
 
     impl Restores {
-        pub(in crate::topologies::redlock) fn is_given_back(&self, node: usize, claim: &Claim) -> bool {
+        pub(in crate::topologies::redlock) fn is_restored(&self, node: usize, claim: &Claim) -> bool {
             let entries = self.entries.lock();
             let mut its = entries.get(&claim.owner).into_iter().flatten();
-            its.any(|entry| entry.node == node && matches!(entry.state, State::GivenBack(..)))
+            its.any(|entry| entry.node == node && matches!(entry.state, State::Restored(..)))
         }
     }
 

@@ -249,7 +249,7 @@ fn attempts_of(server: &Scripted, claim: &Claim) -> Vec<u32> {
 
 /// Whether the server has granted the restore, and the monitor has read the answer.
 fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
-    redlock.monitor.restores.is_given_back(node, claim)
+    redlock.monitor.restores.is_restored(node, claim)
 }
 
 /// Renews a hold that the third server has lost.

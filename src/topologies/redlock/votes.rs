@@ -12,8 +12,8 @@ pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The part of a lease that counts: the lease without the elapsed time, 1 % for clock drift, and 2 ms because
-/// servers count in milliseconds. `None` if nothing remains.
+/// The part of a lease that counts: the lease without the elapsed time, 1 % for clock drift, and 2 ms, as in
+/// the published algorithm, for the rounding of servers to milliseconds. `None` if nothing remains.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -45,7 +45,7 @@ impl<T> Votes<T> {
         nodes.map(|(node, _)| node).collect()
     }
 
-    /// Replaces the answers of the `uncounted` servers by "not held".
+    /// Replaces the answers of servers that do not count for the hold (see `restores`) by "not held".
     pub(super) fn discounted(mut self, uncounted: &[usize], not_held: impl Fn() -> T) -> Votes<T> {
         for node in uncounted {
             if let Some(Ok(answer)) = self.0.get_mut(*node) {
@@ -198,7 +198,7 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// How many answers must name an owner, so that it may have a majority with the silent servers.
+    /// How many answers must name an owner for a majority, if all silent servers are assumed to name it too.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)
@@ -208,8 +208,8 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The owner that may have a majority. `None` if no owner has enough votes. A lock of Redisson's own
-    /// Redlock has another owner on each server, so it has none.
+    /// The owner that may have a majority. `None` if no owner has enough votes, as with a lock of Redisson's
+    /// own Redlock, which has another owner on each server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
@@ -221,7 +221,7 @@ impl Votes<Option<Snapshot>> {
         let enough = self.enough();
         let first = held().max_by_key(|seen| (seen.count > 0, self.held_by(&seen.holder)))?;
         let holder = self.holder();
-        // The number of levels comes from all servers that have levels, even if they name different owners.
+        // All servers with a hold count are asked: in Redisson's Redlock they name different owners.
         let mut counts: Vec<u32> = held().map(|seen| seen.count).filter(|count| *count > 0).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
         let count = counts.get(enough - 1).copied().unwrap_or(0);

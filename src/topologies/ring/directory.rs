@@ -1,5 +1,5 @@
-//! The directory of clients on a ring. Each client's entry is at the home node of the entry's key. A listing
-//! reads one node after the other.
+//! The [directory](crate::seam::directory) of clients on a ring. Each client's entry is on the node to which
+//! the entry's key belongs. A listing reads one node after the other.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
@@ -36,7 +36,7 @@ impl RingStore {
         let view = self.view();
         let labels = || {
             let nodes = view.nodes.iter().zip(0_u32..);
-            // A node that the ring declares lost is not asked.
+            // Does not ask nodes that were declared lost, or are in no list of this ring.
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };

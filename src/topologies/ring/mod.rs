@@ -1,7 +1,8 @@
-//! A ring of independent servers: each name has one of them as its home node.
+//! A ring of independent servers (nodes): each name belongs to one of them, its *home node*.
 //!
-//! Each node stores a mark (`plan::RingMark`) with the number of its ring's version, and refuses grants under
-//! an older mark. `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and shows why no two nodes
+//! Each change of the ring has a higher number, its *epoch*. Each node stores the newest epoch that it knows,
+//! with fingerprints of the lists of nodes, as its *mark* (`plan::RingMark`), and grants no lock to clients
+//! with another mark. `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and shows why no two nodes
 //! grant one name while the ring changes.
 
 mod directory;
@@ -38,7 +39,7 @@ pub(crate) struct RingStore {
     patience: Duration,
     view: Mutex<Arc<RingView>>,
     changing: Mutex<()>,
-    /// The capabilities of every node, as all are of one kind; stored because they are read often.
+    /// The capabilities of each node; all nodes are Redis servers. Stored because they are read often.
     of_nodes: Capabilities<'static>,
 }
 
@@ -63,8 +64,8 @@ impl RingStore {
         let ring = ring.checked()?;
         let _one_at_a_time = self.changing.lock();
         let now = self.view();
-        // Only the number is compared here. Whether the lists fit together is decided by the nodes' marks,
-        // because this client may have missed several versions.
+        // Compares only the epochs. The nodes' marks show whether the new ring names all earlier lists that
+        // it must name, because this client may have missed several changes.
         if let Some(current) = &now.ring
             && (ring.epoch < current.epoch
                 || ring.epoch == current.epoch && ring.mark("") != current.mark(""))
@@ -81,7 +82,7 @@ impl RingStore {
             return Err(error);
         }
         *self.view.lock() = Arc::clone(&next);
-        // Closes servers that the new view lacks. Their pending requests end by their deadlines.
+        // Closes servers that the new view replaces. Their pending requests end by their deadlines.
         let is_kept = |node: &&Arc<RingServer>| next.nodes.iter().any(|other| Arc::ptr_eq(node, other));
         now.nodes.iter().filter(|node| !is_kept(node)).for_each(|node| node.store.close());
         Ok(())
@@ -131,18 +132,18 @@ impl RingStore {
         Ok((Arc::new(view), opened))
     }
 
-    /// Asks all reachable nodes whether the view's marks may replace theirs, and then sets the marks.
+    /// Reads the marks of all reachable nodes, checks that the new ones may replace them, and then sets them.
     fn announce(&self, view: &RingView) -> Result<()> {
         let deadline = Clock::System.after(self.patience);
-        let borne = survey(view, deadline);
+        let stored = survey(view, deadline);
         let mut reached = Vec::new();
         let mut unreachable = None;
-        for (home, mark, answer) in borne {
+        for (home, mark, answer) in stored {
             match answer {
                 Ok(Marked::Under(())) => reached.push((home, mark.to_string())),
-                Ok(Marked::Other(borne)) => {
-                    mark.may_replace(&borne)?;
-                    reached.push((home, borne));
+                Ok(Marked::Other(stored)) => {
+                    mark.may_replace(&stored)?;
+                    reached.push((home, stored));
                 }
                 Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_retryable() => {
                     unreachable = Some(error);
@@ -154,9 +155,9 @@ impl RingStore {
             let words = format!("no node of the ring can be reached: {}", error.detail());
             return Err(Error::new(error.kind(), "connect", words).with_source(error));
         }
-        for (home, borne) in reached {
-            // A node that cannot be reached now gets its mark before its next grant.
-            match settle(view, home, borne, deadline) {
+        for (home, stored) in reached {
+            // A node that cannot be reached now gets its mark from the next attempt (`under`).
+            match settle(view, home, stored, deadline) {
                 Err(error) if !error.is_retryable() || error.kind() == ErrorKind::StaleRing => {
                     return Err(error);
                 }
@@ -166,7 +167,7 @@ impl RingStore {
         Ok(())
     }
 
-    /// Acquires a first level at the name's home node, after checking that no earlier home node has a hold.
+    /// Acquires the lock (no re-entry) at its home node, after checking that no earlier home node has a hold.
     fn first(&self, claim: &Claim, deadline: Moment) -> Result<Answer<Attempt>> {
         let view = self.view();
         if let Some(stale) = &*view.stale.lock() {
@@ -192,8 +193,8 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Sends each node its claims, to all nodes at the same time. Waits at most a seventh of the shortest
-    /// lease, so that a slow node does not delay the renewals of the others.
+    /// Sends each node its claims, to all nodes at the same time. Waits only a seventh of the shortest lease
+    /// for a slow node, so that the next renewals of the other nodes come in time.
     fn by_node<T: Send + 'static>(
         &self,
         claims: &[Claim],
@@ -266,7 +267,7 @@ impl Store for RingStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        // A re-entry goes to the node that already has the hold, and creates none, so no mark is needed.
+        // A re-entry goes to the node that already has the hold, and makes no new hold, so it needs no mark.
         let answer = if count > 1 {
             self.at(claim.home).and_then(|store| store.attempt(claim, count, deadline))
         } else {
@@ -310,7 +311,7 @@ impl Store for RingStore {
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let force = |home| self.at(home)?.force(kind, name, deadline);
-        // All nodes are asked before the first error is returned.
+        // Frees the lock on all nodes that can be reached, before it returns an error.
         let answers: Vec<_> = self.view().homes(name).into_iter().map(force).collect();
         answers.into_iter().try_fold(false, |any, answer| Ok(any | answer?))
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::config::debug_fields;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest epoch. A server compares epochs in Lua, whose numbers are exact only up to here.
+/// The largest epoch. Larger numbers are not exact in languages whose numbers are doubles.
 const LAST_EPOCH: u64 = 1 << 53;
 const MOST_WEIGHT: u32 = 100;
 const LONGEST_LABEL: usize = 200;
@@ -76,7 +76,7 @@ impl RingNode {
         self
     }
 
-    /// The node's label.
+    /// The label as set by [`label`](Self::label), or the address in the URL.
     #[must_use]
     pub fn label_text(&self) -> &str {
         &self.label
@@ -110,10 +110,10 @@ debug_fields!(RingNode, |it| label: it.label, weight: it.weight);
 /// use leasehold::Ring;
 ///
 /// let two = Ring::new(["redis://10.0.0.1", "redis://10.0.0.2"]);
-/// // A third comes: while locks may still be held where they were, both places are asked …
+/// // A third comes: while locks may still be held on their old nodes, old and new nodes are asked …
 /// let three = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
 /// let moving = Ring::new(three).epoch(2).moving_from(["redis://10.0.0.1", "redis://10.0.0.2"]);
-/// // … and when all those locks have been released, only the new one.
+/// // … and when all those locks have been released, only the new nodes.
 /// let settled = Ring::new(three).epoch(3);
 /// # drop((two, moving, settled));
 /// ```
@@ -139,9 +139,9 @@ impl Ring {
         self
     }
 
-    /// Names the nodes of the previous list, which may still have holds. Before another node grants one of
-    /// their names, the client asks them too. If that list was itself still moving, call this once for each
-    /// of both lists.
+    /// Names the nodes of the previous list, which may still have holds. Before another node grants a name
+    /// that belonged to one of them, the client asks that node too. If the previous list was itself moving
+    /// from an earlier one, call this twice: once for each.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self
@@ -218,8 +218,8 @@ fn fingerprint(nodes: &[RingNode]) -> u64 {
     hash(format!("1 {POINTS}\n{}", lines.join("\n")).as_bytes())
 }
 
-/// The text that a node stores: `epoch ring before label`. `ring` is the fingerprint of the current list of
-/// nodes, `before` that of the earlier lists, `label` the node's own label.
+/// The text that a node stores: `epoch ring before label`. `ring` is the [`fingerprint`] of the list of
+/// nodes, `before` has those of the earlier lists, `label` is the node's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub(crate) epoch: u64,
@@ -250,30 +250,30 @@ impl RingMark {
         Some(RingMark { epoch, ring, before, label: parts.next()?.to_owned() })
     }
 
-    /// Whether this mark may replace the node's mark `borne`. The error says what the user must do.
-    pub(crate) fn may_replace(&self, borne: &str) -> Result<()> {
-        if borne.is_empty() {
+    /// Whether this mark may replace `stored`, the node's mark. The error says what the user must do.
+    pub(crate) fn may_replace(&self, stored: &str) -> Result<()> {
+        if stored.is_empty() {
             return Ok(());
         }
         let node = &self.label;
         let invalid = |detail: String| Err(Error::invalid("ring", detail));
-        let Some(borne) = RingMark::read(borne) else {
+        let Some(stored) = RingMark::read(stored) else {
             return invalid(format!("node {node:?} has a foreign value in the key of the ring's version"));
         };
-        if borne.label != *node {
+        if stored.label != *node {
             return invalid(format!(
                 "the server of {node:?} is the ring's node {:?}: an address is wrong, or one server is named twice",
-                borne.label
+                stored.label
             ));
         }
-        Error::when(borne.epoch > self.epoch, ErrorKind::StaleRing, "ring", || {
+        Error::when(stored.epoch > self.epoch, ErrorKind::StaleRing, "ring", || {
             format!(
                 "node {node:?} knows epoch {}, but this client uses epoch {}: give the client the newer list of nodes by change_ring",
-                borne.epoch, self.epoch
+                stored.epoch, self.epoch
             )
         })?;
-        if borne.epoch == self.epoch {
-            if (borne.ring, &borne.before) == (self.ring, &self.before) {
+        if stored.epoch == self.epoch {
+            if (stored.ring, &stored.before) == (self.ring, &self.before) {
                 return Ok(());
             }
             return invalid(format!(
@@ -281,23 +281,23 @@ impl RingMark {
                 self.epoch
             ));
         }
-        // If both lists have the same nodes, a move has ended. Otherwise the new list must name as earlier
-        // every list whose nodes may have holds.
-        let is_same = borne.ring == self.ring;
-        let asks_all = self.before.contains(&borne.ring)
-            && borne.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
+        // With the same nodes, the new ring only drops earlier lists, whose holds have ended. Otherwise the
+        // new ring must name as earlier every list whose nodes may have holds.
+        let is_same = stored.ring == self.ring;
+        let asks_all = self.before.contains(&stored.ring)
+            && stored.before.iter().all(|ring| *ring == self.ring || self.before.contains(ring));
         if is_same || asks_all {
             return Ok(());
         }
         invalid(format!(
             "node {node:?} has granted locks under epoch {}, whose nodes are not among those that epoch {} moves from: name them by moving_from",
-            borne.epoch, self.epoch
+            stored.epoch, self.epoch
         ))
     }
 }
 
 /// Points on the hash circle for a node of weight 1. With this number, the shares of equal nodes differ from
-/// their mean by at most 6 %, as a test measures.
+/// their mean by less than 10 %, as a test checks.
 pub(crate) const POINTS: u32 = 2_000;
 
 /// 64-bit FNV-1a, then MurmurHash3's finisher, because FNV-1a alone gives similar texts similar hashes.

@@ -1,6 +1,6 @@
-//! A client's view of the ring: its nodes, each name's home node, and requests under the ring's marks.
+//! A client's view of the ring: nodes, home nodes, and requests that only nodes with the view's mark obey.
 //!
-//! Batches and marks are sent by one thread for each node, so a node that hangs delays no other.
+//! One thread for each node sends batches and marks, so a node that hangs delays no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::topologies::ring::plan::{Circle, Ring, RingMark};
 #[derive(Default)]
 pub(super) struct RingView {
     pub(super) ring: Option<Ring>,
-    /// The index is a claim's `home`. A node stays in the list after it has left the ring, because it may
-    /// still have holds.
+    /// A claim's `home` is an index of this list. A node stays in the list after it has left the ring,
+    /// because it may still have holds.
     pub(super) nodes: Vec<Arc<RingServer>>,
-    /// The mark of each node that belongs to this ring or to one of its earlier lists, else `None`.
+    /// The mark that each node shall store. `None` for nodes that are lost, or in no list of this ring.
     pub(super) marks: Vec<Option<RingMark>>,
     pub(super) circle: Circle,
     pub(super) earlier: Vec<Circle>,
@@ -37,7 +37,7 @@ impl RingView {
         self.marks.get(usize::try_from(home).ok()?)?.as_ref()
     }
 
-    /// The nodes that were the name's home node in an earlier list, without `home` and lost nodes.
+    /// The name's home nodes in the earlier lists, without `home` and without nodes that were declared lost.
     pub(super) fn earlier_homes(&self, name: &str, home: u32) -> Vec<u32> {
         let mut homes: Vec<u32> = self.earlier.iter().map(|circle| circle.home(name)).collect();
         homes.sort_unstable();
@@ -46,7 +46,7 @@ impl RingView {
         homes
     }
 
-    /// Refuses a read lock at the new home node if the owner has the write lock at the old one, because the
+    /// Refuses a read lock at the new home node if the owner has the write lock at the old one, `home`: the
     /// read request would wait for the owner itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
@@ -75,8 +75,7 @@ impl RingView {
     }
 }
 
-/// Runs `ask` on a node under the view's mark. If the node has another mark, sets the view's mark first, if
-/// that is allowed.
+/// Runs `ask` on a node that stores the view's mark. Replaces another mark first, if that is allowed.
 pub(super) fn under<T>(
     view: &RingView,
     home: u32,
@@ -88,8 +87,8 @@ pub(super) fn under<T>(
     loop {
         match ask(&*node.store, &text) {
             Ok(Marked::Under(done)) => return Ok(Ok(done)),
-            // The node refused the mark and did nothing. With the new mark, the request is repeated.
-            Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
+            // The node has another mark and did nothing. Replaces the mark, and repeats the request.
+            Ok(Marked::Other(stored)) => settle(view, home, stored, deadline)?,
             Err(failure) => return Ok(Err(failure)),
         }
         if Clock::System.now() >= deadline {
@@ -98,29 +97,28 @@ pub(super) fn under<T>(
     }
 }
 
-pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Moment) -> Result<()> {
+pub(super) fn settle(view: &RingView, home: u32, mut stored: String, deadline: Moment) -> Result<()> {
     let (Some(node), Some(mark)) = (view.node(home), view.mark(home)) else { return Err(moved_on()) };
     let new = mark.to_string();
     loop {
-        mark.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
-        if borne.is_empty() {
-            // The node is new, or has lost its data. Another node's mark may show that this view's ring is
-            // outdated.
-            for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
-                if let Ok(Marked::Other(borne)) = answer {
-                    other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
+        mark.may_replace(&stored).inspect_err(|error| note_stale(view, error))?;
+        if stored.is_empty() {
+            // The node is new, or has lost its data. If another node knows a newer ring, sets no mark here.
+            for (_, other, answer) in survey(view, deadline.min(Clock::System.after(SURVEY_LIMIT))) {
+                if let Ok(Marked::Other(stored)) = answer {
+                    other.may_replace(&stored).inspect_err(|error| note_stale(view, error))?;
                 }
             }
         }
-        match node.store.set_mark(&borne, &new, deadline).map_err(Failure::into_error)? {
+        match node.store.set_mark(&stored, &new, deadline).map_err(Failure::into_error)? {
             Marked::Under(()) => return Ok(()),
-            Marked::Other(other) => borne = other,
+            Marked::Other(other) => stored = other,
         }
     }
 }
 
-/// How long `settle` waits for the marks of the other nodes if its node has none.
-const ASIDE: Duration = Duration::from_millis(500);
+/// How long [`settle`] waits for the marks of the other nodes.
+const SURVEY_LIMIT: Duration = Duration::from_millis(500);
 
 fn note_stale(view: &RingView, error: &Error) {
     if error.kind() == ErrorKind::StaleRing {
@@ -128,13 +126,13 @@ fn note_stale(view: &RingView, error: &Error) {
     }
 }
 
-/// Asks all nodes at the same time whether they have the view's marks, and changes nothing.
+/// Asks all nodes at the same time whether they have the marks that the view wants. Changes nothing.
 pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, Answer<Marked<()>>)> {
     let members: Vec<(u32, &Arc<RingServer>, &RingMark)> = (0_u32..)
         .zip(view.nodes.iter().zip(&view.marks))
         .filter_map(|(home, (node, mark))| Some((home, node, mark.as_ref()?)))
         .collect();
-    let answers = at_once(&members, |(_, node, mark)| node.store.bears(&mark.to_string(), deadline));
+    let answers = at_once(&members, |(_, node, mark)| node.store.has_mark(&mark.to_string(), deadline));
     let late = || Err(Failure::Refused(not_answering()));
     let all = members.into_iter().zip(answers);
     all.map(|((home, _, mark), answer)| (home, mark, answer.unwrap_or_else(late))).collect()

@@ -1,4 +1,4 @@
-//! The directory of clients in a cluster: each entry is on its slot's member, so a listing reads all.
+//! The directory of clients in a cluster: each client's entry is on its slot's member; a listing reads all.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName};

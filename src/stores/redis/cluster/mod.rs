@@ -2,8 +2,7 @@
 //!
 //! `slots` computes a name's slot, `topology` knows each slot's member, and `wakeups` moves channels with
 //! their slots. Each member is used like a single server. A member without the slot changes nothing and names
-//! the member with the slot, to which the request is then sent. A request without an answer is never repeated
-//! here.
+//! the right member, to which the request is then sent. A request without an answer is not sent again.
 //!
 //! Long because each method of the store trait must find the member of its slot.
 
@@ -35,7 +34,7 @@ use crate::stores::redis::about::{agree_on_format, format_key};
 use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds;
-use crate::stores::redis::kinds::kind::is_given_back;
+use crate::stores::redis::kinds::kind::needs_release;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +44,7 @@ use crate::time::{Clock, Moment};
 /// Maximum number of redirects for one request. A slot that moves causes fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// If the member with the format number does not answer, it is asked again after this time.
+/// How long the member with the format number (`seam/format.rs`) is not asked again after no answer.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct ClusterStore {
@@ -54,15 +53,15 @@ pub(crate) struct ClusterStore {
     command_timeout: Duration,
     notes: bool,
     has_agreed: AtomicBool,
-    /// Stands for a while after the member with the format number did not answer.
+    /// Set for [`FORMAT_AGAIN`] after the member with the format number did not answer.
     format_is_away: Refused,
-    /// Used by replies that are read after the caller has returned.
+    /// The store itself, for functions that run after the caller has returned.
     me: Weak<ClusterStore>,
 }
 
-/// The locks whose release has no answer yet. Their next requests go to the release's member, even if the
-/// slot has moved. Otherwise an attempt could reach the new member first, find the owner's old hold there,
-/// and count it as its own; the late release would then delete the hold.
+/// The locks whose release has no answer yet. Later requests about them go to the same member, even if the
+/// slot has moved. Otherwise an attempt could reach the new member before the release, and be granted as a
+/// re-entry of the hold that the release then deletes.
 #[derive(Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -94,15 +93,15 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses a format other than this version's, and stores ours. If the member with the number does not
-    /// answer, the client starts anyway, and asks again before later attempts.
+    /// Refuses a format number other than this version's, or stores this version's. If the member with the
+    /// number does not answer, the client starts anyway, and asks again before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
         // Noted before the request, so that other threads do not ask at the same time.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
-        let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
+        let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::MAX_RELOAD));
         match self.ask(action, &key, deadline, |member| {
             agree_on_format(&member.server.connections, (self.notes, true), None, deadline)
         }) {
@@ -208,7 +207,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // The script chose a key that has moved. Changes that it made before remain.
+            // The script used a key, not among KEYS, that has moved. Changes made before remain.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -220,14 +219,14 @@ impl ClusterStore {
         }
     }
 
-    /// Asks all members at the same time, so that a silent one does not delay other renewals.
+    /// Asks all members at the same time, so that a silent one does not delay the claims on others.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
         deadline: Moment,
         send: impl Fn(&RedisStore, &[Claim]) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
-        // Batches use another connection than releases, so sending them after a release gives no order.
+        // Does not follow unanswered releases as `place` does: batches use another connection anyway.
         let primary = |claim: &Claim| match self.topology.primary(slot(claim.name.key()), deadline) {
             Ok(node) => (Some(SlotPlace { node, asking: false }), None),
             Err(error) => (None, Some(Failure::refused(error))),
@@ -264,7 +263,7 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // Posted over the shared connection, so that the order of requests about this lock remains.
+                // Posted over the shared connection, so that this release arrives before later requests.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
@@ -324,7 +323,7 @@ impl Store for ClusterStore {
     }
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        // A token lock has one key. A latch's channel puts even a name with braces in braces.
+        // A token lock has one key, in any slot. A latch's channel is `…{name}`, even if the name has braces.
         let has_own_braces = kind == Kind::Latch && name.key().contains('{');
         if kind.is_token() || keeps_its_slot(name.key()) && !has_own_braces {
             return Ok(());
@@ -344,7 +343,7 @@ impl Store for ClusterStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if !is_given_back(claim.kind) {
+        if !needs_release(claim.kind) {
             return done.answer(self.release_or_leave(claim, deadline));
         }
         match self.place("unlock", &claim.name, deadline) {
@@ -356,7 +355,7 @@ impl Store for ClusterStore {
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let place = self.place("lock", &from.name, deadline).ok()?;
         let (pending, store) = (place.node.store.hand_off(from, to, deadline)?, self.me.upgrade()?);
-        // A redirected hand-off is not sent on: its waiter keeps waiting, and the lock is released.
+        // A redirected hand-off is not sent again: the engine then releases the lock.
         Some(Box::new(move || store.noted(pending.wait())))
     }
 
@@ -378,7 +377,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // If the slot has moved, the waiter's place expires at its old member.
+            // If the slot has moved, the record expires by itself.
             if let Ok(place) = self.place("count", &claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
@@ -388,11 +387,11 @@ impl Store for ClusterStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        Subscription::all(kinds::of_channels(claim, |channel| self.topology.listen(&channel, waker))?)
+        Subscription::all(kinds::for_each_channel(claim, |channel| self.topology.listen(&channel, waker))?)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        count_of_all(kinds::of_channels(claim, |channel| self.topology.wakeups.message_count(&channel))?)
+        count_of_all(kinds::for_each_channel(claim, |channel| self.topology.wakeups.message_count(&channel))?)
     }
 
     fn poll_completions(&self) -> bool {

@@ -24,9 +24,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether all keys and channels derived from a lock's name are in the name's slot. A derived name puts the
-/// name in braces, unless it contains an opening brace. So the name must contain no braces, or its first pair
-/// must not be empty.
+/// Whether all keys and channels of a lock are in its name's slot. They contain a name without braces as
+/// `{name}`, and another name as it is. So the name must contain no braces, or some text in its first pair.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),

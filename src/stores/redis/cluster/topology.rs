@@ -21,7 +21,7 @@ use crate::stores::redis::conn::connection::Endpoint;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::handshake::Role;
 use crate::stores::redis::pubsub::{self, SubscribeMode, Subscriber};
-use crate::stores::redis::reply::{self, is_passing};
+use crate::stores::redis::reply::{self, is_temporary};
 use crate::stores::redis::script::{Command, Prefix};
 use crate::stores::redis::store::RedisStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +30,9 @@ use crate::time::{Clock, Moment};
 
 /// Minimum time between two reloads of the slot map by any thread.
 const CHECK_GAP: Duration = Duration::from_millis(100);
-/// The shortest time-out for one member.
-const QUICK: Duration = Duration::from_millis(250);
+const SHORTEST_ASK: Duration = Duration::from_millis(250);
 /// The longest time of a reload. After that, the request uses the map as it is.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const MAX_RELOAD: Duration = Duration::from_secs(1);
 
 pub(super) struct ClusterNode {
     pub(super) endpoint: Endpoint,
@@ -49,8 +48,8 @@ pub(super) struct Topology {
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// Locked by the thread that reloads the map.
-    look: Mutex<TopologyLook>,
+    /// Which reloads there may be, and of which member. Locked by the thread that reloads the map.
+    look: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
@@ -60,11 +59,11 @@ pub(super) struct Settings {
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
-    publishes: Option<Prefix>,
+    publish_prefix: Option<Prefix>,
     pub(super) queues_refused: Arc<Refused>,
 }
 
-struct TopologyLook {
+struct Reloads {
     not_before: Moment,
     /// The member that is asked first, because another member named it in a redirect.
     first: Option<Endpoint>,
@@ -90,13 +89,14 @@ impl Topology {
                 [Command::new("CLUSTER").arg("SLOTS"), Command::new("PUBSUB").arg("SHARDNUMSUB"), probe()];
             let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
             let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
-            // A server that refuses SPUBLISH counts as one without sharded channels, as in Redisson.
+            // A server that refuses SHARDNUMSUB counts as one without sharded channels, as in Redisson.
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
                 let refusal = reply::refusal(error);
-                if is_passing(&refusal) {
-                    return Err(refusal.during("connect")); // not about sharded channels
+                // A temporary error says nothing about channels.
+                if is_temporary(&refusal) {
+                    return Err(refusal.during("connect"));
                 }
             }
             if let (Some(Err(error)), ClusterPubSub::Sharded | ClusterPubSub::Both) = (&probed, wanted)
@@ -110,7 +110,7 @@ impl Topology {
             }
             Ok((map, is_sharded))
         })?;
-        let (ways, publishes): (&'static [SubscribeMode], _) = match wanted {
+        let (ways, publish_prefix): (&'static [SubscribeMode], _) = match wanted {
             ClusterPubSub::Auto if is_sharded => (&[pubsub::SHARDED], Some(Prefix::PublishSharded)),
             ClusterPubSub::Sharded => (&[pubsub::SHARDED], Some(Prefix::PublishSharded)),
             ClusterPubSub::Both => (&[pubsub::SHARDED, pubsub::PLAIN], Some(Prefix::PublishBoth)),
@@ -123,18 +123,14 @@ impl Topology {
                 reporter: Arc::clone(reporter),
                 threads: maintenance(),
                 ways,
-                publishes,
+                publish_prefix,
                 queues_refused: Arc::default(),
             },
             seeds,
             map: Mutex::new(Arc::new(SlotMap::new())),
             nodes: Mutex::default(),
             is_doubted: AtomicBool::new(false),
-            look: Mutex::new(TopologyLook {
-                not_before: Clock::System.now(),
-                first: Some(answered),
-                in_vain: 0,
-            }),
+            look: Mutex::new(Reloads { not_before: Clock::System.now(), first: Some(answered), in_vain: 0 }),
             wakeups: ClusterWakeups::new(),
         };
         topology.install(map);
@@ -213,7 +209,7 @@ impl Topology {
         if let Some(at) = order.iter().position(|endpoint| look.first.as_ref() == Some(endpoint)) {
             order.swap(0, at);
         }
-        let deadline = deadline.min(now.plus(LOOK));
+        let deadline = deadline.min(now.plus(MAX_RELOAD));
         let commands = [Command::new("CLUSTER").arg("SLOTS")];
         let found = first_of(&order, deadline, |endpoint, deadline| {
             let reply = ask(&self.settings.address, endpoint, &commands, deadline)?.into_iter().next();
@@ -277,14 +273,14 @@ impl Settings {
         let threads = Arc::clone(&self.threads);
         let mut connections =
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
-        (connections.asking, connections.publishes) = (asking, self.publishes);
+        (connections.asking, connections.publish_prefix) = (asking, self.publish_prefix);
         let mut store = RedisStore::new(connections, options, &self.reporter, self.ways, true);
         store.server.queues_refused = Arc::clone(&self.queues_refused);
         Ok(store)
     }
 }
 
-/// Asks one member after the other. Each has its share of the time, but at least [`QUICK`].
+/// Asks one member after the other. Each has its share of the time, but at least [`SHORTEST_ASK`].
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,
@@ -294,7 +290,7 @@ fn first_of<T>(
     for (at, endpoint) in endpoints.iter().enumerate() {
         let now = Clock::System.now();
         let share = deadline.since(now) / u32::try_from(endpoints.len() - at).unwrap_or(u32::MAX);
-        match ask(endpoint, deadline.min(now.plus(share.max(QUICK)))) {
+        match ask(endpoint, deadline.min(now.plus(share.max(SHORTEST_ASK)))) {
             Ok(value) => return Ok((endpoint.clone(), value)),
             Err(error) => worst = Some(error.or_answer(worst)),
         }

@@ -15,7 +15,7 @@ pub(super) struct ClusterWakeups {
 }
 
 struct ChannelHomes {
-    /// The slot map from which each channel's member follows.
+    /// The slot map by which channels were last moved.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
 }
@@ -46,8 +46,7 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Subscribes at the member of the channel's slot. `None` if that is unknown: the waiter polls, and tries
-    /// again before each sleep.
+    /// Subscribes at the member of the channel's slot. `None` if unknown: the waiter polls, and tries again.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -61,7 +60,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // Called after the mutex is unlocked, because every attempt needs it.
+        // Called after `homes` is unlocked, because every attempt needs that mutex.
         home.wake();
         listening
     }
@@ -77,9 +76,9 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves each channel to the member that the `latest` map names for its slot. `latest` is called under
-    /// the mutex, so that of two threads the later one uses the newer map. All waiters of a moved channel ask
-    /// the store again, now and after the new subscription, because no message arrives between the two.
+    /// Moves each channel to the member of its slot by the `latest` map. Calls `latest` under the mutex, so
+    /// that the last thread uses the newest map. All waiters of a moved channel ask the store again, now and
+    /// after the new subscription, because no message arrives between the two.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,

@@ -18,7 +18,7 @@ use crate::hosts::{Host, Hosts};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::Replies;
-use crate::stores::redis::reply::{fitness, is_forgotten, is_logged_out};
+use crate::stores::redis::reply::{fitness, is_logged_out, is_unknown_script};
 use crate::stores::redis::script::Command;
 use crate::system::LocalSocket;
 use crate::time::{Clock, Moment};
@@ -43,7 +43,7 @@ pub(crate) enum ServerPlace {
 }
 
 impl ServerPlace {
-    /// The address for a provider of credentials; errors use [`Display`](fmt::Display), without secrets.
+    /// The address for a provider of credentials. Errors use [`Display`](fmt::Display).
     pub(crate) fn address(&self) -> String {
         match self {
             ServerPlace::Tcp { host, port, .. } => format!("{}:{port}", host.name()),
@@ -149,8 +149,8 @@ pub(crate) fn unread(error: io::Error) -> Error {
     }
 }
 
-/// The items of the r2d2 pool are empty slots. The thread that gets a slot connects by itself, so it learns
-/// of a typed error at once. r2d2 would retry in the background, and report only a text.
+/// r2d2 only limits the number of connections: its items are slots. The thread that gets an empty slot
+/// connects, and so gets the error at once; r2d2 would retry, and report a text.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 
@@ -193,13 +193,13 @@ impl Dialog<'_> {
     }
 
     /// Like [`say`](Self::say), but keeps the replies that came before a failure: one element for each
-    /// request up to the last answered one. `None` marks a missing reply.
+    /// request up to the last answered one. `None`: a script that was sent again, and not answered then.
     pub(crate) fn collect(&mut self, commands: &[Command], replies: &mut Vec<Option<Value>>) -> Answer<()> {
         let replace = self.replace.take();
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // The login had ended before the first request, so the server ran none of the requests. A new
-        // connection logs in with current credentials. Later requests are not repeated, because WAIT, for
-        // example, needs a write over the same connection before it.
+        // The login had ended before the first request, so the server ran none, and all are sent again over a
+        // new connection, with current credentials. Later requests of a dialog are not: a WAIT, for example,
+        // needs the connection of the write before it.
         if let (Some(replace), Some(Some(first))) = (replace, replies.first())
             && is_logged_out(first)
             && let Ok(connection) = replace(self.deadline)
@@ -211,7 +211,7 @@ impl Dialog<'_> {
         // The server ran nothing for the unknown hash, so the script is sent once more, with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
-            if place.as_ref().is_some_and(is_forgotten)
+            if place.as_ref().is_some_and(is_unknown_script)
                 && let Some(command) = command.with_body()
             {
                 *place = None;
@@ -239,7 +239,7 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Reset once all replies are read. Otherwise the next request would take a late reply for its own.
+        // Broken until all replies are read, because the next request would take a late reply for its own.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {

@@ -16,25 +16,24 @@ use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::{Connection, ConnectionSlots, Dialog, no_reply};
 use crate::stores::redis::conn::ledger::Ledger;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection, shut_down};
-use crate::stores::redis::reply::is_forgotten;
+use crate::stores::redis::reply::is_unknown_script;
 use crate::stores::redis::script::{Command, Prefix};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// For this time after a failed connect, other threads get its error instead of connecting themselves.
-const STORM_GATE: Duration = Duration::from_millis(50);
+/// For this time after a failed connect, other threads get the same error instead of connecting themselves.
+const CONNECT_ERROR_LASTS: Duration = Duration::from_millis(50);
 /// Maximum number of requests in one write, which a server answers within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// The slots made in advance, so that a thread seldom waits for one. Making thousands takes seconds.
+/// Slots made in advance, so that a thread seldom waits for one. Making thousands would take seconds.
 const READY: u32 = 16;
 
 pub(crate) struct Connections {
     pub(crate) address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// The slots of all connections except the one for renewals; the shared connection also occupies one.
-    /// `None` after `close`, which ends the pool's thread.
+    /// The slots of all connections, also the shared one, but not that for renewals. `None` after `close`.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     pub(crate) shared: Arc<SharedConnection>,
     pub(crate) ledger: Arc<Ledger>,
@@ -45,7 +44,7 @@ pub(crate) struct Connections {
     /// Whether ASKING precedes each request, because the key's slot is still moving to this server.
     pub(crate) asking: bool,
     /// The prefix for scripts that must notify waiters with another command than PUBLISH.
-    pub(crate) publishes: Option<Prefix>,
+    pub(crate) publish_prefix: Option<Prefix>,
 }
 
 type Shareable = (PooledConnection<ConnectionSlots>, Connection);
@@ -84,7 +83,7 @@ impl Connections {
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
             asking: false,
-            publishes: None,
+            publish_prefix: None,
         })
     }
 
@@ -139,7 +138,7 @@ impl Connections {
         sent.map_err(|(failure, _)| failure)
     }
 
-    /// Waits for the reply. If the server ran nothing of the request, sends it once more, on any connection.
+    /// Waits for the reply. If the server did not know the script, or the login had ended, asks once more.
     fn reply(&self, command: &Command, sent: &Reply, deadline: Moment) -> Answer<Value> {
         let reply = self.shared.wait(sent)?;
         let Some(again) = command.again_after(&reply) else { return Ok(reply) };
@@ -148,11 +147,11 @@ impl Connections {
     }
 
     /// Sends a request. The thread that reads the reply passes it to `take`, in the order of the connection's
-    /// other replies. If `take` returns a request, that request is sent too, and its outcome is ignored.
+    /// other replies. If `take` returns a second request, that is sent too, and its outcome is ignored.
     ///
     /// If the server does not know the script and `releasing` is given, the script is sent again with its
-    /// body, after `releasing` has told the hold that other requests may now come before its release. Without
-    /// `releasing`, `take` gets the refusal.
+    /// body. Later requests may then arrive before this release, so [`Releasing::overtaken`] is called first.
+    /// Without `releasing`, `take` gets the refusal.
     pub(crate) fn post(
         &self,
         command: Command,
@@ -169,7 +168,7 @@ impl Connections {
             }
         };
         let take: ReplySink = Box::new(move |outcome| {
-            let is_unknown = outcome.as_ref().is_ok_and(is_forgotten);
+            let is_unknown = outcome.as_ref().is_ok_and(is_unknown_script);
             let again = if is_unknown { sent.with_body() } else { None };
             let (Some(whole), Some(releasing)) = (again, releasing) else { return take(&shared, outcome) };
             releasing.overtaken();
@@ -209,7 +208,7 @@ impl Connections {
     }
 
     fn as_published(&self, command: Command) -> Command {
-        match self.publishes {
+        match self.publish_prefix {
             Some(prefix) => command.behind(prefix),
             None => command,
         }
@@ -248,8 +247,8 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // The watchdog connects even if other threads failed a moment ago. If the shared connection is open
-        // and can serve instead, connecting has only half of the time.
+        // Renewals connect even if other threads failed a moment ago. If the shared connection is open and
+        // can serve instead, connecting has only half of the time.
         let has_other = self.shared.is_open();
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, &|deadline| self.connect(connects_by(deadline)), talk)
@@ -282,9 +281,9 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over the shared connection if it is open, else returns `None`. At its limit of clients,
-    /// a server refuses new connections, but serves open ones. If the shared connection ends meanwhile, its
-    /// requests fail with `why`, the error of the connection for renewals.
+    /// Sends requests over the shared connection if it is open, else returns `None`. This helps if the server
+    /// has reached its limit of clients: it refuses new connections, but serves open ones. If the shared
+    /// connection ends meanwhile, the requests fail with `why`, the error of the connection for renewals.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -340,7 +339,7 @@ impl Connections {
             return Err(gate.error.copy());
         }
         self.connect(deadline).inspect_err(|error| {
-            let until = Clock::System.after(STORM_GATE);
+            let until = Clock::System.after(CONNECT_ERROR_LASTS);
             *self.gate.lock() = Some(Gate { until, error: error.copy() });
         })
     }

@@ -44,7 +44,7 @@ pub(crate) enum Role {
 ///
 /// Every connection is checked, because the address may now lead to another server, or the server may have
 /// become a replica. All commands are sent in one write, so that the handshake costs one round trip. `begun`
-/// gets the socket before anything is sent.
+/// gets the socket first, so that another thread can shut it down.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
@@ -106,7 +106,7 @@ pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Com
     match (username, password) {
         (None, None) => None,
         (None, Some(password)) => Some(command.arg(password)),
-        // Without a password, an empty one is sent: such a user accepts any password.
+        // A user without a password (nopass) accepts any, even an empty one.
         (Some(name), password) => Some(command.arg(name).arg(password.unwrap_or_default())),
     }
 }
@@ -191,7 +191,7 @@ fn is_before(version: &str, least: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) < least,
-        // A server that hides its version is judged by what it supports.
+        // A server that hides its version counts as new enough; what it lacks fails later.
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! What a client's connections to one address share: demotions, and which scripts the server has.
+//! What all connections to one address know of its server: demotions to replica, and which scripts it has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::hosts::{self, LEAST_AGE, Lifetime, REPLACE_AGAIN};
-use crate::stores::redis::reply::{Fitness, is_forgotten};
+use crate::stores::redis::reply::{Fitness, is_unknown_script};
 use crate::stores::redis::script::{KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// If a server refuses for this long, even for a passing reason, its address is looked up again.
+/// After refusals for this long, even temporary ones, a connection is replaced: the address may have changed.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -21,11 +21,11 @@ pub(crate) struct Origin {
     opened: Moment,
     pub(crate) round_trip: Duration,
     replace_at: Moment,
-    /// When the server will end the connection, according to the provider of credentials.
+    /// When the login ends, if the credentials say so.
     pub(crate) ends: Option<Moment>,
     unfit_since: Option<Moment>,
     is_unfit: bool,
-    /// Kept per connection, because the next one may lead to another server or a restarted one.
+    /// The scripts run over this connection; the next one may lead to another server.
     known: KnownScripts,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct SentScript {
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// The number of noticed demotions. A connection with a smaller number leads to a demoted server.
+    /// The number of noticed demotions. A connection opened at a smaller number is replaced.
     generation: AtomicU64,
     /// The number of times that the server forgot its scripts.
     forgotten: AtomicU64,
@@ -47,8 +47,8 @@ pub(crate) struct Ledger {
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-/// A connection that will end is replaced after four fifths of its life, or this long before its end if that
-/// is earlier, but not in the first half of its life.
+/// A connection that will end is replaced this long before its end, or after four fifths of its life if that
+/// is earlier; but not in the first half of its life.
 const BEFORE_END: Duration = Duration::from_secs(30);
 
 fn replaced_at(origin: &Origin, age: Duration) -> Moment {
@@ -97,14 +97,14 @@ impl Ledger {
         origin.replace_at = replaced_at(origin, self.lifetime.age);
     }
 
-    /// The [link](hosts::link), by the shorter of two round trips: a busy processor may lengthen one.
+    /// The [link](hosts::link), from the shorter of the last two round trips: one may show a busy processor.
     pub(crate) fn link(&self) -> u32 {
         let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
         let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
         hosts::link(Duration::from_micros(known))
     }
 
-    /// Registers `act`. The thread that reads the first reply about a demotion calls `act`.
+    /// Registers `act`, which is called by the thread that first reads an error due to a demotion.
     pub(crate) fn on_demotion(&self, act: impl Fn() + Send + Sync + 'static) {
         *self.on_demotion.lock() = Some(Arc::new(act));
     }
@@ -123,15 +123,15 @@ impl Ledger {
     }
 
     /// Notes what a reply says about the server. After a demotion, the next request over each connection
-    /// connects anew. Returns `true` for the first reply that shows a demotion. The caller then calls
-    /// [`tell_demoted`](Self::tell_demoted), without holding a mutex.
+    /// connects anew. Returns `true` for the first reply that shows a demotion. The caller then unlocks its
+    /// mutexes, and calls [`tell_demoted`](Self::tell_demoted).
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
                 origin.unfit_since = None;
                 false
             }
-            Fitness::Passing => {
+            Fitness::Temporary => {
                 let now = Clock::System.now();
                 let since = *origin.unfit_since.get_or_insert(now);
                 origin.is_unfit |= now.since(since) >= PASSES_WITHIN;
@@ -154,14 +154,13 @@ impl Ledger {
         origin.known.has(sent.script, sent.forgotten)
     }
 
-    /// Notes from a reply whether the server knows the script. A refusal before the script's look-up
-    /// (`MOVED`, `LOADING`) says nothing. If the server forgot one script, it counts as having forgotten all,
-    /// for all connections.
+    /// Notes from a reply whether the server knows the script. Other refusals (`MOVED`, `LOADING`) do not say
+    /// so. If the server forgot one script, it counts as having forgotten all, for all connections.
     pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
         let (old, new) = (sent.forgotten, sent.forgotten + 1);
         match reply {
-            Value::ServerError(_) if is_forgotten(reply) => {
-                // Of many replies to requests sent earlier, only the first raises the counter.
+            Value::ServerError(_) if is_unknown_script(reply) => {
+                // Many requests may have been sent before; the first of their replies raises the counter.
                 self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}

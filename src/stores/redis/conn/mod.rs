@@ -1,4 +1,4 @@
-//! Connections to one server.
+//! Connections to one server: `connections` chooses one for a request, many threads use the `shared` one.
 
 pub(crate) mod connection;
 pub(crate) mod connections;

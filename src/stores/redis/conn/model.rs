@@ -1,5 +1,5 @@
-//! A model of the shared connection under shuttle's schedules, run by `./check model`. The reply parser is
-//! the real one, and the socket is a queue of bytes.
+//! A model of the shared connection, run by `./check model` under the thread schedules of the crate
+//! `shuttle`. The reply parser is the real one, and the socket is a queue of bytes.
 //!
 //! Each request is a number, and the server answers with the same number, so each reader can check that a
 //! reply is its own.
@@ -33,8 +33,8 @@ fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
     }
 }
 
-/// A slot of a pool that serves all runs and is larger than needed, because shuttle cannot schedule r2d2's
-/// threads.
+/// A slot of r2d2's pool. One pool serves all runs, and is so large that no thread waits in r2d2, whose waits
+/// shuttle cannot schedule.
 fn slot() -> PooledConnection<ConnectionSlots> {
     static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
         Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
@@ -42,7 +42,7 @@ fn slot() -> PooledConnection<ConnectionSlots> {
     POOL.get().unwrap()
 }
 
-/// A shared connection, and its servers' behaviour.
+/// A shared connection, and the behaviour of its servers, one for each connect.
 struct World {
     shared: SharedConnection,
     /// The number of requests that the first connection's server answers before it fails. Later servers
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// Moves time past the limit repeatedly, because a wait that begins later also ends later.
+    /// Moves time past `LIMIT` repeatedly, because a wait that begins later also ends later.
     fn pass_time(&self) {
         while self.ended.load(Ordering::SeqCst) < 3 {
             move_time(LIMIT);
@@ -125,8 +125,8 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// Uses the shared connection with one thread for each of `numbers`, and the watchdog. Each thread sends a
-/// request that it waits for, and one that it does not wait for, whose reply the watchdog reads.
+/// Three threads each ask, and by chance first post a request for which no thread waits. A fourth thread does
+/// `event`, and a fifth reads replies, as the client's watchdog does.
 fn run(
     world: &Arc<World>,
     deadline: Moment,
@@ -155,7 +155,7 @@ fn run(
     let watchdog = Arc::clone(world);
     threads.push(spawn(move || (0..2).for_each(|_| _ = watchdog.shared.poll_completions())));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // The remaining replies are read without waiting, as the watchdog does.
+    // Reads the remaining replies without waiting.
     while world.shared.poll_completions() {
         thread::yield_now();
     }
@@ -172,7 +172,7 @@ fn every_caller_gets_its_own_reply() {
     });
 }
 
-/// Each request sent before the break fails and may then be repeated; no later request fails.
+/// Each request that has no reply at the break fails; no later request fails.
 #[test]
 fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     for answers in 0..3 {

@@ -1,7 +1,7 @@
 //! A connection that many threads share. Each writes its own requests, and one thread reads for all.
 //!
 //! Replies come in the order of the requests. A thread writes its request and waits. If no thread is reading,
-//! this thread reads replies, and passes each to its owner, until its own reply has come; then another
+//! this thread reads replies, and passes each to its *waiter*, until its own reply has come; then another
 //! waiting thread reads on. A lone thread thus writes and reads without waking any other. Requests that
 //! arrive during a write are sent together in the next write. After each read, unsent requests are written
 //! before threads are woken, so that the server works while they wake.
@@ -13,9 +13,9 @@
 //! finds the second one, or the second one gets `reading`.
 //!
 //! When a connection ends, every thread without its reply is notified before a new connection opens (`end`,
-//! `open`), because the outcome decides under which owner number the thread may ask again. A connection is
-//! replaced only after its last reply (`drain`), so requests about a lock keep their order. No thread waits
-//! while it has `out` locked.
+//! `open`). A request without a reply may still be carried out, so its thread must not use the same owner
+//! number (the number in `client:number`) over a new connection. A connection is replaced only after its last
+//! reply (`drain`), so requests about a lock keep their order. No thread waits while it has `out` locked.
 //!
 //! Long because writing, reading and the end of a connection are one protocol.
 
@@ -63,7 +63,7 @@ struct Out {
     unsent: usize,
     /// Whether a thread is reading. It writes the unsent requests between its reads.
     has_reader: bool,
-    /// The number of threads that are notifying the owners of replies lost with a connection.
+    /// The number of threads that are notifying the waiters of replies lost with a connection.
     notifying: usize,
     used: Moment,
     used_before: Moment,
@@ -91,11 +91,11 @@ struct Reading {
 }
 
 /// If this many sent requests have no reply, the server is busy. A sender then leaves its request to the
-/// reader, which writes several at once.
+/// thread that is reading, if there is one, which writes several at once.
 const ENOUGH_SENT: usize = 2;
 
 /// With this many unsent requests, a sender writes them itself, as the reader may be waking threads.
-const MOST_LEFT: usize = 8;
+const LEFT_TO_READER: usize = 8;
 
 /// Maximum number of replies passed on after one read, so that unsent requests do not wait longer.
 const MOST_GIVEN: usize = 64;
@@ -113,7 +113,7 @@ pub(crate) struct Reply {
 #[derive(Default)]
 struct SharedState {
     outcome: Option<Answer<Value>>,
-    /// Called with the outcome at once, if no thread waits.
+    /// If no thread waits: the reading thread calls this with the outcome.
     take: Option<ReplySink>,
     /// Whether a thread waits for the outcome, or is about to.
     is_waited_for: bool,
@@ -165,8 +165,7 @@ impl SharedConnection {
     }
 
     /// Sends a request, which `pack` appends to the buffer. If no connection is open, `connect` opens one.
-    /// Any thread that waits on this connection reads the reply, until `deadline`. The argument of `pack`
-    /// says whether the server surely knows `script`.
+    /// The reply must come by `deadline`. `pack` learns whether the server surely knows `script`.
     pub(crate) fn send(
         &self,
         script: Option<&'static Script>,
@@ -181,7 +180,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), but for the reading thread: fails if no connection is open.
+    /// As [`send`](Self::send), but for the reading thread, which must not wait for a connection.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -217,7 +216,7 @@ impl SharedConnection {
         // The server is busy and a thread is reading, so the request is left to that thread, which writes it
         // together with others after its next read.
         let is_left =
-            out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
+            out.has_reader && out.unsent < LEFT_TO_READER && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
         out.awaited.push_back(Arc::clone(&reply));
         out.unsent += 1;
@@ -252,8 +251,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // First, owners of lost replies are notified: a release of unknown outcome retires its owner number,
-        // and requests over a new connection must not use that number. Pairs with `end`.
+        // First, the waiters of lost replies are notified, so that none uses the owner number of a lost
+        // request over the new connection. Pairs with `end`.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -269,9 +268,9 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Locks `out`, with a new connection in place of an old one. If none opens in half of the time, the old
-    /// one stays, because a server that refuses new connections may still serve open ones. The caller has
-    /// locked `connecting`.
+    /// Puts a new connection in place of an old one, and returns `out`, locked. If none opens in half of the
+    /// time, the old one stays, because a server that refuses new connections may still serve open ones. The
+    /// caller has locked `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -323,7 +322,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Reads only replies that have arrived, because their owners may wait for longer.
+                // Reads only what has arrived: the replies' waiters may have later deadlines.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -348,13 +347,13 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // The connection ended meanwhile, and all owners were notified. A new connection has a writer
-                // of its own. Pairs with `break_off`.
+                // The connection ended meanwhile, and all waiters were notified. A new connection has a
+                // writer of its own. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
                 let error = broken("send", error);
-                // If the request is the only one, it was not sent completely, so it was not carried out.
+                // The last request was not sent completely. If it is the only one, none was carried out.
                 let alone = out.awaited.len() == 1;
                 let failure = if alone { Failure::Refused } else { Failure::Unknown };
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -377,7 +376,7 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // Set before trying to lock `reading`. Pairs with `pass_on`.
+                // Set before trying to lock `reading`: see the invariant above. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
@@ -413,14 +412,14 @@ impl SharedConnection {
         }
     }
 
-    /// Reads until `reply` has come. `None` if the connection ended; the owner is then notified.
+    /// Reads until `reply` has come. `None`: another thread ended the connection, and fills in the outcome.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may come late for a reply that arrived in time.
+            // A thread that waits for several servers in turn may come late, so first reads what has arrived.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
@@ -433,7 +432,7 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies and passes them to their owners; a failure goes to all owners. With `only_ready`, does
+    /// Reads replies and passes them to their waiters; a failure goes to all waiters. With `only_ready`, does
     /// not wait for bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
@@ -455,7 +454,7 @@ impl SharedConnection {
         let value = reading.replies.next(&mut timed).map_err(unread);
         let mut out = self.out.lock();
         if reading.epoch != out.epoch || out.open.is_none() {
-            return false; // the connection ended meanwhile, and its owners were notified
+            return false; // the connection ended meanwhile, and its waiters were notified
         }
         match value {
             Ok(_) if out.awaited.len() <= out.unsent => {
@@ -463,7 +462,7 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // Takes all arrived replies, so that senders see how few requests are under way.
+                // Takes all arrived replies, so that `queue` counts only requests that are still under way.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
@@ -489,7 +488,7 @@ impl SharedConnection {
                     self.ledger.tell_demoted();
                 }
                 if has_more {
-                    // Ends the connection, because the next request would take this reply for its own.
+                    // The server sent a reply too many, which the next request would take for its own.
                     let out = self.out.lock();
                     if reading.epoch == out.epoch {
                         self.end(out, || Failure::Unknown(unasked()));
@@ -507,7 +506,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection and notifies owners of missing replies. Pairs with `open`, which waits.
+    /// Ends the connection and notifies the waiters of missing replies. Pairs with `open`, which waits.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let unsent = out.unsent;
         let all = out.break_off();
@@ -536,7 +535,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if this overdue reply is missing, unless that connection has ended already.
+    /// Ends the connection if it still owes this overdue reply.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -578,7 +577,7 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // The number of reads is limited, because the caller, the watchdog, must also renew holds.
+        // The number of reads is limited, because the calling thread must also renew holds.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -609,7 +608,7 @@ impl SharedConnection {
 
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // The second round reads replies to requests that the first round's replies have caused.
+        // Replies may cause further requests, whose replies the second round reads.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };
@@ -629,7 +628,7 @@ impl Out {
         }
         self.buffer.clear();
         self.unsent = 0;
-        // A writing thread notices this, and leaves the new state alone. Pairs with `write`.
+        // A thread that is still writing sees that `open` was taken, and changes nothing. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }

@@ -1,13 +1,13 @@
 //! The counted kinds: semaphores (permits with and without leases), latches, and conditions.
 //!
-//! A string key contains the number, as in Redisson. A change of the number is relative, so a repetition
-//! would count twice. Therefore the server records each change under the id of its request for
-//! [`REQUEST_LASTS`], and does not repeat it.
+//! A string key contains the number, as in Redisson. Requests add to the number, so a repeated one would
+//! count twice. Therefore the server keeps a record of each request for [`REQUEST_LASTS`], and carries out
+//! none twice.
 //!
 //! A condition has three keys: its waiters in order, their heartbeats, and the notified waiters that have not
 //! read their notification. Only this crate uses them, as Java's `newCondition` throws. Waiters join while
-//! they hold the lock, and so does a thread that notifies, so no notification comes too early. If a waiter
-//! dies or leaves before it reads its notification, the next waiter gets the notification.
+//! they hold the lock, and notifiers hold it too, so none notifies between a waiter's check and its joining.
+//! If a waiter dies or leaves before it reads its notification, the next waiter gets the notification.
 
 use std::time::Duration;
 
@@ -29,11 +29,10 @@ const NO_HOLDER: &str = "what is counted has no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
-    /// Permits without owners. The server records each request that acquired some, so that the request can be
-    /// repeated and undone.
+    /// A permit belongs to no owner. The server records each request that acquired permits, so that the
+    /// client can repeat or undo the request.
     Semaphore,
     Permits,
-    /// Granted to every waiter while the count is zero. A grant changes nothing.
     Latch,
     Condition,
 }
@@ -88,7 +87,7 @@ impl RedisKind for CountedKind {
                 command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
             }
             CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
-            // A grant of a latch changed nothing, so this only reads the latch.
+            // A latch has nothing to release. Each kind has a request for it, so this one only reads.
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => change(claim, "leave"),
         }
@@ -168,8 +167,8 @@ impl CountedKind {
         matches!(self, CountedKind::Semaphore | CountedKind::Permits)
     }
 
-    /// Reads or changes the number. Only the kind with permit ids names the key of those ids, so that users
-    /// of other kinds need no right to that key.
+    /// Reads or changes the number. Only expirable permits pass the key of permit ids, so that users of other
+    /// kinds need no right to that key.
     fn counter(&self, claim: &Claim, word: &str, amount: i64, lease: Option<Duration>) -> Command {
         let (key, is_latch) = (claim.name.key(), *self == CountedKind::Latch);
         let (request, out) = (request_key(claim), keys::permits_out(key));
@@ -181,13 +180,12 @@ impl CountedKind {
     }
 }
 
-/// Deletes the record of a request that was answered and will not be repeated.
 fn forgetting(claim: &Claim) -> Command {
     Command::new("DEL").arg(request_key(claim))
 }
 
 fn request_key(claim: &Claim) -> String {
-    keys::command(claim.name.key(), &claim.owner.to_string())
+    keys::request_record(claim.name.key(), &claim.owner.to_string())
 }
 
 fn permits(script: &'static Script, claim: &Claim) -> Command {

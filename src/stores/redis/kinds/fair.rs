@@ -1,12 +1,11 @@
-//! The fair lock, with Redisson's queue and timeouts. Neither a dead waiter nor Redisson's arithmetic costs
-//! another waiter its place.
+//! The fair lock, with Redisson's queue and timeouts. A waiter that dies or gives up does not cost another
+//! waiter its place.
 //!
-//! Redisson treats a waiter as dead after its time in `timeouts`. When one of Redisson's waiters gets the
-//! lock or gives up, Redisson subtracts that waiter's maximum wait from all times. Each of our waiters gets a
-//! time [`PLACE_LASTS`] after that of the waiter before it, which makes up for the subtraction. Our waiters
-//! also have a heartbeat, which only this crate reads: without one for [`PLACE_LASTS`] our waiter is dead,
-//! and with one it lives, even if Redisson has removed it. Redisson's waiters have no heartbeat, and keep
-//! their times. All times are by the server's clock.
+//! Redisson removes a waiter after its time in `timeouts`, by the server's clock. When a Redisson waiter gets
+//! the lock or gives up, Redisson subtracts that waiter's maximum wait from the times of the waiters behind
+//! it. To outlast this, a waiter of ours behind a Redisson waiter gets a time that is [`PLACE_LASTS`] later.
+//! Our waiters also have a heartbeat, which only this crate reads. A waiter of ours is alive for
+//! [`PLACE_LASTS`] after its last attempt, even if Redisson has removed it.
 
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ impl RedisKind for FairKind {
         let command = command.arg(u8::from(claim.waits)).arg(millis(PLACE_LASTS));
         let command = command.arg(channels(lock));
         match &claim.note {
-            Some(note) if count == 1 => mutex::saying(command, note),
+            Some(note) if count == 1 => mutex::with_note(command, note),
             _ => command,
         }
     }

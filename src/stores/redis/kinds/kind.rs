@@ -18,12 +18,12 @@ use crate::stores::redis::reply::{Tagged, tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, INSPECT, RENEW, Script};
 use crate::time::{Clock, Moment, millis};
 
-/// Whether a grant is released later. Grants of latches and conditions are not.
-pub(crate) fn is_given_back(kind: Kind) -> bool {
+/// Whether a grant must be released. Latches and conditions hold nothing.
+pub(crate) fn needs_release(kind: Kind) -> bool {
     !kind.is_counted() || kind.has_permits()
 }
 
-/// Whether a grant must have copies on replicas. A re-entry needs none, because its hold already has them.
+/// Whether a grant waits for replicas. A re-entry does not, because its hold has waited. Counts never do.
 pub(crate) fn needs_copies(claim: &Claim, count: u32) -> bool {
     count == 1 && !claim.kind.is_counted()
 }
@@ -32,12 +32,12 @@ pub(crate) struct RedisServer {
     pub(crate) connections: Arc<Connections>,
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) acks: Option<Arc<Acks>>,
-    /// Whether the user lacks the right to notify wait queues. A cluster's members share the value. A reply to
-    /// a release can say so; queues are then not used for a while, and tried again after that.
+    /// Set for a while when a release's reply says that the user has no right to notify wait queues, which
+    /// the client does not use meanwhile. A cluster's members share it.
     pub(crate) queues_refused: Arc<Refused>,
 }
 
-/// The reply to a release.
+/// Reads the reply to a release, and notes it if the user has no right to notify the queue.
 pub(crate) fn release_reply(reply: Value, queues_refused: &Refused) -> Answer<Tagged> {
     let reply = tagged(reply)?;
     if reply.tag() == b"freed" && reply.ends_with(b"denied") {
@@ -58,7 +58,7 @@ impl RedisCall<'_> {
 }
 
 pub(crate) trait RedisKind: Sync {
-    /// The channel on which the waiter learns of releases. `None` if waiters of this kind poll.
+    /// The channel with a message for each release (or change of a count). `None`: waiters poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     /// The channel that tells the client that it is next in the wait queue. `None` for kinds without one.
@@ -66,7 +66,7 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// One attempt, with the server's [link](crate::stores::redis::conn::ledger::Ledger::link).
+    /// One attempt. `link`: how slow the network is, see [`crate::hosts::link`].
     fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command;
 
     fn removal(&self, claim: &Claim, left: u32) -> Command;
@@ -80,7 +80,7 @@ pub(crate) trait RedisKind: Sync {
         Some(RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease)))
     }
 
-    /// A request to delete the server's record of an answered release.
+    /// Deletes the server's record of a request whose release was answered. `None` for kinds without records.
     fn forgetting(&self, _claim: &Claim) -> Option<Command> {
         None
     }
@@ -90,8 +90,8 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Asks whether other clients want a hold that is cached or listens for them. Of the listeners for its
-    /// release, `own_listeners` are this client's. `None` for kinds without such holds.
+    /// Asks whether other clients want a hold that is cached, or whose holder wants to know. `own_listeners`:
+    /// how many listeners of the release channel are this client's. `None` for kinds without such holds.
     fn check_cached(&self, _claim: &Claim, _own_listeners: i64) -> Option<Command> {
         None
     }
@@ -101,15 +101,15 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// Reads the reply to a release. Of the notified clients, `own_listeners` are this client.
+    /// Reads the reply to a release. `own_listeners`: 1 if this client was among the notified ones, else 0.
     fn released(&self, reply: &Tagged, own_listeners: i64) -> Answer<Release> {
         replies::released(reply, own_listeners)
     }
 
-    /// How many of the clients that a release notifies are this one; zero for uncounted kinds.
+    /// 1 if this client itself listens to the release channel; 0 if not, or if releases count no listeners.
     fn own_listeners(&self, server: &RedisServer, claim: &Claim) -> i64 {
-        let is_counted = claim.kind.has_queue() || claim.kind.has_permits();
-        i64::from(is_counted && server.subscriber.message_count(|| self.channel(claim)).is_some())
+        let counts_listeners = claim.kind.has_queue() || claim.kind.has_permits();
+        i64::from(counts_listeners && server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
     /// Adds the name of the owner's field in the lock's hash.
@@ -143,7 +143,6 @@ pub(crate) trait RedisKind: Sync {
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
 }
 
-/// A script on the lock, and on its fence counter if the claim wants a fencing token.
 pub(crate) fn fenced(script: &'static Script, claim: &Claim) -> Command {
     let lock = claim.name.key();
     if claim.wants_fence { script.on(&[lock, &keys::fence_counter(lock)]) } else { script.on(&[lock]) }

@@ -28,8 +28,8 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
     }
 }
 
-/// The results of `ask` for all channels that the waiter listens to; `None` if one of them is `None`.
-pub(crate) fn of_channels<T>(claim: &Claim, ask: impl FnMut(String) -> Option<T>) -> Option<Vec<T>> {
+/// Calls `ask` with each channel that the waiter listens to. `None` if a result is `None`.
+pub(crate) fn for_each_channel<T>(claim: &Claim, ask: impl FnMut(String) -> Option<T>) -> Option<Vec<T>> {
     let kind = of(claim.kind);
     let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };
     let releases = match (claim.listens_for, &turn) {

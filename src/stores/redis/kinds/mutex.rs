@@ -34,18 +34,18 @@ impl RedisKind for MutexKind {
             .arg(millis(claim.lease))
             .arg(&*queue_mode(claim, link));
         match &claim.note {
-            // Only the first grant writes the note, which remains until the hold ends.
-            Some(note) if count == 1 => saying(command, note),
+            // The first grant writes the note, which remains until the hold ends.
+            Some(note) if count == 1 => with_note(command, note),
             _ if count == 1 && claim.caches => command.arg("cached"),
             _ => command,
         }
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {
-        removal(claim, left, claim.has_more())
+        removal(claim, left, claim.has_notes())
     }
 
-    /// Removes notes too, because another claim of this owner may have written one.
+    /// Removes notes too, because another attempt of this owner may have written them.
     fn leaving(&self, claim: &Claim) -> Command {
         removal(claim, 0, true)
     }
@@ -60,8 +60,8 @@ impl RedisKind for MutexKind {
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
         let command = fenced(&HAND_OFF, to).arg(from.owner).arg(to.owner).arg(millis(to.lease));
         Some(match &to.note {
-            Some(note) => saying(command, note),
-            None if from.has_more() => command.arg("").arg(""),
+            Some(note) => with_note(command, note),
+            None if from.has_notes() => command.arg("").arg(""),
             None => command,
         })
     }
@@ -88,14 +88,14 @@ pub(super) fn queue_mode(claim: &Claim, link: u32) -> Cow<'static, str> {
 }
 
 /// Adds the note for people to an attempt: when the hold ends at the latest, and where its owner runs.
-pub(super) fn saying(command: Command, note: &HoldNote) -> Command {
+pub(super) fn with_note(command: Command, note: &HoldNote) -> Command {
     let place = &note.place;
     command.arg(millis(note.max_hold)).arg(format!("{} {} {}", place.pid, place.host, place.thread))
 }
 
-/// The request of a release. With `has_more`, the hash may contain notes about the owner beside its count.
-fn removal(claim: &Claim, left: u32, has_more: bool) -> Command {
+/// The request of a release. `has_notes`: whether the lock's hash may contain notes beside the owner.
+fn removal(claim: &Claim, left: u32, has_notes: bool) -> Command {
     let lock = claim.name.key();
     let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
-    command.arg(u8::from(has_more)).arg(keys::in_parts(Part::LockChannel, lock))
+    command.arg(u8::from(has_notes)).arg(keys::in_parts(Part::LockChannel, lock))
 }

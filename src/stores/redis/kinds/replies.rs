@@ -14,7 +14,7 @@ use crate::time::random_between;
 
 const AT_ONCE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(1));
 
-/// In place of the number of notified listeners: the first client of the wait queue was notified.
+/// Scripts return this instead of a number of listeners if they notified the first client of the wait queue.
 const NEXT_WAS_NOTIFIED: i64 = -3;
 
 /// The answer to the release of a latch or a condition, which hold nothing.
@@ -44,7 +44,7 @@ fn queued(reply: &Tagged) -> Result<Attempt> {
         Some("reserved") => (AFTER_RESERVATION, ListensFor::OwnTurn),
         Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
         Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
-        // For shared holds the script gives the time of the next poll, but only to the first waiter.
+        // For permits and read-write locks, only the first waiter gets a time, so the times need no spread.
         Some("soon") => (AT_ONCE, ListensFor::OwnTurn),
         Some("any") => (AT_ONCE, ListensFor::OwnTurnAndReleases),
         Some("full") => (AFTER_LEASE, ListensFor::Nothing),
@@ -70,7 +70,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
     })
 }
 
-/// Reads the reply to a release. Of the clients that got its message, `own_listeners` are this client.
+/// Reads the reply to a release. `own_listeners`: 1 if this client was among the notified ones, else 0.
 pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     decoded(match reply.tag() {
         b"freed" if reply.len() == 0 => Ok(Release::Freed { others: Others::Nobody }),
@@ -82,7 +82,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     })
 }
 
-/// The result of a release that notified `listeners` clients, of which `own_listeners` are this client.
+/// `listeners`: how many clients a release notified, this one included, or [`NEXT_WAS_NOTIFIED`].
 pub(crate) fn freed(listeners: i64, own_listeners: i64) -> Release {
     let others = match listeners {
         NEXT_WAS_NOTIFIED => Others::Next,
@@ -95,8 +95,8 @@ fn known(holder: String) -> String {
     if holder.is_empty() {
         return "another owner (this user may not read whom)".to_owned();
     }
-    // A writer's field has a suffix. Other text may be another program's secret.
     let owner = holder.strip_suffix(":write").unwrap_or(&holder);
+    // Other text may be another program's secret.
     if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
 }
 

@@ -1,6 +1,5 @@
-//! The read-write lock: one hash for both halves, and a marker key for each read hold, by which Redisson
-//! recognizes expired readers. Waiting writers that come before readers are in a key that only this crate
-//! uses.
+//! The read-write lock: one hash for both halves, and a marker key for each level of a read hold, by which
+//! Redisson recognizes expired readers. Waiting writers with `writers_first` are in a key of this crate.
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Mode;

@@ -1,4 +1,4 @@
-//! The token lock: a string key whose value is the owner's token.
+//! The token lock: a string key whose value (the token) is the owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl RedisKind for TokenKind {
         })
     }
 
-    /// Reads the key first, because another program's key must not be deleted.
+    /// Reads the key first: GET fails for a key of another type, which must not be deleted.
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         if let (Value::Nil, _) = look(call, name).map_err(Failure::of_reading)? {
             return Ok(false);

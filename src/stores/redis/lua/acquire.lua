@@ -1,21 +1,22 @@
--- Takes a lock for one owner, once. A repetition of the request changes nothing but the fence.
+-- Takes a lock for one owner. A repeated request only issues a new fencing token (fence).
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner      the owner that wants the lock
 -- ARGV[2] count      the hold count that the owner shall have
 -- ARGV[3] lease_ms   the minimum time that the lock shall be held from now on
--- ARGV[4] queue_mode  how the attempt treats the wait queue (see `wait_queue.lua`):
---                     'barge'      takes a free lock even if the lock is reserved for another client
---                     'spin'       as 'barge', but recalls a cached lock, as do all modes below
+-- ARGV[4] queue_mode  how the attempt treats the queue of waiting clients (see `wait_queue.lua`):
+--                     'barge'      takes a free lock even if a release has reserved it for another client
+--                     'spin'       as 'barge'; also recalls a cached lock (see `recall.lua`), as do all modes below
 --                     'yield'      respects a reservation
 --                     'wait'       as 'yield', and joins the queue if the lock is not granted
 --                     'stand'      as 'wait', for a client that may be in the queue already
---                     'next'       the client was notified that it is next, and ignores a newer reservation
---                     'stand_for'  as 'wait', for an election; does not join a queue that already has three clients
---                     Any mode from 'wait' on may end in a digit: the client's link
--- ARGV[5] max_ms     in how many ms the hold ends at the latest, for people to read. 'cached': the client caches the lock
---                    until a recall (see `recall.lua`). Left out, as is `place`, if neither applies
+--                     'next'       as 'stand', for a client that a release has notified: takes a free lock even if the
+--                                  reservation has passed to another client meanwhile
+--                     'stand_for'  as 'wait', for an election: does not join a queue that already has three clients
+--                     From 'wait' on, a digit may follow: the client's link (see `wait_queue.lua`)
+-- ARGV[5] max_ms     in how many ms the hold ends at the latest, for people to read; or 'cached': the client caches the
+--                    lock until a recall. Left out, as is `place`, if neither applies
 -- ARGV[6] place      where the owner runs, for people to read
 --
 -- Returns 'granted' or {'granted', fence}   the owner holds the lock with that count
@@ -24,11 +25,11 @@
 --         {'busy', ttl_ms}                  another owner holds the lock, or the lock is reserved; ttl_ms: for how long,
 --                                           -1: for ever
 --         {'queued', ttl_ms, why}           as 'busy', but the client is in the queue. why 'ours': the holder's release
---                                           notifies the queue; 'foreign': it does not; 'reserved': the lock is free but
---                                           reserved
+--                                           notifies the queue; 'foreign': perhaps not, as the holder may be Redisson's;
+--                                           'reserved': the lock is free but reserved
 --         {'queued', ttl_ms, 'ours', 'first'}    as above, and the client is the first in the queue
 --         {'queued', ttl_ms, 'full'}        as 'busy'; the client did not join, since the queue was full
---         {'lost'}                          the count was above 1, but the owner does not hold the lock
+--         {'lost'}                          the count was above 1 (a re-entry), but the owner does not hold the lock
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, queue_mode, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
@@ -36,9 +37,10 @@ local ttl_ms = redis.call('pttl', lock)
 
 -- Grants the free lock to the owner with count 1. Returns the error if that failed.
 local function take(lock, owner, lease_ms, max_ms, place)
-  -- Checks first what would otherwise fail half-way: PEXPIRE if the user may not run it, and HSET for lack of memory.
+  -- If PEXPIRE failed after HSET, a lock without an expiry could remain. So errors are raised before HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7: these two commands write nothing to an absent key, but raise the same two errors.
+    -- Before Redis 7. SET fails if the server is out of memory, PEXPIRE if the user has no right to it. Neither changes
+    -- an absent key.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
@@ -61,8 +63,8 @@ local function take(lock, owner, lease_ms, max_ms, place)
   end
 end
 
--- Most locks are free and not reserved. Defining a function costs the server up to a fifth of a command, so the other
--- cases come later, in `acquire_rest.lua`, after the functions that they need.
+-- Most locks are free and not reserved. For them the script ends here, before it defines the functions that
+-- `acquire_rest.lua` needs: each of these would cost the server up to a fifth of a command.
 if ttl_ms == -2 and count == '1' and not counter and (queue_mode == 'barge' or
     queue_mode:find('^[wy]') and not redis.pcall('get', 'leasehold_lock_next:' .. tag)) then
   return take(lock, owner, lease_ms, max_ms, place) or 'granted'

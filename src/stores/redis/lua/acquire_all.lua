@@ -1,10 +1,9 @@
--- Takes several free locks, each for a new owner. Stops at the first lock that is held or reserved for another client (see
--- `reserved.lua`); with `or_none`, takes either all locks or none.
+-- Takes several locks in order, each for a new owner, up to the first one that is held or reserved for another client (see
+-- `reserved.lua`). With `or_none`, takes all locks or none.
 --
--- KEYS[at]       lock       the hash of each lock: owner -> hold count; fence counters follow after all locks
+-- KEYS[at]       lock       the hash of lock `at` (1, 2, …): owner -> hold count; fence counters follow after all locks
 -- KEYS[number]   counter    the fence counter of a lock for which a fence is wanted
--- ARGV[1]        or_none    '1': takes all locks or none, and ignores reservations, since such a caller does not wait
---                           ('barge' in `acquire.lua`)
+-- ARGV[1]        or_none    '1': takes all locks or none, even reserved ones, as 'barge' in `acquire.lua`
 -- ARGV[2]        locks      the number of locks
 -- ARGV[3*at]     owner      the owner that wants the lock
 -- ARGV[3*at+1]   lease_ms   the time that the lock shall be held from now on
@@ -19,7 +18,7 @@ for at = 1, locks do
   local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
   if is_held or or_none ~= '1' and reserved_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
-      redis.call('hexists', lock, '') -- fails here, before any write, if the key is no hash
+      redis.call('hexists', lock, '') -- if the key is no hash, the caller gets this error rather than a busy lock
     end
     free = at - 1
     break
@@ -48,7 +47,7 @@ for at = 1, free do
   local number = tonumber(ARGV[3*at+2])
   local counter = KEYS[number]
   if at == 1 then
-    -- Fails before any write if the user may not PEXPIRE or the server is out of memory, as `acquire.lua` does.
+    -- Raises errors before HSET, as `take` in `acquire.lua` does.
     if not redis.acl_check_cmd then
       redis.call('set', lock, '', 'XX')
       redis.call('pexpire', lock, lease_ms)

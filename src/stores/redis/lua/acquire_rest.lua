@@ -1,5 +1,5 @@
--- Rest of `acquire.lua`, after the prefixes that define its functions: re-entries, fences, and locks that are held or
--- awaited.
+-- The second half of `acquire.lua`: re-entries, fences, and locks that are held or reserved. Between the halves come the
+-- files that define its functions (see `script.rs`).
 --
 -- Returns what `acquire.lua` returns
 local link = tonumber(queue_mode:sub(-1)) or 0
@@ -36,8 +36,7 @@ if not held then
   end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
-    -- If the holder's id is a UUID of version 8, its release notifies the queue. Redisson and versions of this crate
-    -- without a queue use version 4.
+    -- Clients whose releases notify the queue have ids of UUID version 8; Redisson's clients have version 4.
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
     end
@@ -48,8 +47,7 @@ if not held then
     why = 'reserved'
   end
   if wait_ms then
-    -- A lock is recalled once: after the holder's client has received the recall, the mark 'leasehold:cached' is
-    -- removed.
+    -- A hold gets one recall: once the holder's client has received it, the field 'leasehold:cached' is removed.
     if is_cached and why == 'ours' and recall(lock, holder) then
       redis.pcall('hdel', lock, 'leasehold:cached')
     end
@@ -70,8 +68,8 @@ if not held then
       end
       queue_mode = 'wait'
     end
-    -- A client keeps its place in the queue. A notified client that finds the lock taken gets a place before all
-    -- others.
+    -- A client keeps its place in the queue. A notified client has left the queue; if another client barged and took
+    -- the lock, the notified client gets a place before all others.
     local place = queue_mode == 'stand' and tonumber(redis.pcall('zadd', queue, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
       local joined = place or queue_mode == 'next' and first[2] and first[2] - 1000
@@ -80,14 +78,14 @@ if not held then
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- A client that joins living clients need not extend the queue's expiry, since they extend it themselves.
+      -- Clients in the queue extend its expiry with their attempts, so a client that joins behind a living one need not.
       if (queue_mode ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', queue, 60000) ~= 1 then
         redis.pcall('zrem', queue, client)
         return {'busy', wait_ms}
       end
       is_first = is_first or queue_mode == 'next'
-      -- The first client removes dead clients in each attempt after it joined. If the first client is dead, any
-      -- client does.
+      -- The first client removes dead clients (see `join.lua`) in each attempt after it joined. If the first client is
+      -- dead, any client does.
       if is_stale or is_first and queue_mode ~= 'wait' then
         is_first = drop_dead(queue, time[1]) == client
       end
@@ -103,7 +101,7 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
+  -- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
@@ -117,7 +115,7 @@ if stood or is_next then
   if is_next then
     redis.pcall('pexpire', 'leasehold_lock_next:' .. tag, 0)
   end
-  -- The notification removed the client from the queue, but an earlier attempt may have put the client back.
+  -- The notification removed the client from the queue, but an attempt sent before it may have put the client back.
   if stood and redis.pcall('zrem', 'leasehold_lock_queue:' .. tag, client) == 1 then
     notify_next(lock, false)
   end

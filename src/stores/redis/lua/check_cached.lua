@@ -1,9 +1,9 @@
--- Checks whether other clients want a lock that its holder's client caches until a recall. Changes nothing.
+-- Checks whether other clients want a lock that its holder's client caches until a recall (see `recall.lua`). Changes
+-- nothing.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; the field leasehold:cached means that the lock is not yet
---                    recalled
+-- KEYS[1] lock       the lock's hash: owner -> hold count; has the field leasehold:cached until a waiter has sent a recall
 -- ARGV[1] owner      the owner that holds the lock
--- ARGV[2] channel    the lock's release channel, on which Redisson's waiters listen, who send no recall
+-- ARGV[2] channel    the lock's release channel; its listeners count, since Redisson's waiters send no recall
 -- ARGV[3] own        how many of the channel's listeners belong to this client
 --
 -- Returns {'stays'}    no other client wants the lock

@@ -1,18 +1,19 @@
--- Reads or changes the number of a semaphore's permits or a latch's count. A repetition changes nothing.
+-- Reads or changes the number of a semaphore's free permits or a latch's count. A repeated request changes nothing, since
+-- the first one recorded its result.
 --
--- KEYS[1] counter    the number
+-- KEYS[1] counter    the number of free permits, or the latch's count
 -- KEYS[2] request    records the result of this request
--- KEYS[3] out        the acquired permits, if this is an expirable semaphore; otherwise left out
+-- KEYS[3] acquired   the acquired permits, if this is an expirable semaphore; otherwise left out
 -- ARGV[1] what       'ask', 'set_up', 'add', 'add_if_set_up', 'set_to', 'drain', 'count_down' or 'delete'
 -- ARGV[2] amount     the number to set up or to add; for 'set_to', the wanted number of permits, including acquired ones
 -- ARGV[3] lease_ms   for 'set_up': after how many ms the counter expires; 0: never
 -- ARGV[4] lasts_ms   how long the result is recorded
--- ARGV[5] latch      '1': this is a latch, which publishes 1 when it is shut and 0 when it opens
+-- ARGV[5] latch      '1': this is a latch, which publishes 1 when a count is set, and 0 when the count reaches zero
 -- ARGV[6] channel    the channel on which waiters listen
 --
--- Returns {'count', number}   the number, or the result of the change, as `Counting` describes
+-- Returns {'count', number}   the number, or the result of the change (see `Counting` in src/seam/kind.rs)
 --         {'none'}            the counter is not set up
-local counter, request, out = KEYS[1], KEYS[2], KEYS[3]
+local counter, request, acquired = KEYS[1], KEYS[2], KEYS[3]
 local what, amount, lease_ms, lasts_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local latch, channel = ARGV[5] == '1', ARGV[6]
 
@@ -31,7 +32,7 @@ if was then
 end
 
 local result, payload
--- A latch at zero is open, and counts as not set up. Redisson may leave the key of a latch at zero behind.
+-- A latch whose count is zero is not set up, although Redisson may leave its key behind.
 local is_set_up = count and not (latch and count <= 0)
 if what == 'set_up' then
   result = is_set_up and 0 or 1
@@ -43,7 +44,7 @@ elseif what == 'add_if_set_up' then
   result = count and 1 or 0
   payload = count and count + amount
 elseif what == 'set_to' then
-  result = amount - redis.call('zcard', out)
+  result = amount - redis.call('zcard', acquired)
   payload = result > (count or 0) and result or nil
 elseif what == 'drain' then
   result = count or 0
@@ -77,15 +78,14 @@ elseif what == 'drain' and count then
   redis.call('set', counter, 0, 'KEEPTTL')
 elseif what == 'delete' or what == 'count_down' and count and count <= 1 then
   redis.call('del', counter)
-  if out then
-    -- Otherwise these acquired permits would come back into a semaphore that is set up later.
-    redis.call('del', out)
+  if acquired then
+    -- Otherwise permits of the deleted semaphore would later be given back to a new one of the same name.
+    redis.call('del', acquired)
   end
 elseif what == 'count_down' and count then
   redis.call('decr', counter)
 end
--- A negative number would make Redisson's reading thread fail. A semaphore's zero is not published, since no waiter
--- could acquire.
+-- A semaphore publishes only numbers above zero: Redisson's listener fails on a negative one, and zero helps no waiter.
 if payload and (latch or payload > 0) then
   redis.pcall('publish', channel, payload)
 end

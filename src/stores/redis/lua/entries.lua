@@ -1,4 +1,4 @@
--- Reads clients' entries in the directory. Changes nothing.
+-- Reads entries of the directory, in which each client names its process, its holds and its waits. Changes nothing.
 --
 -- The keys are the entries: strings with an expiry.
 --

@@ -1,10 +1,10 @@
--- Takes a fair lock for one owner, once. If others come first, gives the owner a place in the queue and keeps the place
--- alive. A repetition changes nothing but the fence.
+-- Takes a fair lock for one owner. If others come first, gives the owner a place in the queue and keeps the place alive.
+-- A repeated request only issues a new fencing token (fence).
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] queue        the waiters, in order of arrival
 -- KEYS[3] timeouts     until when Redisson considers each waiter alive
--- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
+-- KEYS[4] heartbeats   until when each waiter of this crate counts as alive; Redisson changes only `timeouts`
 -- KEYS[5] counter      the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner        the owner that wants the lock
 -- ARGV[2] count        the hold count that the owner shall have
@@ -12,13 +12,13 @@
 -- ARGV[4] waits        '1': the owner gets a place in the queue if others come first
 -- ARGV[5] alive_ms     how long a place lasts after the owner's last attempt
 -- ARGV[6] channels     prefix of the waiters' channels; the owner's id follows
--- ARGV[7] max_ms       in how many ms the hold ends at the latest, for people to read; left out, as is `place`, if there is
---                      no note
+-- ARGV[7] max_ms       in how many ms the hold ends at the latest, for people to read; left out, as is `place`, if the hold
+--                      has no maximum
 -- ARGV[8] place        where the owner runs, for people to read
 --
 -- Returns {'granted'} or {'granted', fence}   the owner holds the lock with that count
---         {'busy', ttl_ms}                    another owner holds the lock or comes first; ttl_ms: the lock stays busy for
---                                             at least so long, -1: unknown
+--         {'busy', ttl_ms}                    another owner holds the lock or comes first; ttl_ms: until the lease of that
+--                                             owner, or its place in the queue, ends; -1: for ever
 --         {'lost'}                            the count was above 1, but the owner does not hold the lock
 local lock, queue, timeouts, heartbeats, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, count, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -35,7 +35,7 @@ if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
+  -- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}
@@ -50,7 +50,7 @@ local function score(times, waiter)
   local ms = redis.call('zscore', times, waiter)
   return ms and tonumber(ms)
 end
--- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
+-- Removes dead waiters from the head, and waiters that are not in `timeouts`, which Redisson would never remove.
 local first = redis.call('lindex', queue, 0)
 local first_until
 local has_purged = false
@@ -67,17 +67,16 @@ while first do
   first = redis.call('lindex', queue, 0)
 end
 
--- Redisson removes the first waiter when its timeout has passed, even a living waiter of ours. Such a waiter returns
--- to the first place.
+-- Redisson removes the first waiter when its timeout has passed, even a living waiter of ours, which then gets the
+-- first place back (`comes_back`).
 local own_until = score(heartbeats, owner) or 0
 local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
 local comes_back = not at and own_until > now_ms
 if ttl_ms == -2 and (not first or first == owner or comes_back) then
   -- The fence comes first: if the counter is unusable, the error stops the script before it has changed the lock.
   local fence = counter and next_fence(counter, time)
-  -- The key is absent, so these two commands write nothing. They raise the errors that would otherwise stop the
-  -- script half-way: SET if the server is out of memory, PEXPIRE if the user may not run it or the lease is no
-  -- number.
+  -- Raises errors before HSET makes a key without an expiry: SET fails if the server is out of memory, PEXPIRE if the
+  -- user may not run it or the lease is no number. Neither changes an absent key.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   if max_ms then
@@ -95,7 +94,7 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
   if first == owner then
     redis.pcall('lpop', queue)
   end
-  -- Redisson may have removed the owner from the queue, but does not remove the heartbeat.
+  -- Redisson may have removed the owner from the queue, but never removes a heartbeat.
   if first == owner or own_until > 0 then
     redis.pcall('zrem', timeouts, owner)
     redis.pcall('zrem', heartbeats, owner)
@@ -105,8 +104,8 @@ end
 
 if waits == '1' then
   -- Whenever a Redisson waiter gets the lock or gives up, Redisson subtracts that waiter's whole wait time from the
-  -- timeouts of all waiters behind. Therefore each of our waiters sets its timeout later than that of the Redisson
-  -- waiter before it, and moves the timeout on as time passes.
+  -- timeouts of all waiters behind. Therefore a waiter of ours sets its timeout `alive_ms` later than that of the
+  -- Redisson waiter before it, and raises the timeout with each attempt.
   local length = redis.call('llen', queue)
   local ahead = comes_back and 0 or at or length
   local before = ahead > 0 and redis.call('lindex', queue, ahead - 1)
@@ -115,18 +114,17 @@ if waits == '1' then
     local their_ms = score(timeouts, before) or 0
     local their_until = score(heartbeats, before)
     if their_until then
-      -- The waiter before is ours. The timeout follows that waiter's timeout, moved on by the time since its last
-      -- attempt.
+      -- The waiter before is ours: takes its timeout plus the time since its last attempt.
       until_ms = math.max(until_ms, their_ms + now_ms - (their_until - alive_ms))
     elseif not at or own_until == 0 then
-      -- The owner is new in the queue, or its last attempt is so long ago that its old timeout no longer counts.
+      -- The owner is new in the queue, or its heartbeat is gone.
       until_ms = math.max(until_ms, their_ms + alive_ms)
     else
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
-  -- Redisson sets no expiry on these keys, but if the last waiter is killed, perhaps nobody removes them. The expiry
-  -- is a day, since no waiter pauses longer between attempts, or more if our last waiter's timeout ends later.
+  -- Redisson sets no expiry on these keys, but if the last waiter is killed, perhaps nobody removes them. No waiter
+  -- pauses for a day between attempts, but the last waiter's timeout may end later.
   local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
   redis.call('pexpire', queue, lasts_ms) -- fails here if the user may not run it, before a key without an expiry exists
   -- The timeout is written before the place in the queue: if the write is refused, no waiter stands there without a
@@ -139,7 +137,7 @@ if waits == '1' then
     redis.call('rpush', queue, owner)
   end
   if comes_back then
-    -- The owner stands last now. Moves each of the others behind the owner, so that the owner is first.
+    -- Moves all others behind the owner, which is the last one now.
     for _ = 1, length do
       redis.call('rpush', queue, redis.call('lpop', queue))
     end
@@ -148,8 +146,7 @@ if waits == '1' then
 end
 if ttl_ms ~= -2 then
   if waits == '1' and redis.pcall('hdel', lock, 'leasehold:cached') == 1 then
-    -- The hash may contain other fields than the owner, such as `leasehold:about`. No client listens to their
-    -- channels.
+    -- Also sends recalls to the names of notes such as `leasehold:about`. Nobody listens to these.
     for _, holder in ipairs(redis.pcall('hkeys', lock)) do
       recall(lock, holder)
     end

@@ -1,7 +1,7 @@
--- Marks a fair lock so that the next waiter recalls it (see `fair_acquire.lua`), and returns whether others wait already.
+-- For a holder that wants to learn of waiters: makes the next waiter send a recall (see `recall.lua`), and returns whether
+-- others wait already.
 --
--- KEYS[1] lock         the lock's hash: owner -> hold count; the field leasehold:cached means that the lock is not yet
---                      recalled
+-- KEYS[1] lock         the lock's hash: owner -> hold count; has the field leasehold:cached until a waiter has sent a recall
 -- KEYS[2] queue        the waiters, in order of arrival
 -- KEYS[3] timeouts     until when Redisson considers each waiter alive
 -- KEYS[4] heartbeats   until when each waiter of this crate counts as alive
@@ -23,7 +23,6 @@ for _, waiter in ipairs(redis.call('lrange', queue, 0, 15)) do
   local until_ms = redis.call('zscore', heartbeats, waiter) or redis.call('zscore', timeouts, waiter)
   is_wanted = is_wanted or tonumber(until_ms or 0) > now_ms
 end
--- The hash exists and has an expiry, so HSET makes no key that never ends. If the server is out of memory, HSET
--- fails, and only later checks find waiters.
+-- The hash has an expiry already. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

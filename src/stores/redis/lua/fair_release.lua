@@ -7,13 +7,14 @@
 -- ARGV[1] owner        the owner that releases
 -- ARGV[2] left         the hold count that shall remain
 -- ARGV[3] lease_ms     the lease to set if the key has lost its expiry
--- ARGV[4] way          'release'; 'leave': also removes the owner from the queue; 'force': frees the lock whoever holds it
+-- ARGV[4] way          'release'; 'leave': releases, and removes the owner from the queue; 'force': frees the lock whoever
+--                      holds it
 -- ARGV[5] channels     prefix of the waiters' channels; the owner's id follows
 --
 -- Returns {'freed', 0}           the owner holds nothing now; with 'force': no owner does
 --         {'still_held'}         the owner holds the lock with the count `left`; the expiry is unchanged
 --         {'not_held'}           no owner holds the lock
---         {'not_held', holder}   another owner holds the lock; holder '': the user may not HKEYS
+--         {'not_held', holder}   another owner holds the lock; holder '': the user has no right to HKEYS
 --         {'no_lock'}            with 'force': the hash is not a lock; nothing changed
 local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, left, lease_ms, way, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -23,7 +24,7 @@ if way == 'force' and redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
 end
 local is_held = redis.call('hexists', lock, owner) == 1
 if is_held and left ~= '0' then
-  -- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the HSET.
+  -- Keeps the expiry as it is. Redis always allows PEXPIRE, and checks its memory only before a script's first write.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = lease_ms
@@ -47,11 +48,11 @@ else
   redis.call('hdel', lock, owner)
 end
 
--- Does not call PTTL for a key that this script has deleted: while the slot moves between nodes of a cluster, PTTL on
--- a missing key would stop the script.
+-- Does not call PTTL for a key that this script has deleted: while the slot moves to another node of a cluster, the
+-- server looks for a missing key there, and stops the script.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- Removes dead waiters from the head, and waiters without a timeout, for which Redisson would wait for ever.
+  -- Removes dead waiters from the head, and waiters that are not in `timeouts`, which Redisson would never remove.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)

@@ -1,7 +1,7 @@
--- Prefix of scripts that issue fencing tokens ("fences") from a counter.
+-- Functions for scripts that issue fencing tokens ("fences") from a counter.
 --
--- A new fence is at least the last one plus one, and at least the server's time in microseconds. Therefore the fences of a
--- counter that was lost and starts anew are still larger than all earlier ones.
+-- A new fence is at least the last one plus one, and at least the server's time in microseconds. If the counter is lost,
+-- new fences are still larger than all earlier ones, unless the clock was set back.
 --
 -- Defines `next_fence`: returns the fence as text; raises an error if the counter is unusable
 local function next_fence(counter, time)

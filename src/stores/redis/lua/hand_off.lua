@@ -1,12 +1,13 @@
--- Passes a lock from one owner to another, who then holds it with count 1. A repetition changes nothing but the fence.
+-- Passes a lock from one owner to another, who then holds it with count 1. A repeated request only issues a new fencing
+-- token (fence).
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; for leasehold:about and leasehold:cached see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] from       the owner that holds the lock
 -- ARGV[2] to         the owner that shall hold the lock
 -- ARGV[3] lease_ms   the time that the lock shall be held from now on
--- ARGV[4] max_ms     in how many ms the new hold ends at the latest, for people to read; '': no limit. Left out, as is
---                    `place`, if the old hold had no notes either
+-- ARGV[4] max_ms     in how many ms the new hold ends at the latest, for people to read; '': removes the old hold's note.
+--                    Left out, as is `place`, if neither hold has a note
 -- ARGV[5] place      where the new owner runs, for people to read
 --
 -- Returns 'granted' or {'granted', fence}   the new owner holds the lock
@@ -20,9 +21,8 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes. The expiry
--- is shortened only after the fence was issued: if the counter fails, the old owner still holds the lock for as long
--- as it expects.
+-- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write. The expiry is
+-- shortened only after the fence was issued, so that the old owner keeps its lease if the counter fails.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)

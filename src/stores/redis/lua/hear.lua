@@ -1,15 +1,15 @@
--- Marks a lock so that the next waiting client recalls it (see `acquire.lua`), and returns whether other clients wait
--- already.
+-- For a holder that wants to learn of waiters: makes the next waiting client send a recall (see `recall.lua`), and returns
+-- whether other clients wait already.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; the field leasehold:cached means that the lock is not yet
---                    recalled
+-- KEYS[1] lock       the lock's hash: owner -> hold count; has the field leasehold:cached until a waiter has sent a recall
 -- ARGV[1] owner      the owner that holds the lock
--- ARGV[2] channel    the lock's release channel, on which Redisson's waiters listen, who send no recall
+-- ARGV[2] channel    the lock's release channel; its listeners count, since Redisson's waiters send no recall
 -- ARGV[3] own        how many of the channel's listeners belong to this client
 --
 -- Returns {'wanted'}     other clients wait for the lock
---         {'unmarked'}   no waiters are known; until now the lock had no mark, so a waiter would not have sent a recall
---         {'stays'}      no waiters are known, and the lock was marked already
+--         {'unmarked'}   no waiters are known, but the field leasehold:cached was missing: this is the first check, or a
+--                        waiter has sent a recall since the last one, and removed the field
+--         {'stays'}      no waiters are known, and the field was there already
 --         {'lost'}       the owner does not hold the lock
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -29,7 +29,6 @@ end
 -- listeners of other clients.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 is_wanted = is_wanted or (plain[2] or own) + (sharded[2] or 0) > own
--- The hash exists and has an expiry, so HSET makes no key that never ends. If the server is out of memory, HSET
--- fails, and only later checks find waiters.
+-- The hash has an expiry already. If HSET fails for lack of memory, the holder learns of waiters by its later checks.
 local is_new = redis.pcall('hset', lock, 'leasehold:cached', '') == 1
 return {is_wanted and 'wanted' or is_new and 'unmarked' or 'stays'}

@@ -5,7 +5,7 @@
 --
 -- Returns {'free'}                          no owner holds the lock
 --         {'held', ttl_ms, count, holder}   ttl_ms -1: for ever; count '0': `owner` does not hold the lock; holder '': the
---                                           user may not HKEYS
+--                                           user has no right to HKEYS
 local lock, owner = KEYS[1], ARGV[1]
 
 local count = redis.call('hget', lock, owner)

@@ -1,8 +1,8 @@
--- Prefix of scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in the queue.
+-- Functions for scripts in which a client joins a wait queue (see `wait_queue.lua`), or stays in the queue.
 --
 -- A client in the queue attempts at least every 1.2 s. A client that has not attempted for 5 s counts as dead, and joins
--- again if it comes back. A last attempt that lies in the future does not count as death: after a failover, the former
--- primary's clock may have been ahead.
+-- again if it comes back. Scores contain seconds modulo 100, so an age above 50 s means a time in the future: the clock of
+-- the primary before a failover may have been ahead. Such a client does not count as dead.
 --
 -- Defines `is_dead`: whether the client with this score is dead; `place_score`: the score of a client in the queue;
 -- `drop_dead`: removes the dead among the first thousand clients, and returns the first living one

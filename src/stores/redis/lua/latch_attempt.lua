@@ -1,4 +1,4 @@
--- Reads whether a latch is open.
+-- Reads whether a latch is open: its count is zero or absent.
 --
 -- KEYS[1] latch   how many times the latch must still be counted down
 --

@@ -1,4 +1,5 @@
--- Removes a client from a lock's wait queue (see `wait_queue.lua`), and passes its reservation on to the next client.
+-- Ends a client's wait: removes it from the lock's wait queue (see `wait_queue.lua`). If the lock is reserved for this
+-- client, passes the reservation on to the next one.
 --
 -- KEYS[1] lock     the lock's hash
 -- ARGV[1] client   the client that no longer waits

@@ -2,9 +2,9 @@
 -- permits whose leases have ended.
 --
 -- KEYS[1] permits    the number of free permits
--- KEYS[2] out        id of an acquired permit -> when its lease ends
+-- KEYS[2] acquired   id of an acquired permit -> when its lease ends
 -- ARGV[1] channel    the channel on which waiters listen
--- ARGV[2] what       'give_back', 'lease' (set) or 'ask' (read)
+-- ARGV[2] what       'give_back'; 'lease': sets the lease; 'ask': reads the lease
 -- ARGV[3] lease_ms   for 'lease': the remaining time for which the permit stays acquired
 --         ids        all further arguments: one id of 16 bytes for each permit
 --
@@ -12,25 +12,25 @@
 --                             lease: 1: the lease is set; 0: the permit is not acquired
 --                             ask: milliseconds until the permit's lease ends; -1: it never ends
 --         {'none'}            ask: the permit is not acquired
-local permits, out = KEYS[1], KEYS[2]
+local permits, acquired = KEYS[1], KEYS[2]
 local channel, what, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ids = {unpack(ARGV, 4)}
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local over = redis.call('zcount', out, 0, now_ms)
+local over = redis.call('zcount', acquired, 0, now_ms)
 local until_ms
 for _, id in ipairs(ids) do
-  until_ms = tonumber(redis.call('zscore', out, id) or 0)
+  until_ms = tonumber(redis.call('zscore', acquired, id) or 0)
   if until_ms <= now_ms then
     until_ms = nil
     break
   end
 end
--- These writes change nothing. If the user may not run the commands, they fail here, before the script has changed
--- anything. After them, even a server that is out of memory allows the later writes.
-redis.call('zrem', out, '')
-redis.call('zremrangebyscore', out, 1, 0)
+-- These writes change nothing, but fail here, before any change, if the user may not run the commands. Redis always
+-- allows them, and checks its memory only before a script's first write.
+redis.call('zrem', acquired, '')
+redis.call('zremrangebyscore', acquired, 1, 0)
 local is_given = what == 'give_back' and until_ms
 local back = over
 local seen = {}
@@ -39,12 +39,11 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number changes first: if the value is no number, nothing is released. A deleted semaphore must not be
-  -- recreated.
+  -- The number changes first: if it is no number, nothing is released. Permits must not recreate a deleted semaphore.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
-  redis.call('zremrangebyscore', out, 0, now_ms)
+  redis.call('zremrangebyscore', acquired, 0, now_ms)
   for id in pairs(seen) do
-    redis.call('zrem', out, id)
+    redis.call('zrem', acquired, id)
   end
   if count > 0 then
     notify_for_permits(permits:find('{', 1, true) and permits or '{' .. permits .. '}', count)
@@ -56,11 +55,11 @@ if what == 'give_back' then
   return {'count', back - over}
 elseif what == 'lease' then
   if until_ms then
-    redis.call('zadd', out, 'XX', now_ms + lease_ms, ids[1])
+    redis.call('zadd', acquired, 'XX', now_ms + lease_ms, ids[1])
   end
   return {'count', until_ms and 1 or 0}
 elseif not until_ms then
   return {'none'}
 end
--- Redisson writes this number as the end of a lease that never ends.
+-- Redisson writes 922337203685477 as the end of a lease that never ends.
 return {'count', until_ms < 922337203685477 and until_ms - now_ms or -1}

@@ -1,12 +1,13 @@
--- Prefix of scripts on a semaphore's permits, for which clients wait in a queue (see `wait_queue.lua`).
+-- Functions for scripts on a semaphore's permits, for which clients wait in a queue (see `wait_queue.lua`).
 --
--- A request that changes the number of permits notifies clients in order of arrival, one for each unreserved permit, and
--- reserves one permit for each. Here `leasehold_lock_next:{name}` is a sorted set: client -> when its reservation ends, by
--- the server's clock in milliseconds. A notified client that needs more permits than there are passes its reservation on.
+-- A request that changes the number of permits notifies as many clients as there are unreserved permits, in order of
+-- arrival, and reserves one permit for each. A notified client that needs more permits than there are passes its
+-- reservation on. Here `leasehold_lock_next:{name}` is a sorted set: client -> when its reservation ends, by the server's
+-- clock in milliseconds.
 --
--- Defines `reserved_for_others`: how many permits are reserved for clients other than this one. `notify_for_permits`:
--- notifies queued clients that `count` permits are free; skips the first `behind` of them; returns whether any client
--- listened
+-- Defines `reserved_for_others`: returns how many permits are reserved for clients other than this one
+--         `notify_for_permits`: notifies queued clients that `count` permits are free, except the first `skipped` clients;
+--         returns whether any client listened
 local function reserved_for_others(tag, client)
   local next_key = 'leasehold_lock_next:' .. tag
   local others = redis.pcall('zcard', next_key)
@@ -23,16 +24,16 @@ local function reserved_for_others(tag, client)
   return client and redis.pcall('zscore', next_key, client) and others - 1 or others
 end
 
-local function notify_for_permits(tag, count, behind)
+local function notify_for_permits(tag, count, skipped)
   local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
   local is_notified = false
   if count <= 0 or redis.pcall('exists', queue) ~= 1 then
     return false
   end
   local left, time = count - reserved_for_others(tag), redis.pcall('time')
-  -- Skips and removes up to a thousand dead clients.
+  -- Passes at most 1024 clients. Those that do not listen lose their places.
   for _ = 1, time.err and 0 or 1024 do
-    local first = left > 0 and redis.pcall('zrange', queue, behind or 0, behind or 0, 'WITHSCORES') or {}
+    local first = left > 0 and redis.pcall('zrange', queue, skipped or 0, skipped or 0, 'WITHSCORES') or {}
     local client = first[1]
     if not client or redis.pcall('zrem', queue, client) ~= 1 then
       break

@@ -1,27 +1,27 @@
 -- Extends the leases of permits so that they end at least `lease_ms` from now.
 --
--- KEYS[1] out        id of an acquired permit -> when its lease ends
+-- KEYS[1] acquired   id of an acquired permit -> when its lease ends
 -- ARGV[1] lease_ms   the minimum time for which the permits remain acquired
 --         ids        all further arguments: one id of 16 bytes for each permit
 --
 -- Returns {'renewed'}  all leases end at least `lease_ms` from now
 --         {'lost'}     some permits were not acquired, or their leases had ended; nothing changed
-local out = KEYS[1]
+local acquired = KEYS[1]
 local lease_ms = tonumber(ARGV[1])
 local ids = {unpack(ARGV, 2)}
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(ids) do
-  if (tonumber(redis.call('zscore', out, id)) or 0) <= now_ms then
+  if (tonumber(redis.call('zscore', acquired, id)) or 0) <= now_ms then
     -- This write changes nothing. A replica refuses it, so that no replica with stale data can report a loss.
-    redis.call('zrem', out, '')
+    redis.call('zrem', acquired, '')
     return {'lost'}
   end
 end
--- This ZREM changes nothing. After it, even a server that is out of memory allows the later writes.
-redis.call('zrem', out, '')
+-- This ZREM changes nothing. Redis always allows it, and checks its memory only before a script's first write.
+redis.call('zrem', acquired, '')
 for _, id in ipairs(ids) do
-  redis.call('zadd', out, 'XX', 'GT', now_ms + lease_ms, id)
+  redis.call('zadd', acquired, 'XX', 'GT', now_ms + lease_ms, id)
 end
 return {'renewed'}

@@ -1,10 +1,10 @@
--- Prefix of scripts that acquire permits for a client, or put the client into the queue for permits (see
+-- Functions for scripts that acquire permits for a client, or put the client into the queue for permits (see
 -- `permits_queue.lua`).
 --
--- Defines `may_take`: whether the `left` permits that would remain cover the reservations of others. `reserved_left_ms`:
--- for how long the first reservation lasts, or -1. `stand_for_permits`: puts the client into the queue; returns whether the
--- client is the first; nil: it is not in the queue. `leave_queue`: removes the client and notifies the next ones of the
--- `count` permits
+-- Defines `may_take`: returns whether the `left` permits that would remain are enough for the reservations of others
+--         `reserved_left_ms`: returns for how long the first reservation lasts, or -1
+--         `stand_for_permits`: puts the client into the queue; returns whether it is the first; nil: it is not in the queue
+--         `leave_queue`: removes the client from the queue, and notifies the next ones of the `count` free permits
 local function may_take(tag, client, queue_mode, left)
   return queue_mode == 'barge' or queue_mode == 'spin' or reserved_for_others(tag, client) <= left
 end
@@ -23,8 +23,8 @@ local function stand_for_permits(tag, client, argument, waited_ms, count)
   redis.pcall('zrem', 'leasehold_lock_next:' .. tag, client)
   local is_first = stand(tag, client, link, waited_ms)
   if count > 0 then
-    -- There are too few permits for this client. Clients after it may need fewer; those before it were notified
-    -- already.
+    -- There are too few permits for this client. Clients behind it may need fewer; those before it were notified of
+    -- these permits already.
     local place = redis.pcall('zrank', 'leasehold_lock_queue:' .. tag, client)
     notify_for_permits(tag, count, type(place) == 'number' and place + 1 or 0)
   end
@@ -38,7 +38,7 @@ local function leave_queue(tag, client, argument, count)
     return
   end
   if queue_mode ~= 'barge' and queue_mode ~= 'spin' then
-    -- Ends the client's reservation in every such mode, since it may have been made for another thread of the client.
+    -- The reservation is the client's, so a grant to any of its threads ends it.
     redis.pcall('zrem', next_key, client)
   end
   if queue_mode == 'stand' or queue_mode == 'next' then

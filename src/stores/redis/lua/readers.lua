@@ -1,19 +1,20 @@
--- Prefix of scripts in which readers and writers of a read-write lock take turns.
+-- Functions for scripts in which readers and writers of a read-write lock take turns.
 --
 -- Waiting writers stand in the wait queue (see `wait_queue.lua`). Once the first writer has waited for 50 ms, new readers
 -- wait until it has written. When a write ends, all readers that wait at that moment may enter: this begins a phase. The
--- next writer is notified when these readers have entered, or when the time for a message and an attempt has passed.
+-- next writer is notified when these readers have entered, or after 20 ms, doubled `link` times (see `wait_queue.lua`).
 -- Source: phase-fair locks, Brandenburg and Anderson, Spin-Based Reader-Writer Synchronization for Multiprocessor Real-Time
 -- Systems, 2010.
 --
--- `leasehold_rwlock_readers:{name}` is a sorted set with three kinds of members. A client has as its score when its reader
--- last attempted in vain, by the server's clock in milliseconds. `phase` has the start of the current phase. `link` has the
--- largest link (see `wait_queue.lua`) of the waiting readers. The key is not among KEYS, and its commands run by pcall, as
+-- `leasehold_rwlock_readers:{name}` is a sorted set with three kinds of members. The score of a client is the time of its
+-- reader's last failed attempt, by the server's clock in milliseconds; that of `phase` is the start of the current phase;
+-- that of `link` is the largest link of the waiting readers. The key is not among KEYS, and its commands run by pcall, as
 -- those of the wait queue: if they fail, for lack of a right or of memory, readers and writers take no turns.
 --
--- Defines `now_ms`: the server's clock in milliseconds, then in seconds. `begin_readers`: at the end of a write, begins a
--- phase if readers wait; returns whether any do. `forget_reader`: removes a client's waiting readers. `expects_readers`:
--- for how many more milliseconds readers of the phase are expected, or nil
+-- Defines `now_ms`: returns the server's clock in milliseconds and in seconds
+--         `begin_readers`: at the end of a write, begins a phase if readers wait; returns whether any do
+--         `forget_reader`: removes a client's waiting readers
+--         `expects_readers`: returns for how many more milliseconds readers of the phase are expected, or nil
 local function now_ms()
   local time = redis.pcall('time')
   return (time[1] or 0) * 1000 + math.floor((time[2] or 0) / 1000), time[1] or 0
@@ -24,7 +25,7 @@ local function begin_readers(tag)
   if redis.pcall('exists', readers) ~= 1 then
     return false
   end
-  -- A reader that was admitted by the last phase and did not come is waited for again only if it has attempted since.
+  -- Forgets readers that the last phase admitted and that have not attempted since. (Scores below 10 are the link.)
   local last = redis.pcall('zscore', readers, 'phase')
   if type(last) == 'string' then
     redis.pcall('zremrangebyscore', readers, 10, last)

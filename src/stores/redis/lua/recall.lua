@@ -1,5 +1,5 @@
--- Prefix of scripts that recall a cached lock: a message on the channel of the holder's client (see
--- `wait_queue.lua`) says that another client waits.
+-- Functions for scripts that send recalls. A recall is a message on the channel of the holder's client (see
+-- `wait_queue.lua`): another client waits for the lock, so a client that only caches the lock releases it.
 --
 -- Defines `recall`: sends the message, and returns whether the owner's client listened
 local function recall(lock, owner)

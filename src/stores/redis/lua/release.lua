@@ -4,26 +4,27 @@
 -- ARGV[1] owner      the owner that releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   the lease to set if the key has lost its expiry
--- ARGV[4] said       '1': the hash may contain our notes beside the owner
+-- ARGV[4] has_notes  '1': the hash may contain our notes beside the owner
 -- ARGV[5] channel    the channel on which waiters listen
 --
 -- Returns 'freed'                the owner holds nothing now, and no client listened
---         {'freed', listeners}   the owner holds nothing now. listeners -1: the user may not PUBLISH; -3: the first client
---                                in the wait queue was notified (see `wait_queue.lua`)
---         {'freed', listeners, 'denied'}   as above, but the user may not notify the queue
+--         {'freed', listeners}   the owner holds nothing now. listeners: how many clients received the message; -1: the
+--                                user has no right to PUBLISH; -3: the first client in the wait queue was notified (see
+--                                `wait_queue.lua`)
+--         {'freed', listeners, 'denied'}   as above, but the user has no right to the wait queue's keys or channels
 --         {'still_held'}         the owner holds the lock with the count `left`; the expiry is unchanged
 --         {'not_held'}           no owner holds the lock
---         {'not_held', holder}   another owner holds the lock; holder '': the user may not HKEYS
+--         {'not_held', holder}   another owner holds the lock; holder '': the user has no right to HKEYS
 local lock = KEYS[1]
-local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, left, lease_ms, has_notes, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
--- The hash has one owner, so deleting the owner and our notes deletes the key. If the owner is missing, HDEL changes
--- nothing, but a replica refuses it, so that no replica with stale data can report a loss.
+-- Deleting the only owner and our notes deletes the key. If the owner is missing, HDEL changes nothing, but a replica
+-- refuses it, so that no replica with stale data can report a loss.
 local is_freed = left == '0' and redis.call('hdel', lock, owner) == 1
--- Most locks have an empty queue and need none of the functions in `release_rest.lua`, which are costly to define.
+-- Most locks have an empty queue. For them the script ends here, before it defines functions, which is costly.
 local first
 if is_freed then
-  if said == '1' then
+  if has_notes == '1' then
     redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
   end
   local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'

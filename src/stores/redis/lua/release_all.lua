@@ -1,22 +1,22 @@
 -- Frees several locks of the given owners, and notifies the waiters of each lock.
 --
--- KEYS[at]       lock      the hash of each lock: owner -> hold count
+-- KEYS[at]       lock      the hash of lock `at` (1, 2, …): owner -> hold count
 -- ARGV[2*at-1]   owner     the owner that releases this lock
 -- ARGV[2*at]     channel   the channel on which this lock's waiters listen
 --
--- Returns {'freed', listeners, ...}   for each lock, how many listeners received the message. -1: the user may not PUBLISH;
---                                     -2: the owner did not hold the lock; -3: the first client in the wait queue was
---                                     notified (see `wait_queue.lua`)
---         {'freed', listeners, ..., 'denied'}   as above, but the user may not notify a queue
+-- Returns {'freed', listeners, ...}   for each lock, how many clients received the message. -1: the user has no right to
+--                                     PUBLISH; -2: the owner did not hold the lock; -3: the first client in the wait queue
+--                                     was notified (see `wait_queue.lua`)
+--         {'freed', listeners, ..., 'denied'}   as above, but the user has no right to a wait queue's keys or channels
 local replies, is_unnotified = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
-  -- If the user may not HDEL, the script fails at the first lock, before it frees any. A key that is no hash counts
-  -- as not held.
+  -- If the first HDEL fails, so does the script, before it frees a lock: perhaps the user has no right to HDEL. A later
+  -- key that is no hash counts as not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    -- Deletes our notes with the owner, whichever request wrote them: a hash of notes alone would block all clients.
+    -- Any request of this owner may have written notes, and a hash of notes alone would block all clients.
     redis.call('hdel', lock, 'leasehold:about', 'leasehold:cached')
     local is_notified, is_denied_here = notify_next(lock, true)
     is_unnotified = is_unnotified or is_denied_here

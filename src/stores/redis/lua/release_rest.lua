@@ -1,4 +1,5 @@
--- Rest of `release.lua`, after the prefixes that define its functions: queued clients, reentrant holds, and refusals.
+-- The second half of `release.lua`: queued clients, reentrant holds, and refusals. Between the halves come the files that
+-- define its functions (see `script.rs`).
 --
 -- Returns what `release.lua` returns
 if is_freed then
@@ -10,7 +11,7 @@ if is_freed then
   listeners = type(listeners) == 'number' and listeners or -1
   return {'freed', listeners, is_unnotified and 'denied' or nil}
 elseif left ~= '0' and redis.call('hexists', lock, owner) == 1 then
-  -- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the HSET.
+  -- Keeps the expiry as it is. Redis always allows PEXPIRE, and checks its memory only before a script's first write.
   local ttl_ms = redis.call('pttl', lock)
   if ttl_ms == -1 then
     ttl_ms = tonumber(lease_ms)

@@ -1,10 +1,11 @@
--- Prefix of scripts that take a free lock, unless the lock is reserved for another client of its wait queue (see
+-- Functions for scripts that take a free lock, unless the lock is reserved for another client of its wait queue (see
 -- `wait_queue.lua`).
 --
 -- Defines `drop_ownerless`: deletes a hash that has only our notes on an owner who is gone, since such a hash would block
--- all clients; returns whether it did. `reserved_ms`: for how many more milliseconds a free lock is reserved for another
--- client than this one, or nil; then whether the lock is reserved for this one. A reservation of more than 640 ms is
--- ignored: a replica whose clock differs may extend the expiry when it is promoted
+--         all clients; returns whether it did
+--         `reserved_ms`: returns for how many more milliseconds a free lock is reserved for another client, or nil; and
+--         whether the lock is reserved for this client. No reservation is made for more than 640 ms; a longer one, on a
+--         promoted replica whose clock is behind, is ignored
 local function drop_ownerless(lock, fields)
   fields = fields or redis.pcall('hkeys', lock)
   for at = 1, #fields do

@@ -1,24 +1,25 @@
--- Takes one half of a read-write lock for one owner, once. A repetition changes nothing but the fence.
+-- Takes the read or the write lock (a half of a read-write lock) for one owner. A repeated request only issues a new
+-- fencing token (fence).
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- KEYS[2] marker     exists while this read hold is alive; writers do not use it
--- KEYS[3] waiting    writers that go before readers -> until when each counts as waiting. If this is the lock's own key,
---                    the caller does not take part in that rule
+-- KEYS[2] marker     exists while this level of a read hold is alive, as in Redisson; writers do not use it
+-- KEYS[3] waiting    writers that go before readers, by the option `writers_first` -> until when each counts as waiting.
+--                    The lock's own key if the lock does not have this option
 -- KEYS[4] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] half       'read' or 'write'
 -- ARGV[2] owner      the owner that wants the lock
 -- ARGV[3] count      the hold count that the owner shall have
 -- ARGV[4] lease_ms   the minimum time that the lock shall be held from now on
 -- ARGV[5] alive_ms   how long an owner counts as waiting after a failed attempt; 0: the owner does not wait
--- ARGV[6] queue_mode  how a writer treats the wait queue (see `wait_queue.lua`), as in `acquire.lua`, followed by the
---                     client's link
--- ARGV[7] waited_ms  how long the caller has waited
+-- ARGV[6] queue_mode  how a writer treats the wait queue (see `wait_queue.lua`), and the client's link, as in
+--                     `acquire.lua`
+-- ARGV[7] waited_ms  how long the caller has waited, which decides its client's place in the queue
 --
 -- Returns {'granted'} or {'granted', fence}   the owner holds the lock with that count
 --         {'busy', ttl_ms}                    others hold the lock or come first; -1: no end is known
 --         {'queued', ttl_ms, why}             as 'busy', but the client is in the queue. why 'soon': the next release
---                                             notifies the queue; 'any': a holder's release may not. ttl_ms -1: clients
---                                             before this one attempt first
+--                                             notifies the queue; 'any': perhaps not. ttl_ms -1: clients before this one
+--                                             attempt first
 --         {'queued', ttl_ms, why, 'first'}    as above, and the client is the first in the queue
 --         {'lost'}                            the count was above 1, but the owner does not hold the lock
 --         WRONGTYPE                           the name belongs to a lock of another kind
@@ -30,8 +31,8 @@ local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
 local queue, next_key = 'leasehold_lock_queue:' .. tag, 'leasehold_lock_next:' .. tag
 local readers, client = 'leasehold_rwlock_readers:' .. tag, owner:sub(1, 36)
 
--- Whether the releases of all holders notify the queue. Those are holders whose client id is a UUID of version 8.
--- Returns false for more than 64 readers, to save time.
+-- Whether the releases of all holders notify the queue, as those of clients with an id of UUID version 8 do. Returns
+-- false for more than 64 readers, to save time.
 local function is_ours()
   local fields = redis.pcall('hlen', lock)
   fields = type(fields) == 'number' and fields <= 64 and redis.pcall('hkeys', lock) or {}
@@ -43,9 +44,9 @@ local function is_ours()
   return #fields > 0
 end
 
--- Sends one recall to each holder that has registered by `rw_hear.lua`. The registrations are no fields of the hash,
--- since Redisson counts the fields. `leasehold_rwlock_hearers:{name}` is a sorted set: a holder's field -> the end of
--- its registration in ms, negative once the holder has been recalled.
+-- Sends one recall to each holder that has registered by `rw_hear.lua`. `leasehold_rwlock_hearers:{name}` is a sorted
+-- set: a holder's field -> the end of its registration in ms, or minus that number once the recall was sent. These are
+-- no fields of the lock's hash, since Redisson counts its fields.
 local function recall_hearers()
   local hearers = 'leasehold_rwlock_hearers:' .. tag
   -- Reads at most a hundred members. Those already recalled have negative scores and so come first, outside this
@@ -61,8 +62,8 @@ end
 
 local PATIENCE_MS = 50
 
--- Registers a waiting reader of this client.
-local function await()
+-- Registers a waiting reader of this client, so that the end of a write admits it (see `readers.lua`).
+local function register_reader()
   redis.pcall('zadd', readers, (now_ms()), client)
   redis.pcall('zadd', readers, 'GT', link, 'link')
   if redis.pcall('pexpire', readers, 6000) ~= 1 then
@@ -70,7 +71,8 @@ local function await()
   end
 end
 
--- Whether a reader has to wait until a waiting writer has written.
+-- Whether a reader has to wait until the first writer has written: the writer has waited for PATIENCE_MS, and the reader
+-- came after the end of the last write.
 local function is_held_back()
   local first = redis.pcall('zrange', queue, 0, 0, 'WITHSCORES')
   if not first[2] then
@@ -152,14 +154,14 @@ if not held then
       return is_first and {'queued', reserved or ttl_ms, why, 'first'} or {'queued', reserved or -1, why}
     end
   elseif not writes then
-    -- A writer's reservation lasts only as long as a message and an attempt take, so readers respect it.
+    -- A writer's reservation is short, so readers respect it.
     local reserved = is_free and reserved_ms(lock, '')
     if reserved or not is_free and not may_join or is_held_back() then
       if alive_ms > 0 and not is_free and not may_join then
         recall_hearers()
       end
       if alive_ms > 0 and waiting == lock then
-        await() -- not registered if writers always go first, since such readers take no turns
+        register_reader() -- not with `writers_first`, where readers and writers take no turns
       end
       return {'busy', reserved or mode == 'write' and ttl_ms or -1}
     end
@@ -170,19 +172,18 @@ end
 local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
-  -- PEXPIRE comes first: a server that is out of memory allows it, and then also the script's later writes.
+  -- PEXPIRE comes first: Redis always allows it, and checks its memory only before a script's first write.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
 end
 if half == 'read' then
-  -- The marker is written before the hold, since Redisson ignores a reader without a marker.
+  -- If a later write fails, a marker without a hold does no harm. A hold without a marker would not count for Redisson.
   redis.call('set', marker, '1', 'PX', math.max(redis.call('pttl', marker), lease_ms))
 end
 if ttl_ms ~= -2 then
   redis.call('hset', lock, field, count)
 else
-  -- The key is absent, so these two commands write nothing. They raise the errors that would otherwise stop the
-  -- script half-way: SET if the server is out of memory, PEXPIRE if the user may not run it or the lease is no
-  -- number.
+  -- Raises errors before HSET makes a key without an expiry: SET fails if the server is out of memory, PEXPIRE if the
+  -- user may not run it or the lease is no number. Neither changes an absent key.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   redis.call('hset', lock, 'mode', half, field, count)

@@ -20,7 +20,7 @@ if not is_lock(lock) then
 end
 redis.call('del', lock)
 notify_next(lock, true)
--- The message '1' wakes all of Redisson's sleeping waiters. '0' also wakes one that is about to sleep.
+-- '1' wakes all of Redisson's waiters that sleep, '0' also one that is about to sleep.
 redis.pcall('publish', channel, '1')
 redis.pcall('publish', channel, '0')
 return {'freed'}

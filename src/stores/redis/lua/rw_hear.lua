@@ -1,11 +1,11 @@
--- Registers a holder of a read-write lock for recalls (see `recall.lua`), and returns whether a waiter has recalled it
--- since the last registration. The holder needs recalls because the hash does not show waiters.
+-- For a holder of a read-write lock that wants to learn of waiters: makes the next waiter send a recall (see `recall.lua`),
+-- and returns whether a waiter has sent one since the holder's last request.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] field      the holder's field in the hash
 -- ARGV[2] lasts_ms   for how long the registration lasts
 --
--- Returns {'wanted'}   a waiter has recalled the lock
+-- Returns {'wanted'}   a waiter has sent a recall
 --         {'stays'}    no waiter has
 --         {'lost'}     the owner does not hold the lock
 local lock = KEYS[1]

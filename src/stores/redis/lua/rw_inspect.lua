@@ -3,7 +3,7 @@
 -- KEYS[1] lock    the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] half    'read' or 'write'
 -- ARGV[2] owner   the owner whose hold count is wanted
--- ARGV[3] markers  prefix of the owner's markers, which exist while a read hold is alive: this and 1, 2, …
+-- ARGV[3] markers  prefix of the owner's markers, one for each living level of a read hold: prefix .. level
 --
 -- Returns {'free'}                          no owner holds this half
 --         {'held', ttl_ms, count, holder}   ttl_ms -1: for ever; count: that of the owner, '0' if it does not hold this
@@ -13,6 +13,7 @@ local half, owner, markers = ARGV[1], ARGV[2], ARGV[3]
 
 local mode = redis.call('hget', lock, 'mode')
 local ttl_ms = redis.call('pttl', lock)
+-- A writer alone has two fields: the mode and its own.
 if not mode or half == 'write' and mode ~= 'write' or
   half == 'read' and mode == 'write' and redis.call('hlen', lock) <= 2 then
   return {'free'}

@@ -6,15 +6,14 @@
 -- ARGV[2] owner      the owner that releases
 -- ARGV[3] left       the hold count that shall remain
 -- ARGV[4] lease_ms   the lease to set if the key has lost its expiry
--- ARGV[5] base       prefix of the markers; the markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:'
---                    and 1, 2, …
+-- ARGV[5] base       prefix of the markers, one for each living level of a reader: base:reader:rwlock_timeout:level
 -- ARGV[6] waiting    writers that go before readers -> until when each counts as waiting; '': no writers go before readers
 -- ARGV[7] channel    the channel on which waiters listen
 --
 -- Returns {'freed', 0}           the owner holds nothing of this half now
 --         {'still_held'}         the owner holds this half with the count `left`; the expiry is unchanged
 --         {'not_held'}           no owner holds the lock
---         {'not_held', holder}   another owner holds the lock; holder '': the user may not HKEYS
+--         {'not_held', holder}   another owner holds the lock; holder '': the user has no right to HKEYS
 local lock = KEYS[1]
 local half, owner, left, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local base, waiting, channel = ARGV[5], ARGV[6], ARGV[7]
@@ -45,7 +44,7 @@ end
 local function marker(reader, level)
   return base .. ':' .. reader .. ':rwlock_timeout:' .. level
 end
--- Keeps the expiry as it is. After this PEXPIRE, even a server that is out of memory allows the later writes.
+-- Keeps the expiry as it is. Redis always allows PEXPIRE, and checks its memory only before a script's first write.
 local ttl_ms = redis.call('pttl', lock)
 if ttl_ms == -1 then
   ttl_ms = lease_ms
@@ -60,8 +59,7 @@ if half == 'read' then
     redis.call('del', marker(owner, level))
   end
   if left ~= '0' and rest_ms > 0 then
-    -- The newest remaining marker takes over the longest expiry of the removed ones, so the hold lasts as long as
-    -- before.
+    -- A released level must not shorten the hold, so the newest remaining marker takes over the longest expiry.
     redis.call('set', marker(owner, left), '1', 'PX', rest_ms)
   end
 end
@@ -84,8 +82,8 @@ for _, reader in ipairs(fields) do
     end
   end
 end
--- The owner is deleted after all reads, and the other fields by HDEL too. If another command were used and the user
--- had no right to it, the hash would remain without an owner and block all clients.
+-- All reads come before the first HDEL, and all fields are deleted by HDEL: if the user had no right to another command,
+-- the hash would remain without its owner, and block all clients.
 if longest_ms > 0 then
   if half == 'write' then
     -- The writer keeps its read hold, but no longer than the lease of that hold.
@@ -110,14 +108,13 @@ if half == 'write' then
       notify_next(lock, true)
     end
   end
-  -- Other readers may enter now. Redisson's own release does not notify them if the writer keeps a read hold, so this
-  -- script always does. The message '1' wakes all of Redisson's sleeping waiters. '0' also wakes one that is about to
-  -- sleep.
+  -- Other readers may enter now, even if the writer keeps a read hold (Redisson does not notify them then). '1' wakes
+  -- all of Redisson's waiters that sleep, '0' also one that is about to sleep.
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
 elseif is_free then
   local is_reserved = do_some_wait and (expects_readers(tag) or notify_next(lock, true))
-  -- Wakes readers that waited for a writer which has given up or died.
+  -- Readers that still wait here waited for a writer that has given up or died.
   if do_some_wait and not is_reserved and redis.pcall('del', readers) ~= 0 then
     redis.pcall('publish', channel, '1')
   end

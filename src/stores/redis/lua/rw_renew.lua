@@ -3,7 +3,7 @@
 -- KEYS[1] lock       the lock's hash: reader -> hold count
 -- ARGV[1] owner      the reader
 -- ARGV[2] lease_ms   the minimum time that the hold shall last from now on
--- ARGV[3] markers    prefix of the markers, which exist while a level of the hold is alive: this and 1, 2, …
+-- ARGV[3] markers    prefix of the markers, one for each living level of the hold: prefix .. level
 --
 -- Returns {'renewed'}  the hold lasts at least for that time
 --         {'lost'}     the owner does not hold the read half; nothing changed

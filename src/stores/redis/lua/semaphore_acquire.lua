@@ -1,16 +1,16 @@
 -- Takes permits of a semaphore. A repetition of the request takes no more permits.
 --
 -- KEYS[1] permits    the number of free permits
--- KEYS[2] request    records the outcome of this request
+-- KEYS[2] request    the recorded outcome of this request: 'granted', 'released' or 'void' (undone)
 -- ARGV[1] units      how many permits are wanted
 -- ARGV[2] lasts_ms   how long the outcome is recorded
 -- ARGV[3] client     the client that wants the permits
 -- ARGV[4] queue_mode  how the attempt treats the queue (see `permits_queue.lua`), as in `acquire.lua`
--- ARGV[5] waited_ms  how long the caller has waited
+-- ARGV[5] waited_ms  how long the caller has waited, which decides its client's place in the queue
 --
 -- Returns {'granted'}     the permits are taken, by this request or by an earlier copy of it
 --         {'busy', left_ms}   too few permits are free, or they are reserved for so long. left_ms -1: too few are free, or
---                             the request was undone
+--                             the request was undone or released, so nobody waits for this reply
 --         {'queued', -1, 'soon'}                  as 'busy', but the client is in the queue
 --         {'queued', left_ms, 'soon', 'first'}    as above, and the client is the first in the queue
 --         {'none'}        the semaphore is not set up
@@ -31,8 +31,7 @@ if number < units or not may_take(tag, client, queue_mode, number - units) then
   if not count then
     return {'none'}
   end
-  -- The client that has the reservation may be dead, so the first in the queue attempts again when the reservation
-  -- ends.
+  -- The client that has the reservation may be dead, so the first in the queue attempts when the reservation ends.
   local left_ms = number < units and -1 or reserved_left_ms(tag)
   local is_first = stand_for_permits(tag, client, queue_mode, waited_ms, number)
   if is_first == nil then

@@ -1,11 +1,11 @@
 -- Gives permits of a semaphore back, and publishes how many are free. A repetition gives no more permits back.
 --
 -- KEYS[1] permits    the number of free permits
--- KEYS[2] request    records the outcome of the request that took the permits
+-- KEYS[2] request    the recorded outcome of the request that took the permits: 'granted', 'released' or 'void' (undone)
 -- ARGV[1] units      how many permits that request took
 -- ARGV[2] lasts_ms   how long the outcome is recorded
--- ARGV[3] way        'release'; 'undo': gives the permits back only if the request took them, and makes a late copy of it
---                    fail
+-- ARGV[3] way        'release'; 'undo': gives the permits back only if that request took them; otherwise makes a copy of
+--                    that request that arrives later fail
 -- ARGV[4] channel    the channel on which waiters listen
 --
 -- Returns {'freed', listeners}   the permits are back, by this release or by an earlier copy. listeners: how many clients
@@ -23,7 +23,7 @@ if was == 'void' or way == 'undo' and was ~= 'granted' then
   redis.call('set', request, 'void', 'PX', lasts_ms)
   return {'not_held'}
 end
--- After this PEXPIRE, even a server that is out of memory allows the later writes.
+-- Redis always allows PEXPIRE, and checks its memory only before a script's first write.
 redis.call('pexpire', request, lasts_ms)
 redis.call('set', request, 'released', 'PX', lasts_ms)
 if not redis.call('get', permits) then
@@ -40,7 +40,7 @@ local listeners = count > 0 and redis.pcall('publish', channel, count)
 if is_notified then
   return {'freed', -3}
 end
--- Counts the receivers only if no permit was free before this release. Otherwise most of them wait for nothing.
+-- Receivers count as waiters only if no permit was free before this release: otherwise most of them do not wait.
 if type(listeners) == 'number' and count <= tonumber(units) then
   return {'freed', listeners}
 end

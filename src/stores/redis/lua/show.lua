@@ -1,42 +1,41 @@
 -- Shows all that is stored under a name, whatever its kind. Changes nothing.
 --
 -- KEYS[1] object       a lock is a hash: owner -> hold count, and perhaps one of two notes, which Redisson ignores:
---                      leasehold:about -> 'owner since_ms ends_ms pid host thread', or leasehold:cached (see
---                      `check_cached.lua`). A read-write lock is a hash as in `rw_acquire.lua`. Counters and token locks
---                      are strings
+--                      leasehold:about -> 'owner since_ms ends_ms pid host thread', for people; leasehold:cached -> '',
+--                      until a waiter has sent a recall (see `recall.lua`). A read-write lock is a hash as in
+--                      `rw_acquire.lua`. Counters and token locks are strings
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        the waiters for a fair lock, in order of arrival
 -- KEYS[4] timeouts     until when Redisson considers each waiter alive
 -- KEYS[5] heartbeats   until when each waiter of this crate counts as alive
--- KEYS[6] out          id of an acquired permit -> when its lease ends
--- ARGV[1] base         prefix of the markers; the markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:'
---                      and 1, 2, …
+-- KEYS[6] acquired     id of an acquired permit -> when its lease ends
+-- ARGV[1] base         prefix of the markers, one for each living level of a reader: base:reader:rwlock_timeout:level
 -- ARGV[2] most         maximum number of waiters and of permits to show
 --         channels     all further arguments: the channels of the kinds of locks, on which waiters listen
 --
 -- The wait queue (see `wait_queue.lua`) and the set of waiting writers (see `rw_acquire.lua`) are not among KEYS, so that a
 -- user without a right to these keys can still use the script, and just sees no waiters there.
 --
--- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, queued,
+-- Returns {type, ttl_ms, now_ms, fence, value, back, acquired, permits, holders, waiting, waiters, listeners, queued,
 --         wait_queue, writers_wait}
 --         fence, value: '' if there is none
 --         back: the number of permits whose leases have ended, which can be acquired again
---         out: the number of other acquired permits; permits: id, ends_ms, … of these
+--         acquired: the number of other acquired permits; permits: id, ends_ms, … of these
 --         holders: field, value, ttl_ms, …; ttl_ms: of a reader, the longest expiry of its markers; -2: no marker, -3: not
 --         read
 --         waiting: the number of waiters for a fair lock; waiters: owner, until_ms, … of these
 --         listeners: the number on each channel; -1: unknown
 --         queued: the number of clients in the wait queue; wait_queue: client, waited_ms, … of these
---         writers_wait: while readers hold the lock, the sum of 1, if a writer waits that goes before readers by the lock's
---         options, and 2, if the first writer has waited so long that all readers wait for it
-local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+--         writers_wait: while readers hold the lock: 1, if a writer waits that has `writers_first`, plus 2, if the first
+--         writer has waited so long that new readers wait for it
+local object, counter, queue, timeouts, heartbeats, acquired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
-local back, lent, writers_wait = 0, 0, 0
+local back, acquired_count, writers_wait = 0, 0, 0
 
 -- The key may belong to another program and have any size, but must not block the server or the connection. The
 -- script therefore shows at most this much. Of a hash with more fields, it shows only their number.
@@ -51,7 +50,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
     local longest_ms = -2
     if is_rw then
       local levels = math.max(math.min(tonumber(fields[at + 1]) or 0, most_levels), 0)
-      if not (levels <= looks_left) then
+      if not (levels <= looks_left) then -- also if the field contains 'nan'
         levels, longest_ms = 0, -3
       end
       looks_left = looks_left - levels
@@ -67,7 +66,7 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
   if mode == 'read' then
     local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
     writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
-    -- After 50 ms the first writer keeps new readers out, as in `rw_acquire.lua`.
+    -- 50 ms: PATIENCE_MS in `rw_acquire.lua`.
     local first = redis.pcall('zrange', 'leasehold_lock_queue:' .. base, 0, 0, 'WITHSCORES')
     if first[2] and 1700000000000 + first[2] / 10000 + 50 <= now_ms then
       writers_wait = writers_wait + 2
@@ -77,10 +76,10 @@ elseif kind == 'hash' then
   kind = 'hash of ' .. redis.call('hlen', object) .. ' fields'
 elseif kind == 'string' then
   value = string.sub(redis.call('get', object), 1, most_bytes)
-  back = redis.call('zcount', out, 0, now_ms)
+  back = redis.call('zcount', acquired, 0, now_ms)
   local is_out = '(' .. string.format('%.0f', now_ms)
-  lent = redis.call('zcount', out, is_out, '+inf')
-  permits = redis.call('zrangebyscore', out, is_out, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  acquired_count = redis.call('zcount', acquired, is_out, '+inf')
+  permits = redis.call('zrangebyscore', acquired, is_out, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
 end
 
 for _, waiter in ipairs(redis.call('lrange', queue, 0, most - 1)) do
@@ -120,6 +119,6 @@ local fence = redis.call('get', counter) or ''
 local waiting = redis.call('llen', queue)
 local ttl_ms = redis.call('pttl', object)
 return {
-  kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, queued, wait_queue,
-  writers_wait,
+  kind, ttl_ms, now_ms, fence, value, back, acquired_count, permits, holders, waiting, waiters, listeners, queued,
+  wait_queue, writers_wait,
 }

@@ -7,7 +7,7 @@
 -- ARGV[2] alive_ms     how long a place lasts after the waiter's last call
 -- ARGV[3] channels     prefix of the waiters' channels; the waiter's id follows
 --
--- Returns {'granted'}     the waiter was notified, or was removed as dead
+-- Returns {'granted'}     the waiter was notified; or it was removed as dead, and wakes up without a notification
 --         {'busy', -1}    the waiter still waits
 local queue, heartbeats, notified = KEYS[1], KEYS[2], KEYS[3]
 local waiter, alive_ms, channels = ARGV[1], tonumber(ARGV[2]), ARGV[3]

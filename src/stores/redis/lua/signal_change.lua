@@ -3,7 +3,7 @@
 -- KEYS[1] queue        the waiters, in order of arrival
 -- KEYS[2] heartbeats   until when each waiter counts as alive
 -- KEYS[3] notified     waiters that were notified and have not read the notification -> until when each counts as alive
--- ARGV[1] what         'enlist' or 'leave' (the waiter), 'one' or 'all' (how many to notify)
+-- ARGV[1] what         'enlist': the waiter joins; 'leave': the waiter leaves; 'one' or 'all': notifies so many waiters
 -- ARGV[2] waiter       the waiter that joins or leaves
 -- ARGV[3] alive_ms     how long a place lasts after the waiter's last call
 -- ARGV[4] channels     prefix of the waiters' channels; the waiter's id follows

@@ -1,9 +1,9 @@
--- Prefix of scripts in which a client joins the wait queue (see `wait_queue.lua`) of a semaphore, or of a read-write lock
--- for writing. Clients are ordered by when their threads began to wait, so a client that was notified in vain gets its old
--- place.
+-- Functions for scripts in which a client joins the wait queue (see `wait_queue.lua`) of a semaphore, or of a read-write
+-- lock for writing. Clients are ordered by when their threads began to wait, so a client that was notified but got nothing
+-- gets its old place.
 --
--- Defines `stand`: puts the client into the queue and returns whether the client is the first; nil: it could not join.
--- `queue_mode_of`: splits an argument into the queue mode and the client's link (see `wait_queue.lua`)
+-- Defines `stand`: puts the client into the queue and returns whether the client is the first; nil: it could not join
+--         `queue_mode_of`: splits an argument into the queue mode and the client's link
 local function queue_mode_of(argument)
   local link = tonumber(argument:sub(-1))
   return link and argument:sub(1, -2) or argument, link or 0

@@ -1,7 +1,7 @@
--- Prefix of scripts that wake a second client in a wait queue (see `wait_queue.lua`), in case the first one hangs.
+-- Functions for scripts that wake a second client in a wait queue (see `wait_queue.lua`), in case the first one hangs.
 --
--- Defines `stand_by`: sends 'standby' to the first queued client that listens, which then attempts soon. With `if_short`
--- the function does so only if at most eight clients are in the queue
+-- Defines `stand_by`: sends 'standby' to the first queued client that listens, which then attempts 25 ms later. With
+--         `if_short`, only if at most eight clients are in the queue
 local function stand_by(tag, if_short)
   local waiting = redis.pcall('zrange', 'leasehold_lock_queue:' .. tag, 0, 8)
   for at = 1, if_short and #waiting > 8 and 0 or #waiting do

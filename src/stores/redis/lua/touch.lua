@@ -1,5 +1,5 @@
--- Writes a lock's expiry again without changing it. WAIT waits until replicas have received the last write of its own
--- connection, so a connection that has not written must write this first.
+-- Writes a lock's expiry again without changing it. WAIT waits for the last write of its own connection only, so a
+-- connection that has not written sends this first.
 --
 -- KEYS[1] lock   the lock's key, of any type
 --

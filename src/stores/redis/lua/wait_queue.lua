@@ -1,23 +1,23 @@
--- Prefix of scripts that free a lock. The lock has a wait queue of clients, in order of arrival.
+-- Functions for scripts that free a lock. The lock has a wait queue of clients, in order of arrival. The queue only decides
+-- which attempts are refused and which clients are woken. Only the lock's own key decides whether the lock is free.
 --
--- `leasehold_lock_queue:{name}` is a sorted set of clients. A client's score is the time when it joined, by the server's
--- clock, in tenths of a millisecond since second 1,700,000,000, followed by three digits: the client's link, which is the
--- class of its network delay (0 to 6), and the last two digits of the server's second of its last attempt. A double holds
--- the score exactly until 2052. A release removes the first client from the queue, notifies it on
--- `leasehold_wake:{name}:client`, and reserves the lock for it. The reservation lasts 10 ms, doubled `link` times, which
--- covers the message and the client's next attempt. Meanwhile `leasehold_lock_next:{name}` contains the client. The queue
--- only decides which attempts are refused and which clients are woken. Only the lock's own key decides whether the lock is
--- free.
+-- `leasehold_lock_queue:{name}` is a sorted set of clients. A client's score is joined * 1000 + link * 100 + second.
+-- joined: when the client joined, by the server's clock, in tenths of a millisecond since second 1,700,000,000. link: from
+-- 0 to 6, how slow the client's network is. second: of the client's last attempt, modulo 100. A double holds the score
+-- exactly until 2052.
+--
+-- A release removes the first client from the queue, notifies it on `leasehold_wake:{name}:client`, and reserves the lock
+-- for it. The reservation is the key `leasehold_lock_next:{name}`, which contains the client. Its expiry is 10 ms, doubled
+-- `link` times, which covers the message and the client's next attempt.
 --
 -- None of these keys is among KEYS: while a slot moves between nodes of a cluster, a server refuses a script that declares
 -- a key which the server lacks. Each command on these keys runs by pcall: if it fails, for lack of memory or of a right or
 -- because the key has another type, the script acts as if there were no queue.
 --
--- Defines `notify_next`. `popped` is the entry that the caller has already popped from the queue, or nil. If the lock is
--- free, the function notifies the first queued client that listens. It returns whether a client was notified, then whether
--- only a missing right prevented that. A client that hangs still counts as listening. Therefore a notified client leaves
--- the queue, and in a short queue the next client receives 'standby', so that it attempts soon. If the lock is held, the
--- function only sends 'standby'
+-- Defines `notify_next`: if the lock is free, notifies the first queued client that listens; returns whether it notified
+--         one, and whether only a missing right prevented that. A client that hangs still listens, so in a short queue the
+--         next client receives 'standby', so that it attempts a little later. If the lock is held, only sends 'standby'.
+--         `popped`: the client and score that the caller has already popped from the queue, or nil
 local function is_denied(reply)
   -- The first text is that of Redis 6.2 and 7.0, the second that of later versions and Valkey. Other errors may be
   -- temporary, for example while a slot moves.
@@ -25,7 +25,7 @@ local function is_denied(reply)
     (reply.err:find('The user executing the script', 1, true) or reply.err:find('ACL failure', 1, true)) ~= nil
 end
 
--- How many dead clients one call skips and removes at most. A thousand cost the server a few milliseconds, once.
+-- Maximum number of clients in one call that do not listen and are removed. They cost the server a few milliseconds, once.
 local MOST_PASSED_OVER = 1024
 
 local function notify_next(lock, is_free, popped)

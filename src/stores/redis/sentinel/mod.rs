@@ -1,10 +1,10 @@
 //! Finds the master of a name through Sentinels.
 //!
-//! Each connection asks Sentinels until more than half have answered, or one names a newer master
-//! (docs/decisions/0034); the first connection asks all. Each switch has a number that grows (the
+//! Before each connect, the client asks Sentinels until more than half have answered, or one names a newer
+//! master (docs/decisions/0034); before the first, it asks all. Each switch has a number that grows (the
 //! configuration epoch). An answer counts only if its number is not below the highest one seen, because some
 //! Sentinels learn of a switch later, or are cut off. When the client learns of a newer master, it ends all
-//! connections to others, because an old master that was cut off accepts writes for some ten seconds more.
+//! connections to others: an old master that was cut off accepts writes for some ten seconds more.
 //!
 //! When a Sentinel announces which replica it will promote, the client writes nothing until the promotion is
 //! done: the new master would not get writes that the old one receives now.
@@ -29,10 +29,10 @@ use crate::time::{Clock, Moment};
 use crate::wire::{TlsConfig, Wire, tls_config};
 
 const PAUSE: Duration = Duration::from_millis(25);
-/// The shortest time for one try to reach the master; usually a try has a third of the remaining time. The
-/// named master may be dead, and the Sentinels may name another one meanwhile.
+/// A try to reach the master has a third of the remaining time, but at least this: the named master may be
+/// dead, and the Sentinels may name another one meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// Once there is a usable answer, each further Sentinel has at most an eighth of the remaining time.
+/// Once there is a usable answer, each further Sentinel has at most this fraction of the time: an eighth.
 const SECOND_OPINION: u32 = 8;
 /// A Sentinel announces the replica 0.1 s before it promotes it, and checks every second whether the
 /// promotion is done. Without a further message for this time, the promotion counts as given up.
@@ -120,9 +120,9 @@ impl Sentinels {
         place.secured(self.first_access.tls.as_ref())
     }
 
-    /// Connects to the master. `connect` opens the connection by the given deadline, and passes on the socket
-    /// before it sends anything. While the master is down, or the Sentinels disagree, tries again until
-    /// `deadline`.
+    /// Connects to the master. `connect` opens the connection by the given deadline, and first passes the
+    /// socket to its third argument, so that a switch can end a connection that hangs. While the master is
+    /// down, or the Sentinels disagree, tries again until `deadline`.
     pub(crate) fn open(
         &self,
         deadline: Moment,
@@ -138,7 +138,6 @@ impl Sentinels {
             let Endpoint { host, port } = master.node.clone();
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before the first byte, so that a switch also ends a connection that hangs.
             let place = ServerPlace::Tcp { host, port, tls: None };
             let error = match connect(&place, part, &|stream| self.register(&master.node, stream)) {
                 Ok(connection) => return Ok(connection),
@@ -172,9 +171,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks one Sentinel after the other. Stops when one names a newer master than the known one, or when
-    /// more than half have answered and the newest answer is the known master. (One Sentinel alone may have
-    /// missed a switch.) Otherwise asks all, and the newest answer counts. If no master is known, asks all.
+    /// Asks one Sentinel after the other, and returns the newest master. Stops early at a newer master than
+    /// the known one, or when it is the newest for more than half. (One alone may have missed a switch.)
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
@@ -194,7 +192,7 @@ impl Sentinels {
                 }
                 Err(error) => {
                     self.ask_last(place);
-                    // An error that a person must mend is more useful than that of a dead Sentinel.
+                    // A lasting error, such as a wrong password, is more useful than that of a dead Sentinel.
                     if failure.as_ref().is_none_or(Error::is_retryable) {
                         failure = Some(error);
                     }
@@ -267,8 +265,7 @@ impl Sentinels {
         })
     }
 
-    /// Asks for the master's address and epoch in one write, which a Sentinel answers at one moment. It
-    /// changes both together when it sees the promotion.
+    /// Asks for the master's address and epoch in one write, since a Sentinel changes both together.
     pub(crate) fn send_question(&self, connection: &mut Connection, deadline: Moment) -> Result<()> {
         let mut bytes = Vec::new();
         for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
@@ -315,7 +312,7 @@ impl Sentinels {
         }
     }
 
-    /// Handles a message. Only the beginning of a promotion matters, because answers show its end.
+    /// Handles a message. Only the beginning of a promotion matters; the answers to questions show its end.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
         // Its form: `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
@@ -340,7 +337,7 @@ impl Sentinels {
         true
     }
 
-    /// Takes the answers that all reachable Sentinels gave at about the same time.
+    /// Learns the newest master that all reachable Sentinels know; see [`SET_UP_ANEW`].
     pub(crate) fn learn_from_all(&self, said: &[Master], now: Moment) {
         let Some(newest) = said.iter().max_by_key(|master| master.epoch) else { return };
         if self.learn(newest) {
@@ -366,7 +363,7 @@ impl Sentinels {
         self.changed.notify_all();
     }
 
-    /// Registers a connection, which ends when another master is known, or now if one is.
+    /// Registers a connection, to be ended when another master is known or promoted, perhaps at once.
     fn register(&self, node: &Endpoint, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);

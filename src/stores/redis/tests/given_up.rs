@@ -60,7 +60,7 @@ fn every_connection_leaves_a_demoted_server() {
     store.attempt(&held, 1, soon()).granted();
     assert!(store.renew(std::slice::from_ref(&held), soon()).remove(0).done());
     let _subscription = store.listen(&heard, &Waker::default()).unwrap();
-    let channels = kinds::of_channels(&heard, Some).unwrap();
+    let channels = kinds::for_each_channel(&heard, Some).unwrap();
     let listeners = |server: &Server| {
         let of = |channel: &String| server.run(&["PUBSUB", "NUMSUB", channel]);
         let counts =

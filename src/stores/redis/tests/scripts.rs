@@ -320,7 +320,7 @@ fn giving_up_a_latch_wait_leaves_the_latch_unchanged() {
 fn commands(server: &Server, publish_mode: Option<Prefix>) -> [BTreeSet<String>; 2] {
     let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
     let mut connections = Connections::new(address, 1, Duration::from_secs(3), maintenance()).unwrap();
-    connections.publishes = publish_mode;
+    connections.publish_prefix = publish_mode;
     let connections = Arc::new(connections);
     let me = claim(Kind::Mutex, "lk", 30_000);
     let kind = kinds::of(me.kind);

@@ -270,7 +270,7 @@ fn only_a_few_requests_are_left_for_the_reader_to_write() {
     let (shared, _pool, one, mut server) = asked();
     shared.out.lock().has_reader = true;
     let mut replies = vec![one, ask(&shared, None)];
-    for left in 1..=MOST_LEFT {
+    for left in 1..=LEFT_TO_READER {
         replies.push(ask(&shared, None));
         assert_eq!(shared.out.lock().unsent, left);
     }
