@@ -1,8 +1,6 @@
 //! All local locks of a client, with their holds and waiters.
-//!
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
@@ -12,6 +10,7 @@ use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
 /// Mutexes are locked in this order: a local lock's, the timer table's, `remembered`. Only
@@ -19,15 +18,10 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Expired holds, which their threads may still try to release.
-    lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered, and until when, the earliest first.
     remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
-
-/// Maximum number of expired holds that are remembered, so that `unlock` can explain why it fails.
-const LAPSED: usize = 1024;
 
 impl Registry {
     pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
@@ -67,9 +61,8 @@ impl Registry {
 
     /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
-        let until = now.plus(REMEMBERED);
-        if local.remember(until) {
-            self.remembered.lock().push_back((until, Arc::clone(local)));
+        if !local.is_remembered.swap(true, Ordering::SeqCst) {
+            self.remembered.lock().push_back((now.plus(REMEMBERED), Arc::clone(local)));
         }
     }
 
@@ -79,11 +72,7 @@ impl Registry {
         let due = remembered.partition_point(|(until, _)| *until <= now);
         let due: Vec<_> = remembered.drain(..due).collect();
         drop(remembered);
-        for (_, local) in due {
-            if let Some(until) = local.remembered_until(now) {
-                self.remembered.lock().push_back((until, local));
-            }
-        }
+        due.iter().for_each(|(_, local)| local.is_remembered.store(false, Ordering::SeqCst));
     }
 
     pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
@@ -108,24 +97,10 @@ impl Registry {
         self.holds().into_iter().filter(is_renewed).collect()
     }
 
-    pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
-        self.holds().into_iter().filter(|hold| hold.bound.is_some()).collect()
-    }
-
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
         self.all().iter().for_each(|local| holds.extend(local.holds()));
         holds
-    }
-
-    pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
-        let mut lapsed = self.lapsed.lock();
-        lapsed.push_back(Arc::downgrade(hold));
-        let oldest = if lapsed.len() > LAPSED { lapsed.pop_front() } else { None };
-        drop(lapsed);
-        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
-            self.remove(&oldest);
-        }
     }
 
     /// Removes a hold, and wakes the heads of the queue.
@@ -177,10 +152,6 @@ impl Registry {
             }
         }
         (uses, unlisted)
-    }
-
-    pub(crate) fn grants(&self) -> u64 {
-        self.locks.grants.load(Ordering::Relaxed)
     }
 
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {

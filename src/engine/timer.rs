@@ -51,7 +51,8 @@ impl Timer {
     /// `woken_for` stays planned if its hold has ended, so that short holds rarely wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
-            self.check_holds(self.core.registry.bound(), self.core.clock.now());
+            let holds = self.core.registry.holds().into_iter();
+            self.check_holds(holds.filter(|hold| hold.bound.is_some()).collect(), self.core.clock.now());
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
@@ -156,10 +157,10 @@ impl Timer {
             // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
-        if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
-            self.core.registry.remove(hold); // no thread will try to release it
-        } else if is_first && !hold.was_renewed() {
-            self.core.registry.remember_lapsed(hold);
+        // No thread will try to release the hold, or none did within a lease.
+        let is_forgotten = !is_first && !hold.was_renewed();
+        if is_forgotten || !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
+            self.core.registry.remove(hold);
         }
     }
 }

@@ -52,7 +52,6 @@ impl Hash for LockKey {
 pub(crate) struct Locks {
     pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>>>,
     pub(crate) timer_table: Mutex<TimerTable>,
-    pub(crate) grants: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -61,6 +60,8 @@ pub(crate) struct LocalLock {
     state: Mutex<LockState>,
     /// Whether the cache thread watches the lock. Cleared under the mutex.
     pub(crate) is_watched: AtomicBool,
+    /// Whether the registry keeps the local lock, even if no value refers to it.
+    pub(crate) is_remembered: AtomicBool,
     /// The registry's table, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
@@ -76,8 +77,6 @@ pub(crate) struct LockState {
     keeps_recalls: bool,
     /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
     failure: Option<(Moment, Error)>,
-    /// The registry keeps the local lock until this moment, even if no value refers to it.
-    remembered_until: Option<Moment>,
     check_at: Option<Moment>,
 }
 
@@ -100,8 +99,8 @@ impl DerefMut for LockState {
 
 impl LocalLock {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
-        let (state, is_watched) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(LocalLock { key, state, is_watched, locks: Arc::clone(locks) })
+        let (is_watched, is_remembered) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(LocalLock { key, state: Mutex::default(), is_watched, is_remembered, locks: Arc::clone(locks) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
@@ -135,7 +134,6 @@ impl LocalLock {
         if !state.counts(&own, clock.now()) {
             return None;
         }
-        self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lost = state.enter(own);
         self.check_by(&mut state, look);
         // The hold is in `state` already, so the next head finds it and waits.
@@ -176,7 +174,6 @@ impl LocalLock {
         let found = state.find(thread, caches, asks, |hold, reuse| may_use(hold, reuse), at);
         if let Found::Cached(hold, _) = &found {
             hold.since.store(now.nanos(), Ordering::Relaxed);
-            self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         let joins = waits && matches!(found, Found::Uncontended);
         let place = joins.then(|| self.place(&mut state, false));
@@ -250,24 +247,6 @@ impl LocalLock {
         drop(state);
         drop(not_needed);
         watched
-    }
-
-    /// Keeps the local lock until `until`, even without a lock value. `true`: it was not remembered before.
-    pub(crate) fn remember(&self, until: Moment) -> bool {
-        let mut state = self.state();
-        let before = state.remembered_until;
-        state.remembered_until = before.max(Some(until));
-        before.is_none()
-    }
-
-    /// Until when the lock is remembered; `None`: the registry may forget it.
-    pub(crate) fn remembered_until(&self, now: Moment) -> Option<Moment> {
-        let mut state = self.state();
-        if !state.is_contended(state.at(now)) {
-            state.contended = None;
-        }
-        state.remembered_until.take_if(|until| *until <= now);
-        state.remembered_until
     }
 
     /// Passes the hand-off of this hold to its waiter. `Some`: the waiter panicked and is gone.
@@ -479,21 +458,13 @@ mod tests {
 
     #[test]
     fn the_latest_release_decides_whether_a_lock_is_contended() {
-        let (local, forgotten) = (local(), 2 * u64::try_from(RULES.contended.as_millis()).unwrap());
-        for begun in [0, forgotten] {
-            local.state().note_released(Others::Listen(2), at(begun));
-            assert!(local.remember(at(begun).plus(REMEMBERED)));
-            assert!(!local.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
-            assert!(
-                local.remembered_until(at(begun + 2)).is_some()
-                    && !local.on(at(begun + 2), |lock, at| lock.is_uncontended(at))
-            );
-            assert!(local.remembered_until(at(begun + forgotten)).is_none());
-        }
-        local.state().note_released(Others::Listen(2), at(forgotten * 3));
-        local.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        let is_uncontended = local.on(at(forgotten * 3 + 2), |lock, at| lock.is_uncontended(at));
-        assert!(local.state().contended.is_none() && is_uncontended);
+        let (local, over) = (local(), u64::try_from(RULES.contended.as_millis()).unwrap());
+        let is_uncontended = |ms| local.on(at(ms), |lock, at| lock.is_uncontended(at));
+        local.state().note_released(Others::Listen(2), at(0));
+        assert_eq!([2, over].map(is_uncontended), [false, true]);
+        local.state().note_released(Others::Listen(2), at(over));
+        local.state().note_released(Others::Nobody, at(over + 1));
+        assert!(local.state().contended.is_none() && is_uncontended(over + 2));
     }
 
     #[test]
