@@ -61,8 +61,9 @@ impl Registry {
 
     /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
-        if !local.is_remembered.swap(true, Ordering::SeqCst) {
-            self.remembered.lock().push_back((now.plus(REMEMBERED), Arc::clone(local)));
+        let until = now.plus(REMEMBERED);
+        if local.remembered_until.fetch_max(until.nanos(), Ordering::SeqCst) == 0 {
+            self.remembered.lock().push_back((until, Arc::clone(local)));
         }
     }
 
@@ -72,7 +73,14 @@ impl Registry {
         let due = remembered.partition_point(|(until, _)| *until <= now);
         let due: Vec<_> = remembered.drain(..due).collect();
         drop(remembered);
-        due.iter().for_each(|(_, local)| local.is_remembered.store(false, Ordering::SeqCst));
+        for (_, local) in due {
+            let until = Moment::from_nanos(local.remembered_until.load(Ordering::SeqCst));
+            if until > now {
+                self.remembered.lock().push_back((until, local));
+            } else {
+                local.remembered_until.store(0, Ordering::SeqCst);
+            }
+        }
     }
 
     pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {
@@ -112,7 +120,6 @@ impl Registry {
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial, released);
-        state.forget_if_unused();
         drop(state);
         drop(taken);
         if let Some((_, now)) = released.filter(|(others, _)| *others != Others::Nobody) {
@@ -159,7 +166,7 @@ impl Registry {
         for local in self.all() {
             let mut state = local.state();
             holds.extend(state.clear().into_iter().map(|own| own.hold));
-            recalls.extend(state.recalls.take());
+            recalls.extend(state.beside.recalls.take());
             state.queue.wake_all();
         }
         drop(recalls); // without any mutex here: a store has mutexes of its own

@@ -151,14 +151,14 @@ impl Timer {
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
         let is_first = hold.is_first(|own| &mut own.has_lapsed);
         if is_first
-            && hold.is_in_doubt()
+            && hold.with(|own| own.is_in_doubt())
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
             // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
         // No thread will try to release the hold, or none did within a lease.
-        let is_forgotten = !is_first && !hold.was_renewed();
+        let is_forgotten = !is_first && !hold.with(|own| own.levels.was_renewed);
         if is_forgotten || !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
             self.core.registry.remove(hold);
         }
