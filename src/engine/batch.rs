@@ -187,8 +187,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
     let mut finish = |(LevelRelease { engine, hold, .. }, left, give_up, first): Read| {
-        let ended = engine.send_release(&hold, left, give_up, first);
-        note(engine.released(action, &hold, left, ended, None));
+        note(engine.send_release(action, &hold, left, give_up, first));
     };
     // Released locks are reported before the others are asked about again, because this wakes their waiters.
     let mut undecided = Vec::new();
@@ -218,9 +217,9 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let ended = hold.local().end(hold, *level, |_| None, begun);
+        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, *level, |_| None, at));
         let ended = ended.ok_or_else(|| engine.no_level(action, hold))?;
-        let Some(next) = engine.still_held(hold, ended.then, begun) else {
+        let Some(next) = engine.unless_lost(hold, ended.left, ended.next, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
         Ok((ended.left, begun, engine.hand_off(hold, next, begun)))

@@ -47,11 +47,11 @@ impl Engine {
             .for_each(|callback| hold.listen(Listener::OnContended(callback), &self.reporter));
         if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
-            hold.end_until_recall();
+            hold.with(|own| own.recallable = None);
             let now = self.clock.now();
             // Marked first, because `LocalLock::watch` ends a subscription that no hold needs.
             hold.local().state().hear(hold.serial, now);
-            hold.local().listen(|| recalls.hear(&hold.claim(), waker));
+            hold.local().listen(false, || recalls.hear(&hold.claim(), waker));
             self.core.cache_thread.watch(service, hold.local(), now);
         }
         waker.wake();
@@ -77,7 +77,9 @@ impl Engine {
         if !hold.hears() {
             self.hear_contenders(action, hold, None)?;
         }
-        Ok(hold.is_wanted(self.clock.now()) || self.is_waited_for_here(hold.local()))
+        let now = self.clock.now();
+        let is_wanted = hold.with(|own| own.hears.is_some_and(|hears| hears.is_wanted(now)));
+        Ok(is_wanted || self.is_waited_for_here(hold.local()))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service, ServiceWaker};
 use crate::seam::{Claim, Kind, Store};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
@@ -294,23 +294,18 @@ impl Drop for Call {
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// A store to which [`open`](Self::open) connects before its first use; until then it is [`Unopened`].
+#[derive(Default)]
 pub(crate) struct StoreCell {
     store: std::sync::OnceLock<Arc<dyn Store>>,
     later: Option<StoreOpener>,
-    /// The last failure. Locked by the thread that connects.
-    opening: Mutex<Option<Error>>,
-    failures: AtomicU64,
+    /// The last failure, and when it came. Locked by the thread that connects.
+    opening: Mutex<Option<(Moment, Error)>>,
     closed: AtomicBool,
 }
 
 impl StoreCell {
-    fn new(store: std::sync::OnceLock<Arc<dyn Store>>, later: Option<StoreOpener>) -> StoreCell {
-        let (failures, closed) = (AtomicU64::new(0), AtomicBool::new(false));
-        StoreCell { store, later, opening: Mutex::new(None), failures, closed }
-    }
-
     pub(crate) fn later(open: StoreOpener) -> StoreCell {
-        StoreCell::new(std::sync::OnceLock::new(), Some(open))
+        StoreCell { later: Some(open), ..StoreCell::default() }
     }
 
     /// Connects, unless connected already, and attaches `timer` to the store's sessions.
@@ -323,20 +318,17 @@ impl StoreCell {
 
     #[cold]
     fn connect(&self, open: &StoreOpener, timer: &ServiceWaker) -> Result<()> {
-        let before = self.failures.load(Ordering::SeqCst);
+        let begun = Clock::System.now();
         let mut last = self.opening.lock();
         if self.store.get().is_some() {
             return Ok(());
         }
         // While this thread waited for the mutex, another one failed to connect. Both return this error, so
         // that callers do not try and fail one after the other.
-        if let (Some(error), true) = (&*last, self.failures.load(Ordering::SeqCst) != before) {
+        if let Some((_, error)) = last.as_ref().filter(|(at, _)| *at > begun) {
             return Err(error.copy());
         }
-        let store = open().inspect_err(|error| {
-            *last = Some(error.copy());
-            self.failures.fetch_add(1, Ordering::SeqCst);
-        })?;
+        let store = open().inspect_err(|error| *last = Some((Clock::System.now(), error.copy())))?;
         attach(&*store, timer);
         let store = self.store.get_or_init(|| store);
         // `close` may have run before the store was set. Pairs with `close`.
@@ -362,7 +354,7 @@ impl StoreCell {
 
 impl From<Arc<dyn Store>> for StoreCell {
     fn from(store: Arc<dyn Store>) -> StoreCell {
-        StoreCell::new(std::sync::OnceLock::from(store), None)
+        StoreCell { store: store.into(), ..StoreCell::default() }
     }
 }
 

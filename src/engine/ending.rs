@@ -83,40 +83,33 @@ impl Engine {
         claims
     }
 
-    /// Releases these in the store. Repeats refused requests a few times, because waiters that leave at the
-    /// same moment may be in the way. Returns the claims that were not released, and the first failure.
+    /// Releases these in the store. Repeats failed requests a few times while some are refused, because waiters
+    /// that leave at the same moment may be in the way. Returns the claims that were not released, and the
+    /// first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         let deadline = self.one_command();
-        let (mut left, mut outcome) = (Vec::new(), Ok(()));
         for tries_left in (0..LAST_TRIES).rev() {
             if claims.is_empty() {
                 break;
             }
-            let mut refused = Vec::new();
-            for (answer, claim) in self.store.clean_up(&claims, deadline).into_iter().zip(&claims) {
-                match answer {
-                    Ok(_) => {}
-                    // After the deadline the store refuses each request without sending it.
-                    Err(Failure::Refused(error))
-                        if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
-                    {
-                        refused.push(claim.clone())
-                    }
-                    Err(Failure::Refused(error) | Failure::Unknown(error)) => {
-                        if outcome.is_ok() {
-                            outcome = Err(error.during("shutdown").on(claim.name.given()));
-                        }
-                        left.push(claim.clone());
-                    }
-                }
+            let answers = self.store.clean_up(&claims, deadline).into_iter();
+            let failed =
+                claims.into_iter().zip(answers).filter_map(|(claim, answer)| Some((claim, answer.err()?)));
+            let (left, failures): (Vec<Claim>, Vec<Failure>) = failed.unzip();
+            claims = left;
+            let (Some(first), Some(claim)) = (failures.first(), claims.first()) else { break };
+            let may_succeed =
+                |failure: &Failure| matches!(failure, Failure::Refused(error) if error.is_retryable());
+            // After the deadline the store refuses each request without sending it.
+            let goes_on = tries_left > 0 && self.clock.now() < deadline && failures.iter().any(may_succeed);
+            if !goes_on {
+                let error = first.error().copy().during("shutdown").on(claim.name.given());
+                return (claims, Err(error));
             }
-            claims = refused;
-            if !claims.is_empty() {
-                // Uses the system's clock, because no thread may be left to advance a manual one.
-                let later = Clock::System.after(random_between(RETRY_PAUSE));
-                Parker::new(&Clock::System).park(later, None);
-            }
+            // Uses the system's clock, because no thread may be left to advance a manual one.
+            let later = Clock::System.after(random_between(RETRY_PAUSE));
+            Parker::new(&Clock::System).park(later, None);
         }
-        (left, outcome)
+        (claims, Ok(()))
     }
 }

@@ -102,7 +102,6 @@ impl Engine {
         }
         let now = self.clock.now();
         let mut stats = Stats {
-            grants: self.registry.grants(),
             subscription_up: self.store.capabilities().wakes && self.reporter.can_wake(),
             ..self.reporter.counters.stats()
         };

@@ -1,8 +1,6 @@
 //! All local locks of a client, with their holds and waiters.
-//!
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
@@ -12,6 +10,7 @@ use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
 /// Mutexes are locked in this order: a local lock's, the timer table's, `remembered`. Only
@@ -19,15 +18,10 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Expired holds, which their threads may still try to release.
-    lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered, and until when, the earliest first.
     remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
-
-/// Maximum number of expired holds that are remembered, so that `unlock` can explain why it fails.
-const LAPSED: usize = 1024;
 
 impl Registry {
     pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
@@ -68,7 +62,7 @@ impl Registry {
     /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
         let until = now.plus(REMEMBERED);
-        if local.remember(until) {
+        if local.remembered_until.fetch_max(until.nanos(), Ordering::SeqCst) == 0 {
             self.remembered.lock().push_back((until, Arc::clone(local)));
         }
     }
@@ -80,8 +74,11 @@ impl Registry {
         let due: Vec<_> = remembered.drain(..due).collect();
         drop(remembered);
         for (_, local) in due {
-            if let Some(until) = local.remembered_until(now) {
+            let until = Moment::from_nanos(local.remembered_until.load(Ordering::SeqCst));
+            if until > now {
                 self.remembered.lock().push_back((until, local));
+            } else {
+                local.remembered_until.store(0, Ordering::SeqCst);
             }
         }
     }
@@ -108,24 +105,10 @@ impl Registry {
         self.holds().into_iter().filter(is_renewed).collect()
     }
 
-    pub(crate) fn bound(&self) -> Vec<Arc<Hold>> {
-        self.holds().into_iter().filter(|hold| hold.bound.is_some()).collect()
-    }
-
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
         self.all().iter().for_each(|local| holds.extend(local.holds()));
         holds
-    }
-
-    pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
-        let mut lapsed = self.lapsed.lock();
-        lapsed.push_back(Arc::downgrade(hold));
-        let oldest = if lapsed.len() > LAPSED { lapsed.pop_front() } else { None };
-        drop(lapsed);
-        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
-            self.remove(&oldest);
-        }
     }
 
     /// Removes a hold, and wakes the heads of the queue.
@@ -137,7 +120,6 @@ impl Registry {
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial, released);
-        state.forget_if_unused();
         drop(state);
         drop(taken);
         if let Some((_, now)) = released.filter(|(others, _)| *others != Others::Nobody) {
@@ -179,16 +161,12 @@ impl Registry {
         (uses, unlisted)
     }
 
-    pub(crate) fn grants(&self) -> u64 {
-        self.locks.grants.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
         let (mut holds, mut recalls) = (Vec::new(), Vec::new());
         for local in self.all() {
             let mut state = local.state();
             holds.extend(state.clear().into_iter().map(|own| own.hold));
-            recalls.extend(state.recalls.take());
+            recalls.extend(state.beside.recalls.take());
             state.queue.wake_all();
         }
         drop(recalls); // without any mutex here: a store has mutexes of its own

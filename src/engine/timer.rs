@@ -51,7 +51,8 @@ impl Timer {
     /// `woken_for` stays planned if its hold has ended, so that short holds rarely wake the timer.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
-            self.check_holds(self.core.registry.bound(), self.core.clock.now());
+            let holds = self.core.registry.holds().into_iter();
+            self.check_holds(holds.filter(|hold| hold.bound.is_some()).collect(), self.core.clock.now());
         }
         let next = self.check(woken_for);
         let now = self.core.clock.now();
@@ -150,16 +151,16 @@ impl Timer {
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
         let is_first = hold.is_first(|own| &mut own.has_lapsed);
         if is_first
-            && hold.is_in_doubt()
+            && hold.with(|own| own.is_in_doubt())
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
             // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
-        if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
-            self.core.registry.remove(hold); // no thread will try to release it
-        } else if is_first && !hold.was_renewed() {
-            self.core.registry.remember_lapsed(hold);
+        // No thread will try to release the hold, or none did within a lease.
+        let is_forgotten = !is_first && !hold.with(|own| own.levels.was_renewed);
+        if is_forgotten || !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
+            self.core.registry.remove(hold);
         }
     }
 }

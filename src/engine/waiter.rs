@@ -131,11 +131,15 @@ impl Drop for Releaser {
     /// the releaser the outcome is unknown.
     fn drop(&mut self) {
         if self.settle.is_some() {
-            let words = "the thread that was handed the lock panicked";
-            let error = Error::new(crate::ErrorKind::Resource, "unlock", words).with_unknown_outcome();
-            self.settle(Err(Failure::Unknown(error)));
+            self.settle(untold());
         }
     }
+}
+
+fn untold() -> Answer<Release> {
+    let words = "the thread that was handed the lock did not tell what came of it";
+    let error = Error::new(crate::ErrorKind::TimedOut, "unlock", words);
+    Err(Failure::Unknown(error.with_unknown_outcome()))
 }
 
 #[derive(Debug, Clone, Default)]
@@ -155,13 +159,13 @@ impl HandoffResult {
         })
     }
 
-    pub(crate) fn wait(&self, limit: Duration) -> Option<Answer<Release>> {
+    pub(crate) fn wait(&self, limit: Duration) -> Answer<Release> {
         let until = Clock::System.after(limit);
         loop {
             let outcome = self.outcome.lock().take();
             let left = until.since(Clock::System.now());
             if outcome.is_some() || left.is_zero() {
-                return outcome;
+                return outcome.unwrap_or_else(untold);
             }
             self.waker.sleep(Some(left));
         }

@@ -137,7 +137,7 @@ impl Round {
                         hold.retire_owner_on_end(); // the late renewal must not prolong the next hold
                     }
                     hold.end_renewal();
-                    hold.note_failed_renewal();
+                    hold.with(|own| own.renewal_has_failed = true);
                     let (now, hold) = (core.clock.now(), Arc::clone(hold));
                     // A cached hold is released soon, so its failed renewal concerns nobody.
                     let is_used = !hold.is_cached();

@@ -27,7 +27,7 @@ impl Group {
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
         // A hold with an explicit lease is renewed until `settle`, since other locks may take long.
-        entered.hold.note_acquiring(ThreadMarker::current().id());
+        entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }
 
@@ -72,7 +72,7 @@ impl Group {
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.entered.level, level.engine.options.lease);
-            level.hold().note_acquiring(0);
+            level.hold().with(|own| own.acquires_more = None);
         }
     }
 

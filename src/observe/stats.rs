@@ -76,8 +76,7 @@ impl Stats {
 
 macro_rules! counters {
     ($($count:ident)+) => {
-        /// Counters change when a call waits or fails, or a hold is lost; never in an uncontended call. The
-        /// registry counts grants under a mutex that it locks anyway.
+        /// Counters change when a call waits or fails, or a hold is lost; an uncontended call counts its grant.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             waited_for: WaitedFor,
@@ -85,7 +84,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The numbers except those of holds and grants, which the registry has.
+            /// The numbers except those of holds, which the registry has.
             pub(crate) fn stats(&self) -> Stats {
                 Stats { $($count: self.$count.get(),)+ ..Stats::default() }
             }
@@ -94,7 +93,7 @@ macro_rules! counters {
 }
 
 counters! {
-    waiters waits gave_up lost_expired lost_gone lost_shut_down lost_held_too_long renewals renewals_failed
+    grants waiters waits gave_up lost_expired lost_gone lost_shut_down lost_held_too_long renewals renewals_failed
     releases_failed unknown_outcomes deadlocks woken_by_message woken_locally woken_by_time
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::lock::Reuse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;
@@ -67,13 +66,11 @@ impl<'a> AcquireCall<'a> {
         self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
-    pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
-        let is_meant = match reuse {
-            // Plain and fenced locks share holds, so the cached hold may lack the token.
-            Reuse::UntilRecall => !self.wants_fence() || hold.fencing_token().is_some(),
-            Reuse::ForTimeSlice => self.may_cache_slice(),
-            Reuse::Never => false,
-        };
+    /// Whether this call may use a hold that is cached: until a recall, or for a time slice.
+    pub(crate) fn may_use(&self, hold: &Hold, is_until_recall: bool) -> bool {
+        // Plain and fenced locks share holds, so the cached hold may lack the token.
+        let has_token = !self.wants_fence() || hold.fencing_token().is_some();
+        let is_meant = if is_until_recall { has_token } else { self.may_cache_slice() };
         is_meant && hold.holder.is_this_task()
     }
 

@@ -34,7 +34,7 @@ impl Engine {
         let thread = ThreadMarker::current();
         let capabilities = self.store.capabilities();
         let wishes = [call.caches(), asks_first(&capabilities, call), begun < call.limit];
-        let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
+        let may_use = |hold: &Hold, is_until_recall| call.may_use(hold, is_until_recall);
         let (found, place) = call.local.find(call.by_thread.then(|| thread.id()), wishes, may_use, begun);
         let (mut number, is_uncontended) = (None, matches!(found, Found::Uncontended));
         match found {
@@ -54,7 +54,7 @@ impl Engine {
             }
             Found::Leaving => number = Some(unbound_number()),
             Found::Stale(hold, next) => {
-                self.core.send_cached_release(Some((hold, next)), begun, Vec::new());
+                self.core.send_cached_release(Some((hold, next)), begun, None);
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
@@ -222,7 +222,7 @@ impl Engine {
         let wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         let mut claim = Claim { kind: call.kind, wants_fence, ..hold.claim() };
         if call.lease != Lease::Renewed {
-            hold.end_until_recall(); // a cached hold must not get this level's lease
+            hold.with(|own| own.recallable = None); // a cached hold must not get this level's lease
         }
         let (begun, timeout) = (self.clock.now(), self.options.command_timeout);
         let mut sent = begun;
@@ -259,10 +259,11 @@ impl Engine {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
                 // Whether the hold is renewed while a group is acquired depends on its outer level.
-                let level = hold.add_level(match call.lease {
+                let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,
-                });
+                };
+                let level = hold.with(|own| own.levels.add(lease));
                 self.watch(hold);
                 Ok(Some(Granted { hold: Arc::clone(hold), level }))
             }

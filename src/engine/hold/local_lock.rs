@@ -2,22 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::hold::{Hold, State};
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{At, End, Found, Machine, Reuse, TicketId, Watched};
-use crate::engine::waiter::{LocalWaiter, PendingHandoff, Wait};
+use crate::engine::lock::{At, Found, Machine, TicketId, Watched};
+use crate::engine::waiter::{LocalWaiter, Wait};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Family, Kind};
 use crate::shrink::CrowdMap;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
@@ -52,7 +50,6 @@ impl Hash for LockKey {
 pub(crate) struct Locks {
     pub(crate) by_key: Mutex<CrowdMap<LockKey, Weak<LocalLock>>>,
     pub(crate) timer_table: Mutex<TimerTable>,
-    pub(crate) grants: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -61,47 +58,40 @@ pub(crate) struct LocalLock {
     state: Mutex<LockState>,
     /// Whether the cache thread watches the lock. Cleared under the mutex.
     pub(crate) is_watched: AtomicBool,
+    /// Until when the registry keeps the local lock, even if no value refers to it, as `Moment::nanos`; zero:
+    /// not at all.
+    pub(crate) remembered_until: AtomicU64,
     /// The registry's table, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
 
-pub(crate) type LocalMachine = Machine<Arc<Hold>, LocalWaiter>;
+/// The state of the lock, under its mutex.
+pub(crate) type LockState = Machine<Arc<Hold>, LocalWaiter, Beside>;
 
 #[derive(Debug, Default)]
-pub(crate) struct LockState {
-    machine: LocalMachine,
+pub(crate) struct Beside {
     /// The subscription to recalls, while a hold may be cached until a recall, or hears of waiters.
     pub(crate) recalls: Option<Subscription>,
     /// The lock caches holds until a recall, so the subscription stays between two holds.
     keeps_recalls: bool,
     /// Since when the head of the queue has had only failures, and the last one. All waiters share both.
     failure: Option<(Moment, Error)>,
-    /// The registry keeps the local lock until this moment, even if no value refers to it.
-    remembered_until: Option<Moment>,
     check_at: Option<Moment>,
 }
 
 /// A lock is remembered for this time after it was contended or cached.
 pub(crate) const REMEMBERED: Duration = RULES.contended;
 
-impl Deref for LockState {
-    type Target = LocalMachine;
-
-    fn deref(&self) -> &LocalMachine {
-        &self.machine
-    }
-}
-
-impl DerefMut for LockState {
-    fn deref_mut(&mut self) -> &mut LocalMachine {
-        &mut self.machine
-    }
-}
-
 impl LocalLock {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
-        let (state, is_watched) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(LocalLock { key, state, is_watched, locks: Arc::clone(locks) })
+        let (is_watched, remembered_until) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(LocalLock {
+            key,
+            state: Mutex::default(),
+            is_watched,
+            remembered_until,
+            locks: Arc::clone(locks),
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
@@ -109,15 +99,15 @@ impl LocalLock {
     }
 
     /// Applies an event to the lock's machine.
-    pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LocalMachine, At<'static>) -> R) -> R {
+    pub(crate) fn on<R>(&self, now: Moment, event: impl FnOnce(&mut LockState, At<'static>) -> R) -> R {
         let mut state = self.state();
         let at = state.at(now);
-        event(&mut state.machine, at)
+        event(&mut state, at)
     }
 
     pub(crate) fn check_by(self: &Arc<LocalLock>, state: &mut LockState, moment: Moment) {
-        if state.check_at.is_none_or(|at| moment < at) {
-            self.locks.timer_table.lock().put(self, &mut state.check_at, Some(moment));
+        if state.beside.check_at.is_none_or(|at| moment < at) {
+            self.locks.timer_table.lock().put(self, &mut state.beside.check_at, Some(moment));
         }
     }
 
@@ -135,7 +125,6 @@ impl LocalLock {
         if !state.counts(&own, clock.now()) {
             return None;
         }
-        self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lost = state.enter(own);
         self.check_by(&mut state, look);
         // The hold is in `state` already, so the next head finds it and waits.
@@ -152,7 +141,7 @@ impl LocalLock {
     pub(crate) fn plan_check(self: &Arc<LocalLock>) {
         let mut state = self.state();
         let next = state.holds.iter().map(|own| own.check_at).min();
-        self.locks.timer_table.lock().put(self, &mut state.check_at, next);
+        self.locks.timer_table.lock().put(self, &mut state.beside.check_at, next);
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
@@ -160,7 +149,7 @@ impl LocalLock {
     }
 
     pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
-        self.state().machine.of_thread(thread).cloned()
+        self.state().of_thread(thread).cloned()
     }
 
     /// See [`Machine::find`]. Also returns a queue place to a caller that waits for an uncontended lock.
@@ -168,65 +157,32 @@ impl LocalLock {
         self: &Arc<LocalLock>,
         thread: Option<u64>,
         [caches, asks, waits]: [bool; 3],
-        may_use: impl FnOnce(&Hold, Reuse) -> bool,
+        may_use: impl FnOnce(&Hold, bool) -> bool,
         now: Moment,
     ) -> (Found<Arc<Hold>>, Option<QueuePlace>) {
         let mut state = self.state();
         let at = state.at(now);
-        let found = state.find(thread, caches, asks, |hold, reuse| may_use(hold, reuse), at);
+        let found = state.find(thread, caches, asks, |hold, is_idle| may_use(hold, is_idle), at);
         if let Found::Cached(hold, _) = &found {
             hold.since.store(now.nanos(), Ordering::Relaxed);
-            self.locks.grants.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         let joins = waits && matches!(found, Found::Uncontended);
         let place = joins.then(|| self.place(&mut state, false));
         (found, place)
     }
 
-    /// See [`Machine::end`]. `None`: this thread and task have no hold.
-    pub(crate) fn end_of_thread(
-        &self,
-        thread: u64,
-        may_stay: impl FnOnce(&State) -> Option<bool>,
-        now: Moment,
-    ) -> Option<(Arc<Hold>, Option<End>)> {
-        self.on(now, |lock, at| {
-            let hold = lock.of_thread(thread).filter(|hold| hold.holder.is_this_task()).cloned()?;
-            let ended = lock.end(hold.serial, None, may_stay, at);
-            Some((hold, ended))
-        })
-    }
-
-    pub(crate) fn end(
-        &self,
-        hold: &Arc<Hold>,
-        level: Option<u64>,
-        may_stay: impl FnOnce(&State) -> Option<bool>,
-        now: Moment,
-    ) -> Option<End> {
-        self.on(now, |lock, at| lock.end(hold.serial, level, may_stay, at))
-    }
-
-    /// The number of recalls so far; `None`: recalls may have been missed. Subscribes if necessary.
-    pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
+    /// Subscribes to recalls, unless that was done before. `stays`: the subscription stays between two holds.
+    pub(crate) fn listen(&self, stays: bool, listen: impl FnOnce() -> Option<Subscription>) {
         let mut state = self.state();
-        state.keeps_recalls = true;
-        if state.recalls.is_some() {
-            return state.caching.heard(state.at(now));
-        }
-        drop(state);
-        self.listen(listen);
-        None
-    }
-
-    pub(crate) fn listen(&self, listen: impl FnOnce() -> Option<Subscription>) {
-        if self.state().recalls.is_some() {
+        state.beside.keeps_recalls |= stays;
+        if state.beside.recalls.is_some() {
             return;
         }
+        drop(state);
         let recalls = listen(); // without the mutex, since the store takes mutexes of its own
         let mut state = self.state();
-        let not_needed = match &state.recalls {
-            None => std::mem::replace(&mut state.recalls, recalls),
+        let not_needed = match &state.beside.recalls {
+            None => std::mem::replace(&mut state.beside.recalls, recalls),
             Some(_) => recalls,
         };
         drop(state);
@@ -239,46 +195,17 @@ impl LocalLock {
 
     pub(crate) fn watch(&self, is_waited_for: bool, now: Moment) -> Watched<Arc<Hold>> {
         let mut state = self.state();
-        let is_deaf = state.recalls.as_ref().is_none_or(Subscription::is_refused);
         let at = state.at(now);
-        let watched = state.machine.watch(at, is_deaf, is_waited_for);
+        let watched = state.watch(at, is_waited_for);
         let is_over = matches!(watched, Watched::Over);
         if is_over {
             self.is_watched.store(false, Ordering::SeqCst);
         }
-        let not_needed = if is_over && !state.keeps_recalls { state.recalls.take() } else { None };
+        let not_needed =
+            if is_over && !state.beside.keeps_recalls { state.beside.recalls.take() } else { None };
         drop(state);
         drop(not_needed);
         watched
-    }
-
-    /// Keeps the local lock until `until`, even without a lock value. `true`: it was not remembered before.
-    pub(crate) fn remember(&self, until: Moment) -> bool {
-        let mut state = self.state();
-        let before = state.remembered_until;
-        state.remembered_until = before.max(Some(until));
-        before.is_none()
-    }
-
-    /// Until when the lock is remembered; `None`: the registry may forget it.
-    pub(crate) fn remembered_until(&self, now: Moment) -> Option<Moment> {
-        let mut state = self.state();
-        if !state.is_contended(state.at(now)) {
-            state.contended = None;
-        }
-        state.remembered_until.take_if(|until| *until <= now);
-        state.remembered_until
-    }
-
-    /// Passes the hand-off of this hold to its waiter. `Some`: the waiter panicked and is gone.
-    pub(crate) fn sent(&self, hold: &Hold, handoff: PendingHandoff) -> Option<PendingHandoff> {
-        match self.state().machine.sent(hold.serial) {
-            Some(waiter) => {
-                waiter.handed = Some(handoff);
-                None
-            }
-            None => Some(handoff),
-        }
     }
 
     pub(crate) fn join(self: &Arc<LocalLock>, spins: bool) -> QueuePlace {
@@ -302,33 +229,26 @@ impl LocalLock {
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.is_empty() {
-            state.failure = failure;
+            state.beside.failure = failure;
         }
     }
 
     /// The last failure, if the failures have lasted for `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, retry_timeout: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
-        let (since, error) = state.failure.as_ref()?;
+        let (since, error) = state.beside.failure.as_ref()?;
         (now.since(*since) >= retry_timeout).then(|| error.copy())
     }
 }
 
-static TICKETS: AtomicU64 = AtomicU64::new(0);
+static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
         // `is_up` is read first: its changes also change the count, see `Channel::set_up`.
         let recalls =
-            self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
+            self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }
-    }
-
-    pub(crate) fn forget_if_unused(&mut self) {
-        if self.queue.is_empty() {
-            self.failure = None;
-        }
-        self.machine.forget_if_unused();
     }
 }
 
@@ -337,7 +257,7 @@ impl Drop for LocalLock {
         if is_forked() {
             return; // a thread of the parent may have locked the mutex
         }
-        let check_at = self.state().check_at;
+        let check_at = self.state().beside.check_at;
         self.locks.timer_table.lock().remove(self, check_at);
         let mut locks = self.locks.by_key.lock();
         // Another local lock with the same key may exist by now.
@@ -362,8 +282,10 @@ impl Drop for QueuePlace {
             return;
         }
         let mut state = self.local.state();
-        let left = state.machine.leave(self.ticket);
-        state.forget_if_unused();
+        let left = state.leave(self.ticket);
+        if state.queue.is_empty() {
+            state.beside.failure = None;
+        }
         drop(state);
         drop(left); // without the mutex: a pending hand-off notifies its releaser
     }
@@ -412,7 +334,7 @@ impl TimerTable {
 mod tests {
     use super::*;
     use crate::engine::hold::Holder;
-    use crate::engine::lock::Then;
+    use crate::engine::lock::Next;
     use crate::error::ErrorKind;
     use crate::ident::{ClientId, Owner};
     use crate::seam::subscription::Channel;
@@ -437,13 +359,12 @@ mod tests {
     }
 
     /// Ends the hold's last level in a time slice, as if the thread always reacquired at once.
-    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Then {
+    fn end(local: &Arc<LocalLock>, hold: &Arc<Hold>) -> Option<Next> {
         let mut state = local.state();
         let at = state.at(at(0));
         state.caching.begin(2, at);
         state.caching.count_on_return();
-        drop(state);
-        local.end(hold, None, |_| Some(true), at.now).unwrap().then
+        state.end(hold.serial, None, |_| Some(true), at).unwrap().next
     }
 
     fn at(ms: u64) -> Moment {
@@ -454,9 +375,9 @@ mod tests {
     fn a_removed_hold_is_not_cached() {
         let local = local();
         let hold = entered(&local);
-        assert!(matches!(end(&local, &hold), Then::Cached(_)));
+        assert!(matches!(end(&local, &hold), Some(Next::Cached(_))));
         local.state().take_out(hold.serial);
-        assert!(local.end(&hold, None, |_| Some(true), at(0)).is_none());
+        assert!(local.on(at(0), |lock, at| lock.end(hold.serial, None, |_| Some(true), at)).is_none());
         assert!(local.on(at(0), |lock, at| lock.release_cached(None, at)).is_none());
     }
 
@@ -479,21 +400,13 @@ mod tests {
 
     #[test]
     fn the_latest_release_decides_whether_a_lock_is_contended() {
-        let (local, forgotten) = (local(), 2 * u64::try_from(RULES.contended.as_millis()).unwrap());
-        for begun in [0, forgotten] {
-            local.state().note_released(Others::Listen(2), at(begun));
-            assert!(local.remember(at(begun).plus(REMEMBERED)));
-            assert!(!local.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
-            assert!(
-                local.remembered_until(at(begun + 2)).is_some()
-                    && !local.on(at(begun + 2), |lock, at| lock.is_uncontended(at))
-            );
-            assert!(local.remembered_until(at(begun + forgotten)).is_none());
-        }
-        local.state().note_released(Others::Listen(2), at(forgotten * 3));
-        local.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        let is_uncontended = local.on(at(forgotten * 3 + 2), |lock, at| lock.is_uncontended(at));
-        assert!(local.state().contended.is_none() && is_uncontended);
+        let (local, over) = (local(), u64::try_from(RULES.contended.as_millis()).unwrap());
+        let is_uncontended = |ms| local.on(at(ms), |lock, at| lock.is_uncontended(at));
+        local.state().note_released(Others::Listen(2), at(0));
+        assert_eq!([2, over].map(is_uncontended), [false, true]);
+        local.state().note_released(Others::Listen(2), at(over));
+        local.state().note_released(Others::Nobody, at(over + 1));
+        assert!(local.state().contended.is_none() && is_uncontended(over + 2));
     }
 
     #[test]
@@ -531,16 +444,12 @@ mod tests {
             local.state().caching.begin(2, now);
             let channel = Arc::new(Channel::new("a", true));
             let listen = || Some(Subscription::new(channel, Arc::new(Nobody), &Waker::default()));
-            if keeps_recalls {
-                assert_eq!(local.heard(at(0), listen), None);
-            } else {
-                local.listen(listen);
-            }
+            local.listen(keeps_recalls, listen);
             local.state().hear(hold.serial, at(0));
             assert!(matches!(local.watch(false, at(0)), Watched::Until { .. }));
             drop(local.state().remove(hold.serial, None));
             assert!(matches!(local.watch(false, at(9)), Watched::Over));
-            assert_eq!(local.state().recalls.is_some(), keeps_recalls);
+            assert_eq!(local.state().beside.recalls.is_some(), keeps_recalls);
         }
     }
 

@@ -16,9 +16,6 @@ impl Hold {
     /// Records the loss and notifies all listeners; `false`: the hold was lost before. Retires the owner
     /// number, because a request under it may be on its way, and the guard may still try to release.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
-        if self.phase.loss().is_some() {
-            return false;
-        }
         let mut state = self.local.state();
         if self.phase.loss().is_some() {
             return false;
@@ -30,14 +27,14 @@ impl Hold {
         if !state.lose(self.serial, reason) && !self.phase.lose(reason) {
             return false;
         }
+        let is_abandoned = state.state_of(self.serial).is_some_and(|own| own.is_abandoned);
         drop(state);
         if self.is_cached() {
             return true; // no thread had it, so nobody is notified
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
         // The phase is set by now, so a listener that is added later finds it.
-        self.listeners.take(false).into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
-        let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
+        self.listeners.end().into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
         let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
@@ -51,19 +48,16 @@ impl Hold {
     /// Adds a listener, or ends it at once if the hold has ended.
     pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
-        // The flag is set, then the phase is read; `lose` and `forget_listeners` do the reverse.
-        self.listeners.are_there.store(true, Ordering::SeqCst);
-        let reason = self.phase.loss();
-        if reason.is_none() && !self.listeners.released.load(Ordering::SeqCst) {
-            match listener {
-                Listener::Channel(_) => list.listeners.push_front(listener),
-                callback => list.listeners.push_back(callback),
-            }
-            return;
+        // A loss is recorded before the listeners end.
+        if self.listeners.has_ended.load(Ordering::SeqCst) {
+            drop(list);
+            let loss = |reason| Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
+            return listener.end(self.phase.loss().map(loss).as_ref(), reporter);
         }
-        drop(list);
-        let loss = |reason| Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        listener.end(reason.map(loss).as_ref(), reporter);
+        match listener {
+            Listener::Channel(_) => list.push_front(listener),
+            callback => list.push_back(callback),
+        }
     }
 
     /// Runs the callbacks one by one, so that a panic stops no other. Does nothing while an earlier run
@@ -73,7 +67,7 @@ impl Hold {
             Listener::OnContended(callback) => Some(Arc::clone(callback)),
             Listener::Channel(_) | Listener::OnLost(_) => None,
         };
-        let callbacks: Vec<_> = self.listeners.list.lock().listeners.iter().filter_map(contended).collect();
+        let callbacks: Vec<_> = self.listeners.list.lock().iter().filter_map(contended).collect();
         if callbacks.is_empty() || self.listeners.is_calling.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -91,16 +85,17 @@ impl Hold {
 
     /// `are_kept`: a release keeps the listeners, so that the next hold of the guard can take them over.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
-        self.listeners.list.lock().are_kept = are_kept;
+        self.listeners.are_kept.store(are_kept, Ordering::SeqCst);
     }
 
     pub(crate) fn take_listeners(&self) -> VecDeque<Listener> {
-        self.listeners.take(false)
+        self.listeners.end()
     }
 
     /// The hold was released: drops the listeners, unless they are kept.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
-        self.listeners.released.store(true, Ordering::SeqCst);
-        self.listeners.take(true).into_iter().for_each(|listener| listener.end(None, reporter));
+        if !self.listeners.are_kept.load(Ordering::SeqCst) {
+            self.listeners.end().into_iter().for_each(|listener| listener.end(None, reporter));
+        }
     }
 }

@@ -139,9 +139,9 @@ impl Hold {
         (hold, state, level)
     }
 
-    /// Changes the hold's state; `None`: the hold was removed.
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        self.local.state().state_of(self.serial).map(act)
+    /// Reads or changes the hold's state; the default, if the hold was removed.
+    pub(crate) fn with<R: Default>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        self.local.state().state_of(self.serial).map(act).unwrap_or_default()
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -183,25 +183,12 @@ impl Hold {
         Claim { lease: self.renewed_lease(), hears: self.hears(), ..self.claim.clone() }
     }
 
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.with(|state| state.is_in_doubt()).unwrap_or_default()
-    }
-
-    pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
-        matches!(self.holder, Holder::Thread { id, .. } if id == thread)
-    }
-
     pub(crate) fn is_of_any_thread(&self) -> bool {
         matches!(self.holder, Holder::Thread { .. })
     }
 
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
-    }
-
-    /// Notes which thread still acquires the other locks of a group; zero: none, the caller has the guard.
-    pub(crate) fn note_acquiring(&self, thread: u64) {
-        self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
     }
 
     /// The one thread that can release the hold: its holder, or the thread that is still acquiring the other
@@ -214,7 +201,7 @@ impl Hold {
     }
 
     pub(crate) fn is_first(&self, noted: impl FnOnce(&mut State) -> &mut bool) -> bool {
-        self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
+        self.with(|state| !std::mem::replace(noted(state), true))
     }
 
     pub(crate) fn retire_owner(&self) {
@@ -238,32 +225,16 @@ impl Hold {
         }
     }
 
-    pub(crate) fn add_level(&self, lease: Lease) -> u64 {
-        self.with(|state| state.levels.add(lease)).unwrap_or_default()
-    }
-
     /// Whether the hold can be cached and reused like a new grant; `Some(true)`: for a time slice too.
     /// `is_dropped`: a guard ended it. `unlock` frees the lock, unless the call asked for caching.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
-        let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
+        let is_nobodys = self.listeners.list.lock().is_empty() && !self.span.is_open();
         state.can_stay(self.may_be_cached && is_plain, is_dropped).filter(|_| is_nobodys)
-    }
-
-    pub(crate) fn is_until_recall(&self) -> bool {
-        self.with(|state| state.recallable.is_some()).unwrap_or_default()
-    }
-
-    pub(crate) fn end_until_recall(&self) {
-        self.with(|state| state.recallable = None);
     }
 
     pub(crate) fn hears(&self) -> bool {
         self.hears.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_wanted(&self, now: Moment) -> bool {
-        self.with(|state| state.hears.is_some_and(|hears| hears.is_wanted(now))).unwrap_or_default()
     }
 
     /// Whether the hold is cached, or was when its release or loss began.
@@ -287,36 +258,35 @@ impl Hold {
     /// The leases of all levels, outermost first; the flag marks the level `own`. `None`: another level has a
     /// guard.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
-        let levels = self.with(|state| {
-            let open = &state.levels.open;
-            let is_free = open.iter().all(|level| level.id == own || !level.guarded);
-            is_free.then(|| open.iter().map(|level| (level.id == own, level.lease)).collect())
+        let levels: Vec<_> = self.with(|state| {
+            let open = state.levels.open.iter();
+            open.map(|level| (level.id == own, level.lease, level.guarded)).collect()
         });
-        levels.unwrap_or_else(|| Some(Vec::new()))
+        let is_free = levels.iter().all(|(is_own, _, guarded)| *is_own || !guarded);
+        is_free.then(|| levels.into_iter().map(|(is_own, lease, _)| (is_own, lease)).collect())
     }
 
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         self.with(|state| {
             state.levels.take(level)?;
             u32::try_from(state.levels.open.len()).ok()
-        })?
+        })
     }
 
     /// Whether the level of a guard was ended by `unlock`. Usually known without the mutex.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
-        let has_ended = |state: &mut State| state.levels.get_mut(level).is_none();
-        self.has_spent_guard.load(Ordering::Acquire) && self.with(has_ended).unwrap_or(true)
+        let is_open = |state: &mut State| state.levels.get_mut(level).is_some();
+        self.has_spent_guard.load(Ordering::Acquire) && !self.with(is_open)
     }
 
     pub(crate) fn count(&self) -> u32 {
-        let count = self.with(|state| state.levels.open.len()).unwrap_or_default();
-        u32::try_from(count).unwrap_or(u32::MAX)
+        u32::try_from(self.with(|state| state.levels.open.len())).unwrap_or(u32::MAX)
     }
 
     /// Whether the client renews the hold: a level asks for renewals, or the hold may be cached until a
     /// recall, and `max_hold` leaves time.
     pub(crate) fn is_renewed(&self) -> bool {
-        self.with(|state| self.is_renewed_in(state)).unwrap_or_default()
+        self.with(|state| self.is_renewed_in(state))
     }
 
     pub(crate) fn is_renewed_in(&self, state: &State) -> bool {
@@ -370,11 +340,6 @@ impl Hold {
         own.confirm(until, now)
     }
 
-    /// Whether any level, ended or not, asked for renewals. If none did, the hold was meant to expire.
-    pub(crate) fn was_renewed(&self) -> bool {
-        self.with(|state| state.levels.was_renewed).unwrap_or_default()
-    }
-
     /// Why the hold is lost at `now`, if it is. Records nothing, and mostly reads two atomics.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
@@ -398,7 +363,7 @@ impl Hold {
             let is_late = state.renewal_has_failed || until.since(now) < at_risk(self.renewed_lease());
             is_late && self.is_renewed_in(state)
         });
-        if is_at_risk.unwrap_or_default() { Standing::AtRisk(until) } else { Standing::Held }
+        if is_at_risk { Standing::AtRisk(until) } else { Standing::Held }
     }
 
     /// Whether the hold stands at `now`. If its window has ended, records the loss.

@@ -75,16 +75,12 @@ impl Phase {
 
     /// Changes the phase from `LIVE` to a loss, or from `RELEASING` to `GONE`. `false`: no change.
     pub(super) fn lose(&self, reason: LossReason) -> bool {
-        let is_possible = match self.stage() {
-            LIVE => true,
-            RELEASING => reason == LossReason::Gone,
-            _lost => false,
-        };
-        if is_possible {
-            let phase = (LOST..).zip(LOSSES).find(|(_, one)| *one == reason).map_or(LOST, |(phase, _)| phase);
-            self.0.store(phase | self.unused(), Ordering::SeqCst);
+        if self.loss().is_some() || self.is_releasing() && reason != LossReason::Gone {
+            return false;
         }
-        is_possible
+        let phase = (LOST..).zip(LOSSES).find(|(_, one)| *one == reason).map_or(LOST, |(phase, _)| phase);
+        self.0.store(phase | self.unused(), Ordering::SeqCst);
+        true
     }
 
     pub(super) fn unused(&self) -> u8 {
@@ -96,21 +92,14 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Listeners {
-    /// Whether there may be listeners. If not, no thread takes the mutex of `list`.
-    pub(super) are_there: AtomicBool,
-    /// The hold was released, so it cannot be lost any more.
-    pub(super) released: AtomicBool,
-    pub(super) list: Mutex<List>,
+    /// Channels come first, because callbacks may hang.
+    pub(super) list: Mutex<VecDeque<Listener>>,
+    /// The hold was released or lost. Changed under the mutex of `list`.
+    pub(super) has_ended: AtomicBool,
+    /// Whether a release keeps the listeners for the next hold of the guard.
+    pub(super) are_kept: AtomicBool,
     /// Callbacks of contention are queued or running.
     pub(super) is_calling: AtomicBool,
-}
-
-#[derive(Default)]
-pub(super) struct List {
-    /// Whether a release keeps the listeners for the next hold of the guard.
-    pub(super) are_kept: bool,
-    /// Channels come first, because callbacks may hang.
-    pub(super) listeners: VecDeque<Listener>,
 }
 
 pub(crate) enum Listener {
@@ -138,20 +127,10 @@ impl Listener {
 }
 
 impl Listeners {
-    pub(super) fn is_any(&self) -> bool {
-        self.are_there.load(Ordering::SeqCst)
-    }
-
-    /// Takes the listeners out. With `stay`, listeners that are kept for the next hold are left in place.
-    pub(super) fn take(&self, stay: bool) -> VecDeque<Listener> {
-        if !self.is_any() {
-            return VecDeque::new();
-        }
+    /// The hold has ended: takes the listeners out.
+    pub(super) fn end(&self) -> VecDeque<Listener> {
         let mut list = self.list.lock();
-        if stay && list.are_kept {
-            return VecDeque::new();
-        }
-        self.are_there.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *list).listeners
+        self.has_ended.store(true, Ordering::SeqCst);
+        std::mem::take(&mut *list)
     }
 }

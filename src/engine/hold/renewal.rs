@@ -14,19 +14,14 @@ impl Hold {
         self.with(|state| {
             let claim = self.renewal_in(state, now);
             state.begin_renewal(claim.is_some()).then_some(claim)?
-        })?
+        })
     }
 
     pub(crate) fn end_renewal(&self) {
         self.with(|state| state.is_under_way = false);
     }
 
-    #[cfg(test)]
-    pub(super) fn renewal(&self, now: Moment) -> Option<Claim> {
-        self.with(|state| self.renewal_in(state, now))?
-    }
-
-    fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
+    pub(super) fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
         let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
@@ -42,7 +37,7 @@ impl Hold {
     /// When a third of a renewed lease is over. Computed from the window's end, which the confirmation of a
     /// level with a shorter lease does not move.
     pub(crate) fn due(&self) -> Moment {
-        self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
+        self.with(|state| Some(self.due_in(state))).unwrap_or(Moment::NEVER)
     }
 
     pub(crate) fn due_in(&self, state: &State) -> Moment {
@@ -61,12 +56,8 @@ impl Hold {
         self.kind().shares_its_end() && state.levels.renewed == 0
     }
 
-    pub(crate) fn note_failed_renewal(&self) {
-        self.with(|state| state.renewal_has_failed = true);
-    }
-
     pub(crate) fn is_renewable(&self) -> bool {
-        self.with(|state| self.is_renewable_in(state)).unwrap_or_default()
+        self.with(|state| self.is_renewable_in(state))
     }
 
     pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
@@ -84,15 +75,10 @@ impl Hold {
         }
         let until = self.until();
         // A hold that is queued for renewal needs no check for that.
-        let (due, is_renewed) = (self.due_in(state), self.is_renewable_in(state) && !state.is_queued);
-        if is_renewed && due < until && !self.is_orphaned() {
-            return due.max(soon);
-        }
-        if !self.is_of_any_thread() {
-            return until.max(soon);
-        }
+        let is_renewed = self.is_renewable_in(state) && !state.is_queued && !self.is_orphaned();
         // Checks now and then whether the thread still exists; less often for long holds.
-        let check = now.plus(renewal_period(lease).max(until.since(now) / 16));
+        let seldom = || now.plus(renewal_period(lease).max(until.since(now) / 16));
+        let check = if is_renewed { self.due_in(state) } else { seldom() };
         until.min(check).max(soon)
     }
 

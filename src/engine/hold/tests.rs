@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::lock::caching::RULES;
-use crate::engine::lock::{Found, Then};
+use crate::engine::lock::{Found, Next};
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -14,6 +14,18 @@ impl Hold {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.listen(Listener::Channel(sender), &Reporter::new(None));
         receiver
+    }
+
+    fn add_level(&self, lease: Lease) -> u64 {
+        self.with(|own| own.levels.add(lease))
+    }
+
+    fn renewal(&self, now: Moment) -> Option<Claim> {
+        self.with(|own| self.renewal_in(own, now))
+    }
+
+    fn note_failed_renewal(&self) {
+        self.with(|own| own.renewal_has_failed = true);
     }
 }
 
@@ -66,8 +78,9 @@ fn cache(hold: &Arc<Hold>) {
     let at = state.at(hold.since());
     state.caching.begin(1, at);
     state.caching.count_on_return();
+    let ended = state.end(hold.serial, None, |_| Some(true), at).unwrap();
     drop(state);
-    assert!(matches!(hold.local.end(hold, None, |_| Some(true), at.now).unwrap().then, Then::Cached(_)));
+    assert!(matches!(ended.next, Some(Next::Cached(_))));
     assert!(hold.is_cached());
 }
 
@@ -82,7 +95,7 @@ fn find(hold: &Arc<Hold>, since: Moment, caches: bool) -> Found<Arc<Hold>> {
 }
 
 fn can_be_cached(hold: &Hold, is_dropped: bool) -> Option<bool> {
-    hold.with(|state| hold.can_be_cached(state, is_dropped))?
+    hold.with(|state| hold.can_be_cached(state, is_dropped))
 }
 
 fn confirm(hold: &Hold, sent: Moment, lease: Duration) {

@@ -13,61 +13,49 @@ use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
-/// A hold that is cached for a time slice is released when no thread has used it for this long.
-pub(crate) const IDLE: Duration = Duration::from_micros(300);
-
-/// A hold that is cached until a recall is released when no thread has used it for this long.
-pub(crate) const UNUSED: Duration = Duration::from_millis(500);
-
-pub(crate) const LONGEST_CHECK_GAP: Duration = Duration::from_millis(500);
-
+/// The rules that the exploration of small worlds varies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Maximum number and total time of local hand-offs before other processes get the lock. Higher values
-    /// make other processes wait longer; lower values need more requests.
+    /// Maximum number of local hand-offs before other processes get the lock. Higher values make other
+    /// processes wait longer; lower values need more requests.
     pub(crate) local_handoffs: u32,
-    pub(crate) local_handoff_time: Duration,
     /// A lock counts as contended for this time after a release that notified other clients.
     pub(crate) contended: Duration,
-    /// Total of the time slices of all clients in the wait queue, and the longest slice of one. Each client
-    /// waits for one slice and one hand-over of each client before it.
-    pub(crate) slices: Duration,
+    /// The longest time slice of one client.
     pub(crate) longest_slice: Duration,
-    /// Holds that lasted longer are not cached, because a request costs little beside them.
-    pub(crate) short: Duration,
-    /// A thread that asks again within this time comes back "at once".
-    pub(crate) at_once: Duration,
+    /// A hold that is cached for a time slice is released when no thread has used it for this long.
     pub(crate) idle: Duration,
     pub(crate) least_score: i8,
-    /// A longer pause within a time slice means that the operating system did not run the thread.
-    pub(crate) stall: Duration,
+    /// A hold that is cached until a recall is released when no thread has used it for this long.
     pub(crate) unused: Duration,
     /// The first check of a hold, for waiters that send no recalls, comes this long after the grant. The gap
     /// between two checks doubles, up to the longest.
     pub(crate) first_check: Duration,
     pub(crate) longest_check_gap: Duration,
-    /// Two recalls within `soon` stop caching for `pause`, because clients that alternate gain nothing by it.
-    pub(crate) soon: Duration,
-    pub(crate) pause: Duration,
 }
 
 pub(crate) const RULES: Rules = Rules {
     local_handoffs: 24,
-    local_handoff_time: Duration::from_millis(3),
     contended: Duration::from_secs(1),
-    slices: Duration::from_millis(64),
     longest_slice: Duration::from_millis(2),
-    short: Duration::from_micros(500),
-    at_once: Duration::from_micros(200),
-    idle: IDLE,
+    idle: Duration::from_micros(300),
     least_score: 1,
-    stall: Duration::from_micros(600),
-    unused: UNUSED,
+    unused: Duration::from_millis(500),
     first_check: Duration::from_millis(50),
-    longest_check_gap: LONGEST_CHECK_GAP,
-    soon: Duration::from_millis(100),
-    pause: Duration::from_secs(1),
+    longest_check_gap: Duration::from_millis(500),
 };
+
+/// Maximum total time of local hand-offs before other processes get the lock.
+pub(super) const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
+/// Total of the time slices of all clients in the wait queue. Each client waits for one slice and one
+/// hand-over of each client before it.
+const SLICES: Duration = Duration::from_millis(64);
+/// Holds that lasted longer are not cached, because a request costs little beside them.
+const SHORT: Duration = Duration::from_micros(500);
+/// A thread that asks again within this time comes back "at once".
+pub(super) const AT_ONCE: Duration = Duration::from_micros(200);
+/// A longer pause within a time slice means that the operating system did not run the thread.
+const STALL: Duration = Duration::from_micros(600);
 
 /// The score of a lock rises by one, up to `MOST`, when a thread comes back at once, and falls by `LATE`,
 /// down to `LEAST`, when not. Holds are cached from score one on. The score starts at zero, so one return is
@@ -88,8 +76,6 @@ pub(crate) struct Caching {
     pub(super) score: i8,
     /// How much of the last slice this process did not run; the next slice is longer by this.
     missed: Duration,
-    pub(super) recalled: Option<Moment>,
-    pub(super) paused_until: Option<Moment>,
     /// Whether this client ever had a time slice, or a hold that could be cached until a recall.
     pub(crate) may_cache: bool,
 }
@@ -107,19 +93,10 @@ pub(crate) enum Watched<H> {
     Over,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reuse {
-    /// The hold was cached until a recall, and no recall came.
-    UntilRecall,
-    ForTimeSlice,
-    /// The hold must be released: others want it, or this call does not cache.
-    Never,
-}
-
 impl Caching {
     /// A time slice begins: the store granted the lock from a wait queue of `clients`.
     pub(crate) fn begin(&mut self, clients: u32, at: At<'_>) {
-        let length = at.rules.longest_slice.min(at.rules.slices / clients.max(1));
+        let length = at.rules.longest_slice.min(SLICES / clients.max(1));
         let more = std::mem::take(&mut self.missed).min(length);
         self.ends = Some(at.now.plus(length).plus(more));
         (self.began, self.last, self.may_cache) = (at.now, at.now, true);
@@ -127,7 +104,7 @@ impl Caching {
 
     pub(super) fn note_asked(&mut self, thread: u64, at: At<'_>) {
         if let Some((dropped, _)) = self.dropped.take_if(|(_, by)| *by == thread) {
-            if at.now.since(dropped) <= at.rules.at_once {
+            if at.now.since(dropped) <= AT_ONCE {
                 self.score = MOST.min(self.score + 1);
             } else {
                 self.note_absence();
@@ -160,43 +137,9 @@ impl Caching {
     pub(super) fn is_over(&self, at: At<'_>) -> bool {
         self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
     }
-
-    /// Ends the time slice, because the lock was released or lost.
-    pub(super) fn end(&mut self) {
-        self.ends = None;
-    }
-
-    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or too many came.
-    pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
-        let is_paused = self.paused_until.is_some_and(|until| at.now < until);
-        at.recalls.filter(|_| !is_paused)
-    }
-
-    fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
-        match &mut own.recallable {
-            None => false,
-            Some(cached) if cached.is_wanted => true,
-            Some(cached) if Some(cached.heard) == at.recalls => false,
-            Some(cached) => {
-                cached.is_wanted = true;
-                // Without a subscription the hold counts as wanted, but no recall came.
-                if at.recalls.is_some() {
-                    self.note_recall(at);
-                }
-                true
-            }
-        }
-    }
-
-    fn note_recall(&mut self, at: At<'_>) {
-        let last = self.recalled.replace(at.now);
-        if last.is_some_and(|last| at.now.since(last) < at.rules.soon) {
-            self.paused_until = Some(at.now.plus(at.rules.pause));
-        }
-    }
 }
 
-impl<H: Handle, W: Waits> Machine<H, W> {
+impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     /// Caches a hold whose last level has ended, if the rules allow it; `by_time_slice`: for a slice too.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.len();
@@ -207,7 +150,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let Machine { holds, caching, .. } = self;
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
         // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
-        if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
+        if waiting == 0 && !own.is_wanted(at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));
             return Some(until_recall);
@@ -221,7 +164,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         // The slice is shared equally by this thread and the waiters here.
         let share = ends.since(caching.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         let is_part_over = at.now >= caching.began.plus(share);
-        if caching.score < at.rules.least_score || held >= at.rules.short || is_part_over {
+        if caching.score < at.rules.least_score || held >= SHORT || is_part_over {
             return None;
         }
         own.set(Stage::Cached(CachedFor::TimeSlice));
@@ -229,12 +172,13 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// Reuses a cached hold; within a time slice even if others want it. `caches`: the call may cache the
-    /// hold until a recall. Returns the new level; `None`: the hold must be released.
+    /// hold until a recall. `may_use`: the call can use this hold, which is cached until a recall or not.
+    /// Returns the new level; `None`: the hold must be released.
     pub(super) fn reuse(
         &mut self,
         serial: u64,
         caches: bool,
-        may_use: impl FnOnce(&H, Reuse) -> bool,
+        may_use: impl FnOnce(&H, bool) -> bool,
         at: At<'_>,
     ) -> Option<u64> {
         let Machine { holds, caching, .. } = self;
@@ -242,18 +186,12 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let is_idle = own.is_cached_until_recall();
         let until = caching.ends.map_or(at.now, |ends| at.now.min(ends));
         let pause = until.since(std::mem::replace(&mut caching.last, at.now));
-        if pause >= at.rules.stall && caching.ends.is_some() {
+        if pause >= STALL && caching.ends.is_some() {
             caching.missed += pause;
         }
-        let is_wanted = caching.is_wanted(own, at);
-        let reuse = if own.recallable.is_some() && (!caches || is_idle && is_wanted) {
-            Reuse::Never
-        } else if is_idle {
-            Reuse::UntilRecall
-        } else {
-            Reuse::ForTimeSlice
-        };
-        if reuse == Reuse::Never || !may_use(&own.hold, reuse) || own.is_over(at.now) {
+        let is_wanted = own.is_wanted(at);
+        let is_refused = own.recallable.is_some() && (!caches || is_idle && is_wanted);
+        if is_refused || !may_use(&own.hold, is_idle) || own.is_over(at.now) {
             return None;
         }
         own.set(Stage::Held);
@@ -268,11 +206,6 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let hold = self.holds.iter().find(is_meant)?.hold.clone();
         let next = self.begin_release(hold.serial(), at);
         Some((hold, next))
-    }
-
-    /// Whether a hold is cached for `thread`, or for any thread.
-    pub(crate) fn caches(&self, thread: Option<u64>) -> bool {
-        self.holds.iter().any(|own| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread)))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -297,46 +230,33 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if answer == CachedCheck::Stays {
             return None;
         }
-        let is_idle = own.is_cached_until_recall();
-        let is_news =
-            own.recallable.as_mut().is_some_and(|cached| !std::mem::replace(&mut cached.is_wanted, true));
-        if is_news {
-            self.caching.note_recall(at);
-        }
-        if is_idle { self.release_cached(None, at) } else { None }
+        own.recallable.as_mut().into_iter().for_each(|cached| cached.is_wanted = true);
+        if own.is_cached_until_recall() { self.release_cached(None, at) } else { None }
     }
 
-    /// Decides what the cache thread does about this lock's holds. `is_deaf`: recalls are refused;
-    /// `is_waited_for`: a thread of this client waits, which counts for holds that learn of waiters
-    /// (`hears`).
-    pub(crate) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> Watched<H> {
+    /// Decides what the cache thread does about this lock's holds. `is_waited_for`: a thread of this client
+    /// waits, which counts for holds that learn of waiters (`hears`).
+    pub(crate) fn watch(&mut self, at: At<'_>, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);
-        let (mut in_slice, mut is_idle) = (false, false);
-        for own in holds.iter_mut().filter(|own| own.is_live()) {
-            let is_wanted = caching.is_wanted(own, at);
-            if let Stage::Cached(CachedFor::UntilRecall(since)) = own.stage {
+        match holds.iter_mut().find(|own| own.is_cached()).map(|own| (own.is_wanted(at), own.stage)) {
+            Some((is_wanted, Stage::Cached(CachedFor::UntilRecall(since)))) => {
                 next = since.plus(at.rules.unused);
                 if is_wanted || now >= next {
                     return Watched::Idle;
                 }
-                is_idle = true;
             }
-            in_slice |= own.stage == Stage::Cached(CachedFor::TimeSlice);
-        }
-        // From here on, cached holds are cached for a time slice.
-        let until = caching.last.plus(at.rules.idle);
-        match (in_slice, caching.ends) {
-            _ if is_idle => {}
-            (true, Some(ends)) if now < until.min(ends) => next = until.min(ends),
-            (true, _) => {
-                if caching.dropped.take().is_some() {
-                    caching.note_absence();
+            Some(_) => {
+                next = caching.last.plus(at.rules.idle).min(caching.ends.unwrap_or(now));
+                if now >= next {
+                    if caching.dropped.take().is_some() {
+                        caching.note_absence();
+                    }
+                    return Watched::Idle;
                 }
-                return Watched::Idle;
             }
-            (_, Some(ends)) if now < ends => next = now.plus(at.rules.idle),
-            _ => {}
+            None if caching.ends.is_some_and(|ends| now < ends) => next = now.plus(at.rules.idle),
+            None => {}
         }
         // This part follows all early returns, because the caller must carry out the checks noted here.
         let (mut checks, mut calls) = (Vec::new(), Vec::new());
@@ -352,7 +272,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
                 next = next.min(recallable.next_check);
             }
             if let Some(hears) = &mut own.hears {
-                let (is_due, is_called, look) = hears.watch(at, is_deaf, is_waited_for);
+                let (is_due, is_called, look) = hears.watch(at, is_waited_for);
                 checks.extend(is_due.then(|| own.hold.clone()));
                 calls.extend(is_called.then(|| own.hold.clone()));
                 next = next.min(look);

@@ -40,9 +40,9 @@ impl Hears {
     }
 
     /// Returns whether to check the hold now, whether to run its callbacks, and when to watch next.
-    /// `is_deaf`: recalls are refused; `is_waited_for`: a thread of this client waits.
-    pub(super) fn watch(&mut self, at: At<'_>, is_deaf: bool, is_waited_for: bool) -> (bool, bool, Moment) {
-        let is_due = self.due(at, is_deaf) <= at.now;
+    /// `is_waited_for`: a thread of this client waits.
+    pub(super) fn watch(&mut self, at: At<'_>, is_waited_for: bool) -> (bool, bool, Moment) {
+        let is_due = self.due(at) <= at.now;
         if is_due {
             // Recalls are counted before the check is sent, so that a later recall causes another check.
             (self.heard, self.last_check) = (at.recalls, Some(at.now));
@@ -52,17 +52,16 @@ impl Hears {
         if is_called {
             (self.called, self.is_wanted) = (Some(at.now), false);
         }
-        let due = self.due(at, is_deaf);
+        let due = self.due(at);
         (is_due, is_called, if is_wanted { due.min(self.next_call()) } else { due })
     }
 
     /// When the next check is due. The first check sets the mark, so it waits, `EVERY` at most, until recalls
     /// can be received. Later a message brings a check forward, but not before the callbacks may run again,
     /// because many waiters send many messages.
-    fn due(&self, at: At<'_>, is_deaf: bool) -> Moment {
+    fn due(&self, at: At<'_>) -> Moment {
         let Some(last) = self.last_check else {
-            let is_ready = is_deaf || at.recalls.is_some();
-            return if is_ready { self.since } else { self.since.plus(EVERY) };
+            return if at.recalls.is_some() { self.since } else { self.since.plus(EVERY) };
         };
         let latest = last.plus(EVERY);
         if self.heard == at.recalls { latest } else { latest.min(last.plus(APART).max(self.next_call())) }
@@ -113,7 +112,7 @@ mod tests {
         }
 
         fn due_in(&self) -> Duration {
-            self.hears.due(self.at(), false).since(self.now)
+            self.hears.due(self.at()).since(self.now)
         }
 
         fn checked(&mut self, answer: CachedCheck) {
@@ -122,7 +121,7 @@ mod tests {
         }
 
         fn calls(&mut self, is_waited_for: bool) -> bool {
-            self.hears.watch(self.at(), false, is_waited_for).1
+            self.hears.watch(self.at(), is_waited_for).1
         }
     }
 
@@ -130,10 +129,9 @@ mod tests {
     fn a_hold_is_marked_once_its_recalls_can_be_heard() {
         let mut world = World::new();
         assert_eq!(world.due_in(), EVERY, "or else with the first check");
-        assert!(world.hears.due(world.at(), true) == world.now, "none will be heard");
         world.recalls = Some(7);
         assert_eq!(world.due_in(), Duration::ZERO);
-        assert_eq!(world.hears.watch(world.at(), false, false), (true, false, world.now.plus(EVERY)));
+        assert_eq!(world.hears.watch(world.at(), false), (true, false, world.now.plus(EVERY)));
     }
 
     #[test]

@@ -26,7 +26,8 @@ mod tests;
 
 use std::fmt::Debug;
 
-pub(crate) use crate::engine::lock::caching::{Caching, Reuse, Rules, Watched};
+use crate::engine::lock::caching::LOCAL_HANDOFF_TIME;
+pub(crate) use crate::engine::lock::caching::{Caching, Rules, Watched};
 pub(crate) use crate::engine::lock::state::{CachedFor, HoldState, Queue, Retired, Stage, Ticket, TicketId};
 use crate::observe::LossReason;
 use crate::seam::Others;
@@ -62,29 +63,28 @@ pub(crate) struct At<'a> {
     pub(crate) rules: &'a Rules,
 }
 
+/// `X`: what the caller keeps beside the state, under the same mutex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Machine<H, W> {
+pub(crate) struct Machine<H, W, X = ()> {
     /// Sorted by serial number.
     pub(crate) holds: Vec<HoldState<H>>,
     pub(crate) queue: Queue<W>,
     pub(crate) caching: Caching,
-    pub(super) local_handoffs: LocalHandoffs,
+    /// The number of local hand-offs since the lock was last free in the store, and when their series began.
+    pub(super) local_handoffs: Option<(u32, Moment)>,
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
     /// When this process last released the lock, and the notified other clients. `None`: there were none.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
+    pub(crate) beside: X,
 }
 
-/// The number of local hand-offs since the lock was last free in the store, and when their series began.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LocalHandoffs {
-    pub(super) handed: u32,
-    pub(super) began: Option<Moment>,
-}
-
+/// Who has the lock after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
+    /// The hold is cached.
+    Cached(CachedFor),
     Nobody,
     /// Threads wait here, but other processes go first.
     Others,
@@ -94,17 +94,9 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) left: u32,
-    pub(crate) then: Then,
+    /// `None`: the hold is lost, or its window has ended.
+    pub(crate) next: Option<Next>,
     pub(crate) may_cache: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    StillHeld,
-    Cached(CachedFor),
-    Leaves(Next),
-    /// The hold is lost, or its window has ended.
-    Over,
 }
 
 #[derive(Debug)]
@@ -139,21 +131,22 @@ pub(crate) enum Withdrawn {
     Given,
 }
 
-impl<H, W: Default> Default for Machine<H, W> {
-    fn default() -> Machine<H, W> {
+impl<H, W: Default, X: Default> Default for Machine<H, W, X> {
+    fn default() -> Machine<H, W, X> {
         Machine {
             holds: Vec::new(),
             queue: Queue::default(),
             caching: Caching::default(),
-            local_handoffs: LocalHandoffs::default(),
+            local_handoffs: None,
             queued: false,
             contended: None,
             retired: Retired::default(),
+            beside: X::default(),
         }
     }
 }
 
-impl<H: Handle, W: Waits> Machine<H, W> {
+impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     pub(crate) fn state_of(&mut self, serial: u64) -> Option<&mut HoldState<H>> {
         let at = self.holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
         self.holds.get_mut(at)
@@ -166,14 +159,14 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     /// What a call finds before it sends anything; `thread` is `None` for a guard. `caches`: the call may
-    /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: it can reuse this cached
-    /// hold.
+    /// cache the hold until a recall. `asks`: it can attempt at once. `may_use`: as for
+    /// [`reuse`](Self::reuse).
     pub(crate) fn find(
         &mut self,
         thread: Option<u64>,
         caches: bool,
         asks: bool,
-        may_use: impl FnOnce(&H, Reuse) -> bool,
+        may_use: impl FnOnce(&H, bool) -> bool,
         at: At<'_>,
     ) -> Found<H> {
         if let Some(thread) = thread {
@@ -202,11 +195,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
-        self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(at)
-    }
-
-    pub(crate) fn is_contended(&self, at: At<'_>) -> bool {
-        self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended)
+        let is_contended = self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended);
+        self.holds.is_empty() && self.queue.is_empty() && !is_contended
     }
 
     /// The waiter to which the lock is being handed off, and whether the request was sent.
@@ -298,14 +288,11 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// the hand-off changed nothing, and the releaser will release.
     pub(crate) fn received(&mut self, id: TicketId, is_refused: bool) -> Option<HoldState<H>> {
         let is_own = |own: &HoldState<H>| matches!(own.stage, Stage::HandingOff { to, .. } if to == id);
-        let at = self.holds.iter().position(is_own);
-        let over = match at {
-            Some(at) if is_refused => {
-                self.holds.get_mut(at).into_iter().for_each(|own| own.set(Stage::Returning));
-                None
-            }
-            Some(at) => Some(self.holds.remove(at)),
-            None => None,
+        let over = if is_refused {
+            self.holds.iter_mut().filter(|own| is_own(own)).for_each(|own| own.set(Stage::Returning));
+            None
+        } else {
+            self.holds.extract_if(.., |own| is_own(own)).next()
         };
         self.queue.tell_followers();
         over
@@ -336,16 +323,14 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if level.is_none() && ended.guarded {
             own.hold.note_spent_guard();
         }
-        let end = |then| Some(End { left, then, may_cache });
+        let is_over = own.is_over(at.now);
         if left > 0 {
-            return end(Then::StillHeld);
+            return Some(End { left, next: (!is_over).then_some(Next::Others), may_cache });
         }
-        let by_time_slice =
-            if may_cache && own.is_live() && !own.is_over(at.now) { may_stay(own) } else { None };
-        if let Some(cached) = by_time_slice.and_then(|by_time_slice| self.cache(serial, by_time_slice, at)) {
-            return end(Then::Cached(cached));
-        }
-        end(self.begin_release(serial, at).map_or(Then::Over, Then::Leaves))
+        let by_time_slice = if may_cache && own.is_live() && !is_over { may_stay(own) } else { None };
+        let cached = by_time_slice.and_then(|by_time_slice| self.cache(serial, by_time_slice, at));
+        let next = cached.map(Next::Cached).or_else(|| self.begin_release(serial, at));
+        Some(End { left, next, may_cache })
     }
 
     pub(crate) fn begin_release(&mut self, serial: u64, at: At<'_>) -> Option<Next> {
@@ -376,9 +361,9 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         let is_handing = self.handing().is_some();
         let Machine { queue, local_handoffs, caching, .. } = self;
         let Some(head) = queue.head() else { return Next::Nobody };
-        let began = *local_handoffs.began.get_or_insert(at.now);
-        if local_handoffs.handed >= at.rules.local_handoffs
-            || at.now.since(began) >= at.rules.local_handoff_time
+        let (handed, began) = local_handoffs.get_or_insert((0, at.now));
+        if *handed >= at.rules.local_handoffs
+            || at.now.since(*began) >= LOCAL_HANDOFF_TIME
             || caching.is_over(at)
         {
             return Next::Others;
@@ -386,19 +371,17 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         if is_handing || !std::mem::take(&mut head.is_asleep) {
             return Next::Nobody;
         }
-        local_handoffs.handed += 1;
+        *handed += 1;
         caching.pass_on(at.now);
         Next::Local(head.id)
     }
 
     /// The hand-off was sent, and the waiter will read the answer. `None`: the waiter panicked and is gone.
     pub(crate) fn sent(&mut self, serial: u64) -> Option<&mut W> {
-        let Machine { holds, queue, .. } = self;
-        let at = holds.binary_search_by_key(&serial, |own| own.hold.serial()).ok()?;
-        let own = holds.get_mut(at)?;
-        let Stage::HandingOff { to, .. } = own.stage else { return None };
-        let ticket = queue.get_mut(to)?;
-        own.stage = Stage::HandingOff { to, sent: true };
+        let Stage::HandingOff { to, sent } = &mut self.state_of(serial)?.stage else { return None };
+        *sent = true;
+        let to = *to;
+        let ticket = self.queue.get_mut(to)?;
         ticket.tell();
         Some(&mut ticket.waiter)
     }
@@ -420,7 +403,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
         // The release is noted before the next waiter wakes, which may have to let other processes go first.
         released.into_iter().for_each(|(others, now)| self.note_released(others, now));
         let taken = self.take_out(serial);
-        self.caching.end();
+        self.caching.ends = None;
         self.queue.nudge();
         self.forget_if_unused();
         taken
@@ -432,14 +415,14 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     }
 
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) {
-        self.local_handoffs = LocalHandoffs::default();
+        self.local_handoffs = None;
         self.contended = (others != Others::Nobody).then_some((now, others));
     }
 
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() && self.holds.is_empty() {
-            self.caching.end();
-            (self.local_handoffs, self.queued) = (LocalHandoffs::default(), false);
+            self.caching.ends = None;
+            (self.local_handoffs, self.queued) = (None, false);
         }
     }
 
@@ -448,7 +431,7 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     pub(crate) fn clear(&mut self) -> Vec<HoldState<H>> {
         let doubtful = self.holds.iter().filter(|own| own.is_in_doubt()).map(|own| own.hold.serial());
         doubtful.collect::<Vec<_>>().into_iter().for_each(|serial| self.retire(serial));
-        self.caching.end();
+        self.caching.ends = None;
         let is_over = |own: &mut HoldState<H>| !matches!(own.stage, Stage::HandingOff { .. });
         self.holds.extract_if(.., is_over).collect()
     }
@@ -458,11 +441,8 @@ impl<H: Handle, W: Waits> Machine<H, W> {
     /// release. If the client ends, it releases the hold itself, so only a number in doubt is retired: the
     /// thread uses its number in other clients too.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
-        let Some(own) = self.state_of(serial) else { return false };
+        let Some(own) = self.state_of(serial).filter(|own| own.stage != Stage::Lost) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());
-        if own.stage == Stage::Lost {
-            return false;
-        }
         if reason != LossReason::ShutDown || is_in_doubt {
             self.retire(serial);
         }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::engine::lock::hearing::Hears;
-use crate::engine::lock::{Handle, Waits};
+use crate::engine::lock::{At, Handle, Waits};
 use crate::time::{Lease, Moment};
 
 /// The stage of a hold in the machine. A hold that was removed is free in the store, or left to a clean-up.
@@ -118,6 +118,13 @@ impl<H: Handle> HoldState<H> {
 
     pub(crate) fn is_cached_until_recall(&self) -> bool {
         matches!(self.stage, Stage::Cached(CachedFor::UntilRecall(_)))
+    }
+
+    /// Whether others want a hold that may be cached until a recall. Without a subscription they may.
+    pub(super) fn is_wanted(&mut self, at: At<'_>) -> bool {
+        let Some(recallable) = &mut self.recallable else { return false };
+        recallable.is_wanted |= Some(recallable.heard) != at.recalls;
+        recallable.is_wanted
     }
 
     pub(super) fn set(&mut self, stage: Stage) {
@@ -294,14 +301,7 @@ impl<W: Waits> Queue<W> {
 
     /// Wakes both heads, because the lock may be free.
     pub(crate) fn nudge(&mut self) {
-        let Some(first) = self.tickets.front_mut() else { return };
-        first.tell();
-        let spins = first.spins;
-        if (1..self.tickets.len()).contains(&self.spinning)
-            && let Some(other) = self.tickets.iter_mut().find(|other| other.spins != spins)
-        {
-            other.tell();
-        }
+        self.tickets.iter_mut().filter(|ticket| ticket.is_head).for_each(Ticket::tell);
     }
 
     /// Wakes both kinds of waiters, because the client has lost its place in the store's queue.

@@ -77,7 +77,7 @@ impl Crowd {
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
         for (client, local) in self.clients {
             client.engine.shutdown().unwrap();
-            assert!(!local.state().caches(None));
+            assert!(!local.state().holds.iter().any(|own| own.is_cached()));
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
         assert!(had_trouble || is_free(), "it is left until its lease ends");

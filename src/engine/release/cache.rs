@@ -9,8 +9,9 @@ use std::time::Duration;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::core::{Call, Core, Ended};
 use crate::engine::hold::{Hold, LocalLock, State};
-use crate::engine::lock::caching::{IDLE, LONGEST_CHECK_GAP};
+use crate::engine::lock::caching::RULES;
 use crate::engine::lock::{CachedFor, Next, Watched};
+use crate::engine::release::completion::released;
 use crate::engine::renewals::CHUNK;
 use crate::engine::{Engine, exit};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,9 +41,9 @@ impl Engine {
     pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
         // The cache thread has watched holds that are cached until a recall since their grant.
         if cached == CachedFor::TimeSlice {
-            self.watch_cached_hold(hold, now.plus(IDLE));
+            self.watch_cached_hold(hold, now.plus(RULES.idle));
         }
-        self.report_released(hold, now.since(hold.since()));
+        self.reporter.report(released(hold, now));
     }
 
     pub(in crate::engine) fn cache_thread(&self) -> Option<&(Arc<Service>, Waker)> {
@@ -80,7 +81,9 @@ impl Engine {
         let (_, waker) = self.cache_thread()?;
         let now = self.clock.now();
         self.registry.remember(local, now);
-        local.heard(now, || hold_caching.hear(claim, waker))
+        let heard = local.on(now, |_, at| at.recalls);
+        local.listen(true, || hold_caching.hear(claim, waker));
+        heard
     }
 
     pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, moment: Moment) {
@@ -95,7 +98,7 @@ impl Engine {
         granted: Granted,
         begun: Moment,
     ) -> Result<Granted> {
-        if !granted.hold.is_until_recall() {
+        if granted.hold.with(|own| own.recallable.is_none()) {
             self.watch(&granted.hold); // the hold was not renewed while it was cached
         }
         let span = WaitSpan::open(call.name.given(), call.kind.label());
@@ -105,53 +108,64 @@ impl Engine {
 
     /// Releases a cached hold before a request of a caller to which the lock must be free.
     pub(crate) fn release_cached(&self, local: &LocalLock) {
-        let now = self.clock.now();
-        self.core.send_cached_release(
-            local.on(now, |lock, at| lock.release_cached(None, at)),
-            now,
-            Vec::new(),
-        );
+        self.core.release_cached(local, None, self.clock.now(), None);
     }
 }
 
 impl Core {
-    /// Sends the release of a cached hold, and then ends the calls in `waiting`. `None`: the hold is lost.
+    /// Releases the hold that is cached for `thread`, or for any thread, and then ends the call `ending`. Races
+    /// with `find`, which may reuse the hold: the mutex decides which comes first.
+    fn release_cached(
+        self: &Arc<Core>,
+        local: &LocalLock,
+        thread: Option<u64>,
+        now: Moment,
+        ending: Option<Arc<Call>>,
+    ) {
+        self.send_cached_release(local.on(now, |lock, at| lock.release_cached(thread, at)), now, ending);
+    }
+
+    /// Sends the release of a cached hold, and then ends the call `ending`. `None`: the hold is lost.
     pub(crate) fn send_cached_release(
         self: &Arc<Core>,
         given: Option<(Arc<Hold>, Option<Next>)>,
         now: Moment,
-        waiting: Vec<Arc<Call>>,
+        ending: Option<Arc<Call>>,
     ) {
         let Some((hold, next)) = given else { return };
         let until_out = self.calls.begin();
-        let Some(next) = self.leaves(&hold, next, now) else { return };
-        let calls = || (self.calls.begin(), waiting.clone());
-        if self.start_handoff(&hold, next, now, || self.settle_later(&hold, calls())).is_some() {
-            self.release_later(&hold, now, calls());
-            self.registry.remove(&hold);
-        }
+        let Some(next) = self.unless_lost(&hold, 0, next, now) else { return };
+        self.leave_later(&hold, next, now, ending);
         drop(until_out);
     }
 
     /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
-        let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
+        let ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
+        for Ended { thread, call } in ended {
+            let now = self.clock.now();
+            locks.iter().for_each(|local| self.release_cached(local, thread, now, Some(Arc::clone(&call))));
+        }
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
-        let (mut watched, mut checks, mut idle, mut awaited) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut watched, mut checks) = (Vec::new(), Vec::new());
         for local in locks {
-            let caches = |ended: &&Ended| local.state().caches(ended.thread);
-            let by: Vec<&Ended> = ended.iter().filter(caches).collect();
-            if let Some(Ended { thread, .. }) = by.first() {
-                let calls: Vec<Arc<Call>> = by.iter().map(|ended| Arc::clone(&ended.call)).collect();
-                awaited.push((local, *thread, calls));
-                continue;
-            }
+            let now = self.clock.now();
             let is_waited_for = local.hears() && self.is_waited_for_here(&local);
-            match local.watch(is_waited_for, self.clock.now()) {
+            match local.watch(is_waited_for, now) {
                 Watched::Over => {}
-                Watched::Idle => idle.push((local, None, Vec::new())),
+                // Releases stop after a `SLICE`. In a store where each release waits for its answer, many of
+                // them would delay the checks of other holds. The holds left are released in the next round,
+                // unless their thread reuses them.
+                Watched::Idle if now.since(begun) >= SLICE => {
+                    next = now;
+                    watched.push(local);
+                }
+                Watched::Idle => {
+                    self.release_cached(&local, None, now, None);
+                    next = next.min(now.plus(RULES.idle));
+                    watched.push(local);
+                }
                 Watched::Until { next: look, checks: mut due, calls } => {
                     next = next.min(look);
                     checks.append(&mut due);
@@ -160,28 +174,7 @@ impl Core {
                 }
             }
         }
-        // Releases stop after a `SLICE`. In a store where each release waits for its answer, many of them
-        // would delay the checks of other holds. The holds left are released in the next round, unless their
-        // thread reuses them. Releases for which ending threads wait come first.
-        let mut is_over = false;
-        for (local, thread, calls) in awaited.into_iter().chain(idle) {
-            let now = self.clock.now();
-            if is_over {
-                watched.push(local);
-                next = now;
-                continue;
-            }
-            // Races with `find`, which may reuse the hold. The mutex decides which comes first.
-            self.send_cached_release(local.on(now, |lock, at| lock.release_cached(thread, at)), now, calls);
-            next = next.min(now.plus(IDLE));
-            watched.push(local);
-            is_over = now.since(begun) >= SLICE;
-        }
         self.cache_thread.locks.lock().append(&mut watched);
-        if is_over {
-            self.cache_thread.ended.lock().append(&mut ended); // the next round goes on
-        }
-        drop(ended); // wakes ending threads before the checks
         for checks in checks.chunks(CHUNK) {
             self.check_holds(checks);
             next = self.clock.now(); // callbacks may be due now
@@ -193,7 +186,7 @@ impl Core {
     /// changes nothing: see `is_releasing` and `note_checked`.
     fn check_holds(self: &Arc<Core>, holds: &[Arc<Hold>]) {
         let Some(hold_caching) = self.store.capabilities().hold_caching else { return };
-        let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LONGEST_CHECK_GAP));
+        let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(RULES.longest_check_gap));
         let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {
             let (now, local) = (self.clock.now(), hold.local());
@@ -207,7 +200,7 @@ impl Core {
                 Ok(answer) => local.on(now, |lock, at| lock.note_checked(hold.serial, answer, at)),
                 Err(_) => None, // the next check asks again
             };
-            self.send_cached_release(idle, now, Vec::new());
+            self.send_cached_release(idle, now, None);
         }
     }
 }

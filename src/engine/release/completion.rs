@@ -1,35 +1,34 @@
 //! The end of a release, on the thread that reads the answer: a hand-off to a local thread, or a free lock.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::core::Core;
+use crate::engine::core::{Call, Core};
 use crate::engine::hold::Hold;
-use crate::engine::lock::{Next, Then};
+use crate::engine::lock::Next;
 use crate::engine::pace::POLL_COMPLETIONS_EVERY;
 use crate::engine::waiter::{HandoffResult, PendingHandoff, Releaser};
-use crate::error::{Error, ErrorKind, Result};
-use crate::observe::LossReason;
+use crate::error::Result;
 use crate::observe::event::Event;
+use crate::observe::{LossReason, Observer};
 use crate::seam::{Answer, Claim, Failure, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Who gets the lock next. `None`: the hold is lost. After the last level of a lost hold, removes it and
-    /// sends no release: the watchdog frees what may remain of its lease.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, then: Then, now: Moment) -> Option<Next> {
-        match then {
-            Then::StillHeld => hold.is_live(now, &self.reporter).then_some(Next::Others),
-            Then::Leaves(next) => Some(next),
-            Then::Over | Then::Cached(_) => self.leaves(hold, None, now),
-        }
-    }
-
-    pub(crate) fn leaves(&self, hold: &Arc<Hold>, next: Option<Next>, now: Moment) -> Option<Next> {
+    /// Returns `next`; `None`: the hold is lost. After the last level of a lost hold, removes it and sends no
+    /// release: the watchdog frees what may remain of its lease.
+    pub(crate) fn unless_lost(
+        &self,
+        hold: &Arc<Hold>,
+        left: u32,
+        next: Option<Next>,
+        now: Moment,
+    ) -> Option<Next> {
         if next.is_none() {
             hold.is_live(now, &self.reporter); // also records a loss
-            self.forget_lost(hold, now);
+            if left == 0 {
+                self.forget_lost(hold, now);
+            }
         }
         next
     }
@@ -41,13 +40,34 @@ impl Core {
         }
     }
 
-    /// Sends a release for which no thread waits. The thread that reads the answer then drops `calls`.
-    pub(crate) fn release_later(
+    /// Hands the lock off or releases it without waiting for the answer, and then ends the call `ending`.
+    pub(crate) fn leave_later(
         self: &Arc<Core>,
         hold: &Arc<Hold>,
+        next: Next,
         begun: Moment,
-        calls: impl Send + 'static,
+        ending: Option<Arc<Call>>,
     ) {
+        let calls = || (self.calls.begin(), ending.clone());
+        // The waiter that reads the outcome handles it, before it calls `Machine::received`.
+        let releaser = || {
+            let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
+            Releaser::new(false, move |outcome| match outcome {
+                // After a refused hand-off the lock is released, as in `handed_off`. The releaser's thread
+                // sends its later requests after this release.
+                Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
+                outcome => core.settle(&ended, outcome),
+            })
+        };
+        if !self.start_handoff(hold, next, begun, releaser) {
+            self.release_later(hold, begun, calls());
+            // Removed after the release was sent, so this process's next request follows it.
+            self.registry.remove(hold);
+        }
+    }
+
+    /// Sends a release for which no thread waits. The thread that reads the answer then drops `calls`.
+    fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, calls: impl Send + 'static) {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         let done = Sink::new(move |answer: Answer<Release>| {
             let failure = answer.as_ref().err().map(Failure::error);
@@ -80,27 +100,16 @@ impl Core {
                 });
             }
         }
-        let held = self.note_ended(hold);
-        if hold.is_cached() {
-            return; // its end was reported when its guard was dropped
+        hold.forget_listeners(&self.reporter);
+        // The end of a cached hold was reported when its guard was dropped.
+        if !hold.is_cached() {
+            self.reporter.observe_news(released(hold, self.clock.now()));
         }
-        let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
-        let span = hold.span.end("released");
-        self.reporter.observe_news(move |observer| {
-            span(&|| observer.event(&Event::Released { name: name.given(), kind, owner, held }));
-        });
     }
 
-    pub(crate) fn report_end(&self, hold: &Arc<Hold>) {
-        let held = self.note_ended(hold);
-        self.report_released(hold, held);
-    }
-
-    pub(crate) fn report_released(&self, hold: &Hold, held: Duration) {
-        let (name, kind, owner) = (hold.name().given(), hold.kind().label(), hold.owner());
-        let span = hold.span.end("released");
-        self.reporter
-            .report(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
+    pub(crate) fn report_end(&self, hold: &Hold) {
+        hold.forget_listeners(&self.reporter);
+        self.reporter.report(released(hold, self.clock.now()));
     }
 
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
@@ -129,19 +138,21 @@ impl Core {
         };
         self.clean_up(hold.claim(), until, from);
     }
+}
 
-    fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
-        hold.forget_listeners(&self.reporter);
-        self.clock.now().since(hold.since())
-    }
+/// Reports the release of a hold, as of `now`.
+pub(super) fn released(hold: &Hold, now: Moment) -> impl Fn(&dyn Observer) + Send + use<> {
+    let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
+    let (held, span) = (now.since(hold.since()), hold.span.end("released"));
+    move |observer| span(&|| observer.event(&Event::Released { name: name.given(), kind, owner, held }))
 }
 
 impl Engine {
     /// Hands the lock to a local waiter. `None`: there is none, or the store cannot hand off.
     pub(crate) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<HandoffResult> {
-        let Next::Local(_) = next else { return None };
-        let result = HandoffResult::default();
-        self.start_handoff(hold, next, begun, || result.releaser()).is_none().then_some(result)
+        let mut result = None;
+        self.start_handoff(hold, next, begun, || result.insert(HandoffResult::default()).releaser());
+        result
     }
 
     /// Waits for the outcome of a hand-off that began at `begun`.
@@ -158,64 +169,45 @@ impl Engine {
     ) -> Result<()> {
         // The thread that reads the answer gives up after one time-out. After two, the system has not run it.
         let first = match result.wait(self.options.command_timeout * 2) {
-            Some(Ok(Release::Freed { .. } | Release::StillHeld)) => {
+            Ok(Release::Freed { .. } | Release::StillHeld) => {
                 self.report_end(hold);
                 return Ok(());
             }
-            Some(Ok(Release::NotHeld { .. })) => return self.released(action, hold, 0, Ok(None), None),
-            Some(Err(Failure::Refused(_))) => None,
-            Some(Err(unknown)) => Some(Err(unknown)),
-            None => {
-                let words = "the thread that was handed the lock did not tell what came of it";
-                let error = Error::new(ErrorKind::TimedOut, "unlock", words).with_unknown_outcome();
-                Some(Err(Failure::Unknown(error)))
-            }
+            Ok(Release::NotHeld { .. }) => return self.released(action, hold, 0, Ok(None), None),
+            Err(Failure::Refused(_)) => None,
+            Err(Failure::Unknown(error)) => Some(Err(Failure::Unknown(error))),
         };
-        let outcome = self.send_release(hold, 0, begun.plus(self.options.retry_timeout), first);
-        self.released(action, hold, 0, outcome, None)
+        self.send_release(action, hold, 0, begun.plus(self.options.retry_timeout), first)
     }
 }
 
 impl Core {
-    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`. `Some`: not sent.
-    pub(crate) fn start_handoff(
+    /// Sends the hand-off if `next` is a local waiter, whose window begins at `sent`; returns whether it did.
+    fn start_handoff(
         &self,
         hold: &Arc<Hold>,
         next: Next,
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
-    ) -> Option<Next> {
-        let Next::Local(waiter) = next else { return Some(next) };
+    ) -> bool {
+        let Next::Local(waiter) = next else { return false };
         let from = hold.claim();
         // The lock stays on the node that granted it, even if the name has another home node by now.
         let offer = hold.local().state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
         let to = offer.map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
-        match to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to))) {
-            Some((pending, to)) => {
-                let handoff = PendingHandoff { pending, sent, to, releaser: releaser() };
-                if let Some(unread) = hold.local().sent(hold, handoff) {
-                    self.registry.remove(hold);
-                    drop(unread);
-                }
-                None
-            }
-            None => {
-                hold.local().state().not_sent(hold.serial);
-                Some(Next::Nobody)
-            }
+        let Some((pending, to)) = to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to)))
+        else {
+            hold.local().state().not_sent(hold.serial);
+            return false;
+        };
+        let mut handoff = Some(PendingHandoff { pending, sent, to, releaser: releaser() });
+        if let Some(waiter) = hold.local().state().sent(hold.serial) {
+            waiter.handed = handoff.take();
         }
-    }
-
-    /// For a releaser that does not wait: the waiter that reads the outcome handles it, before it calls
-    /// [`received`](crate::engine::lock::Machine::received).
-    pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, calls: impl Send + 'static) -> Releaser {
-        let (core, ended) = (Arc::clone(self), Arc::clone(hold));
-        Releaser::new(false, move |outcome| match outcome {
-            // After a refused hand-off the lock is released, as in `handed_off`. The releaser's thread sends
-            // its later requests after this release.
-            Err(Failure::Refused(_)) => core.release_later(&ended, core.clock.now(), calls),
-            outcome => core.settle(&ended, outcome),
-        })
+        if handoff.is_some() {
+            self.registry.remove(hold); // the waiter panicked and is gone
+        }
+        true
     }
 }

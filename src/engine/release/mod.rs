@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{Granted, RETRY_PAUSE, interrupted};
-use crate::engine::hold::{Hold, LocalLock};
-use crate::engine::lock::{End, Next, Then};
+use crate::engine::hold::{Hold, LocalLock, State};
+use crate::engine::lock::{End, Next};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMarker};
@@ -31,10 +31,15 @@ impl Engine {
     ) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
-        let begun = self.clock.now();
-        match local.end_of_thread(ThreadMarker::current().id(), |own| self.may_stay(own, false), begun) {
-            Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
-            _ => Err(self.not_holding(action, kind, name)),
+        let (begun, thread) = (self.clock.now(), ThreadMarker::current().id());
+        let ended = local.on(begun, |lock, at| {
+            let hold = lock.of_thread(thread).filter(|hold| hold.holder.is_this_task()).cloned()?;
+            let ended = lock.end(hold.serial, None, |own| self.may_stay(own, false), at)?;
+            Some((hold, ended))
+        });
+        match ended {
+            Some((hold, ended)) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
+            None => Err(self.not_holding(action, kind, name)),
         }
     }
 
@@ -43,8 +48,18 @@ impl Engine {
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action).map_err(Error::after_work)?;
+        self.end_one(action, hold, level, |own| self.may_stay(own, false))
+    }
+
+    fn end_one(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        level: Option<u64>,
+        may_stay: impl FnOnce(&State) -> Option<bool>,
+    ) -> Result<()> {
         let begun = self.clock.now();
-        let ended = hold.local().end(hold, level, |own| self.may_stay(own, false), begun);
+        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, level, may_stay, at));
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
         ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
@@ -62,32 +77,26 @@ impl Engine {
     /// Ends all levels, without caching, because the caller is about to wait for other threads.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
-        let begun = self.clock.now();
-        let ended = loop {
-            match hold.local().end(hold, None, |_| None, begun) {
-                Some(ended) if ended.left > 0 => {}
-                Some(ended) => break ended,
-                None => return Err(self.no_level(action, hold).after_work()),
+        hold.with(|own| {
+            while own.levels.open.len() > 1 {
+                own.levels.take(None);
             }
-        };
-        self.leave(action, hold, ended, begun).map_err(Error::after_work)
+        });
+        self.end_one(action, hold, None, |_| None)
     }
 
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: End, begun: Moment) -> Result<()> {
-        let End { left, then, may_cache, .. } = ended;
-        if let Then::Cached(outcome) = then {
-            self.cached(hold, outcome, begun);
-            return Ok(());
-        }
-        let Some(next) = self.still_held(hold, then, begun) else {
-            return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        };
-        let ended = match self.hand_off(hold, next, begun) {
-            Some(result) => self.handed_off(action, hold, &result, begun),
-            None => {
-                let outcome = self.send_release(hold, left, begun.plus(self.options.retry_timeout), None);
-                self.released(action, hold, left, outcome, None)
+        let End { left, next, may_cache } = ended;
+        let ended = match self.unless_lost(hold, left, next, begun) {
+            None => return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired)),
+            Some(Next::Cached(cached)) => {
+                self.cached(hold, cached, begun);
+                return Ok(());
             }
+            Some(next) => match self.hand_off(hold, next, begun) {
+                Some(result) => self.handed_off(action, hold, &result, begun),
+                None => self.send_release(action, hold, left, begun.plus(self.options.retry_timeout), None),
+            },
         };
         if may_cache {
             self.note_return(hold);
@@ -96,10 +105,8 @@ impl Engine {
     }
 
     fn note_return(&self, hold: &Hold) {
-        let thread = ThreadMarker::current().id();
-        if hold.is_of_thread(thread) {
-            hold.local().state().caching.note_return(thread, self.clock.now());
-        }
+        let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
+        hold.local().state().caching.note_return(thread, now);
     }
 
     /// Ends a hold that has one level, but makes the store hold the lock until `at_least` has passed since
@@ -131,23 +138,19 @@ impl Engine {
         self.released(action, hold, 0, outcome, Some(ends)).map_err(Error::after_work)
     }
 
-    /// Makes the store end a hold at `ends`, or now if that has passed. `false`: the store had no hold.
+    /// Makes the store end a hold at `ends`, or soon if that has passed. `false`: the store had no hold.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let ask = || {
-            let (rest, deadline) = (ends.since(self.clock.now()), self.one_command());
-            self.ask("release", || {
-                if !rest.is_zero() {
-                    return self.store.expire_in(&claim, rest, deadline);
-                }
-                self.store.release(&claim, 0, deadline).map(|ended| matches!(ended, Release::Freed { .. }))
-            })
+            let rest = ends.since(self.clock.now()).max(Duration::from_millis(1));
+            self.ask("release", || self.store.expire_in(&claim, rest, self.one_command()))
         };
         let (is_held, in_doubt) = self.repeat_release(hold, give_up, ask)?;
         Ok(is_held || in_doubt && self.clock.now() < hold.until())
     }
 
-    /// Handles the answer to a release. `ends`: when the watchdog frees the lock if there was no answer.
+    /// Handles the answer to a release. `outcome`: which other clients were notified; `None`: the owner did not
+    /// hold the lock. `ends`: when the watchdog frees the lock if there was no answer.
     pub(crate) fn released(
         &self,
         action: &'static str,
@@ -186,33 +189,25 @@ impl Engine {
         if is_forked() {
             return;
         }
-        let call = self.calls.begin();
+        let _call = self.calls.begin();
         let begun = self.clock.now();
-        let Some(ended) = hold.local().end(hold, Some(level), |own| self.may_stay(own, true), begun) else {
+        let may_stay = |own: &State| self.may_stay(own, true);
+        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, Some(level), may_stay, at));
+        let Some(End { left, next, may_cache }) = ended else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }
             return;
         };
-        let End { left, then, may_cache, .. } = ended;
-        if let Then::Cached(outcome) = then {
-            return self.cached(hold, outcome, begun);
-        }
-        let Some(next) = self.still_held(hold, then, begun) else { return };
-        match self.start_handoff(hold, next, begun, || self.core.settle_later(hold, self.calls.begin())) {
-            None => {}
-            Some(Next::Nobody) => {
-                self.core.release_later(hold, begun, call);
-                // Removed after the release was sent, so this process's next request follows it.
-                self.registry.remove(hold);
-            }
+        let Some(next) = self.unless_lost(hold, left, next, begun) else { return };
+        match next {
+            Next::Cached(cached) => return self.cached(hold, cached, begun),
+            Next::Nobody | Next::Local(_) => self.core.leave_later(hold, next, begun, None),
             // This thread waits for the answer in two cases. After an inner level, the count must be right
             // before the next request. If other processes go first, the answer says whether any listens.
-            Some(_others) => {
-                let outcome = self.send_release(hold, left, begun, None);
-                if let Err(error) =
-                    self.released("unlock", hold, left, outcome, None).map_err(Error::after_work)
-                {
+            Next::Others => {
+                let ended = self.send_release("unlock", hold, left, begun, None);
+                if let Err(error) = ended.map_err(Error::after_work) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
                     self.reporter.report(|observer| observer.event(&event));
                 }
@@ -223,20 +218,19 @@ impl Engine {
         }
     }
 
-    /// Sets the hold count to `left`. Returns which other clients were notified; `None`: the owner did not
-    /// hold the lock. `first`: the answer to a request that was sent already.
+    /// Sets the hold count to `left`. `first`: the answer to a request that was sent already.
     pub(crate) fn send_release(
         &self,
+        action: &'static str,
         hold: &Arc<Hold>,
         left: u32,
         give_up: Moment,
         mut first: Option<Answer<Release>>,
-    ) -> Result<Option<Others>> {
+    ) -> Result<()> {
         let claim = hold.claim();
         let send = || self.ask("release", || self.store.release(&claim, left, self.one_command()));
         let ask = || first.take().unwrap_or_else(send);
-        let (released, in_doubt) = self.repeat_release(hold, give_up, ask)?;
-        Ok(match released {
+        let outcome = self.repeat_release(hold, give_up, ask).map(|(released, in_doubt)| match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
             // An unanswered request of this call freed it, unless the lease may have ended.
@@ -244,7 +238,8 @@ impl Engine {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)
             }
-        })
+        });
+        self.released(action, hold, left, outcome, None)
     }
 
     /// Repeats a request that ends levels, until `give_up` or the end of the window.
@@ -297,16 +292,16 @@ impl Engine {
 
     /// The error for a caller that does not hold the lock. Asks the store who does.
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
-        match self.inspect(action, kind, name) {
-            Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
+        let why = match self.inspect(action, kind, name) {
+            Ok(None) => NotHeld::Free,
             // Whoever knows another program's token can release the lock, so it is hidden.
             Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
-                let holder = "the token of another program".to_owned();
-                Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
+                NotHeld::HeldBy("the token of another program".to_owned())
             }
-            Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
+            Ok(Some(snapshot)) => NotHeld::HeldBy(snapshot.holder),
             // The caller may have worked under the lock, which a retry must not repeat.
-            Err(error) => error.after_work(),
-        }
+            Err(error) => return error.after_work(),
+        };
+        Error::not_holding(action, name.given(), why)
     }
 }

@@ -294,9 +294,10 @@ fn local_hand_offs_are_limited() {
     // for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
-    assert!(mine.hold.local().state().contended.is_some());
+    let is_remembered = || mine.hold.local().remembered_until.load(Ordering::SeqCst) != 0;
+    assert!(is_remembered());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
-    assert!(mine.hold.local().state().contended.is_none());
+    assert!(!is_remembered());
     // A waiter here is notified when the hold is removed.
     assert!(!has_word(&place));
     engine.registry.remove(&mine.hold);

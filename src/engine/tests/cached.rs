@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::core::{Calls, Core, Ended};
 use crate::engine::hold::{Hold, Holder, LocalLock};
-use crate::engine::lock::caching::UNUSED;
+use crate::engine::lock::caching::RULES;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
 use crate::observe::event::Event;
@@ -55,7 +55,7 @@ impl CachingClient {
         let first = self.lock(name);
         self.unlock(&first); // from now on the client listens for recalls
         let second = self.lock(name);
-        assert!(second.hold.is_until_recall());
+        assert!(second.hold.with(|own| own.recallable.is_some()));
         second
     }
 
@@ -92,7 +92,7 @@ fn an_idle_hold_is_released_without_check_answers() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
     client.store.checks.always(in_doubt);
-    client.clock.advance(UNUSED - MS * 10);
+    client.clock.advance(RULES.unused - MS * 10);
     assert!(client.store.holder().is_some());
     client.clock.advance(MS * 10);
     comes_about("the release", || client.store.is_free());
@@ -105,7 +105,7 @@ fn a_reused_lock_has_the_whole_lease() {
     let mut last = client.used(&named("a"));
     for _ in 0..4 {
         client.unlock(&last);
-        client.clock.advance(UNUSED - MS * 50);
+        client.clock.advance(RULES.unused - MS * 50);
         last = client.lock(&named("a"));
         assert!(last.hold.until().since(client.clock.now()) >= MS * 150);
     }
@@ -126,7 +126,7 @@ fn failed_renewals_of_unused_holds_are_not_reported() {
     };
     let used = client.used(&named("a"));
     assert_eq!((failures(&used, false), client.told.load(Ordering::SeqCst)), (0, 0));
-    client.clock.advance(UNUSED);
+    client.clock.advance(RULES.unused);
     comes_about("the release", || client.store.is_free());
     let used = client.used(&named("a"));
     assert_eq!(failures(&used, true), 1);
@@ -194,7 +194,7 @@ fn many_slow_releases_leave_no_hold() {
             freed()
         });
     }
-    client.clock.advance(UNUSED + CHECKED * 10);
+    client.clock.advance(RULES.unused + CHECKED * 10);
     assert_eq!(client.store.releases.left(), 0, "are kept for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
 }
@@ -242,11 +242,11 @@ fn another_threads_wait_ends_an_idle_cached_hold() {
 fn a_lock_without_audible_recalls_is_not_cached() {
     let client = CachingClient::begin();
     client.unlock(&client.used(&named("a")));
-    client.clock.advance(UNUSED);
+    client.clock.advance(RULES.unused);
     comes_about("the release", || client.store.is_free());
     client.store.channel.as_ref().unwrap().set_up(false);
     let next = client.lock(&named("a"));
-    assert!(!next.hold.is_until_recall());
+    assert!(next.hold.with(|own| own.recallable.is_none()));
     client.unlock(&next);
 }
 

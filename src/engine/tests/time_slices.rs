@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::hold::LocalLock;
-use crate::engine::lock::caching::IDLE;
+use crate::engine::lock::caching::RULES;
 
 const US: Duration = Duration::from_micros(1);
 
@@ -91,7 +91,7 @@ fn a_cached_hold_belongs_to_no_thread() {
     assert!(error.not_held().is_some(), "{error}");
 
     let turn = InSlice::ended();
-    turn.clock.advance(IDLE - US);
+    turn.clock.advance(RULES.idle - US);
     assert!(!turn.is_free());
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
@@ -106,7 +106,7 @@ fn a_call_with_another_lease_releases_the_cached_hold_first() {
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
     // If the old hold were still cached, its release would now free the new hold of the same owner.
-    turn.clock.advance(IDLE * 20);
+    turn.clock.advance(RULES.idle * 20);
     assert_eq!(turn.store.holder(), Some(again.hold.owner().to_string()));
     release(&turn.engine, &again).unwrap();
 }
@@ -152,7 +152,7 @@ fn a_release_by_another_thread_changes_the_number() {
     thread::scope(|scope| {
         scope.spawn(|| {
             comes_about("the owner's wait", || sleeps(&turn.engine, &turn.name));
-            turn.engine.core.send_cached_release(given, turn.engine.clock.now(), Vec::new());
+            turn.engine.core.send_cached_release(given, turn.engine.clock.now(), None);
         });
         let again = turn.lock(Lease::Renewed);
         assert_ne!(again.hold.owner().number(), number);
@@ -172,7 +172,7 @@ fn a_lost_hold_leaves_the_cached_one() {
     drop_guard(&turn.engine, &next);
     turn.drop_guard();
     assert!(!turn.is_free());
-    turn.clock.advance(IDLE);
+    turn.clock.advance(RULES.idle);
     comes_about("the release", || turn.is_free());
 }
 
@@ -200,7 +200,7 @@ fn a_local_waiter_gets_an_unused_slice() {
         comes_about("the other thread's sleep", || sleeps(&turn.engine, &turn.name));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
-        turn.clock.advance(IDLE);
+        turn.clock.advance(RULES.idle);
         waiter.join().unwrap();
     });
     assert!(turn.is_free());

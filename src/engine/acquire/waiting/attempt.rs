@@ -331,6 +331,7 @@ impl Engine {
     ) {
         let (name, kind, owner) = (call.name.given(), call.kind.label(), hold.owner());
         let fence = hold.fencing_token();
+        self.reporter.counters.grants.add(1);
         span.granted(owner, fence, attempts);
         hold.span.open(name, kind, owner, fence);
         self.reporter.report(|observer| {

@@ -1,7 +1,7 @@
 //! Time slices, and caching until a recall.
 
 use super::*;
-use crate::engine::lock::caching::{LATE, LEAST, LONGEST_CHECK_GAP, MOST, RULES, Watched};
+use crate::engine::lock::caching::{AT_ONCE, LATE, LEAST, MOST, RULES, Watched};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
@@ -54,7 +54,7 @@ impl One {
 
     fn watch(&mut self, now: Moment) -> Watched<TestHold> {
         let at = self.at(now);
-        self.lock.watch(at, false, false)
+        self.lock.watch(at, false)
     }
 
     fn is_watched_until(&mut self, now: Moment, next: Moment) -> bool {
@@ -71,18 +71,19 @@ impl One {
         self.lock.caching.note_asked(thread, at);
     }
 
-    /// Reuses the cached hold, if there is one; returns how it was cached, or `Never`.
-    fn reuse(&mut self, caches: bool, now: Moment) -> Option<Reuse> {
+    /// Reuses the cached hold, if there is one. `Some(None)`: it must be released; else returns whether it was
+    /// cached until a recall.
+    fn reuse(&mut self, caches: bool, now: Moment) -> Option<Option<bool>> {
         let at = self.at(now);
-        if !self.lock.caches(None) {
+        if !self.lock.holds.iter().any(HoldState::is_cached) {
             return None;
         }
-        let mut found = Reuse::Never;
+        let mut found = None;
         let level = self.lock.reuse(
             1,
             caches,
-            |_, reuse| {
-                found = reuse;
+            |_, is_until_recall| {
+                found = Some(is_until_recall);
                 true
             },
             at,
@@ -113,7 +114,7 @@ fn in_time_slice(clients: u32, comes_back: u8) -> One {
     *one.score() = LEAST;
     for _ in 0..comes_back {
         one.lock.caching.dropped = Some((at(0), 1));
-        one.note_asked(1, at(0).plus(RULES.at_once));
+        one.note_asked(1, at(0).plus(AT_ONCE));
     }
     one.begin(clients, at(0));
     one
@@ -179,7 +180,7 @@ fn an_absent_threads_hold_is_not_cached() {
     assert!(is_cached(&mut one, 0, at(10)));
     one.note_asked(2, at(10));
     assert_eq!(*one.score(), MOST, "another thread is no return");
-    one.note_asked(1, at(10).plus(RULES.at_once).plus(US));
+    one.note_asked(1, at(10).plus(AT_ONCE).plus(US));
     assert_eq!(*one.score(), MOST - LATE);
     one.own().stage = Stage::Held;
     one.end_use(true, 0, at(3000));
@@ -241,7 +242,7 @@ fn an_unused_cached_hold_is_released() {
     one.lock.remove(1, None);
     one.begin(64, at(701));
     assert!(one.lock.cache(2, true, at_now).is_some());
-    one.lock.caching.end();
+    one.lock.caching.ends = None;
     assert!(matches!(one.watch(at(703)), Watched::Idle), "another hold of the lock went");
     assert!(one.release_cached(at(703)) && one.lock.remove(2, None).is_some());
     assert!(matches!(one.watch(at(1001)), Watched::Over));
@@ -319,9 +320,8 @@ fn granted() -> One {
 }
 
 fn grant(one: &mut One, now: Moment) {
-    let heard = one.lock.caching.heard(one.at(now)).unwrap();
     one.lock.take_out(1);
-    one.enter(HOLD, Some(heard), now);
+    one.enter(HOLD, one.recalls, now);
 }
 
 fn recall(one: &mut One) {
@@ -333,12 +333,12 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
     let mut one = granted();
     for now in [1, 3] {
         assert!(stays(&mut one, ms(now)) && one.lock.is_idle());
-        assert_eq!(one.reuse(true, ms(now + 1)), Some(Reuse::UntilRecall));
+        assert_eq!(one.reuse(true, ms(now + 1)), Some(Some(true)));
         assert!(!one.lock.is_idle());
     }
     assert!(stays(&mut one, ms(5)));
     recall(&mut one);
-    assert_eq!(one.reuse(true, ms(6)), Some(Reuse::Never), "the thread does not get it again");
+    assert_eq!(one.reuse(true, ms(6)), Some(None), "the thread does not get it again");
     let mut one = granted();
     assert!(stays(&mut one, ms(5)));
     recall(&mut one);
@@ -351,7 +351,6 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
     let mut one = granted();
     one.recalls = None;
     assert!(!stays(&mut one, ms(1)), "recalls are not heard");
-    assert!(one.lock.caching.heard(one.at(ms(1))).is_none());
     one.recalls = Some(0);
     assert!(!stays(&mut one, ms(2)), "one may have been missed");
 }
@@ -374,13 +373,13 @@ fn a_slice_reuses_its_hold_despite_waiters() {
         assert_eq!(one.end_use(true, 0, now), Some(CachedFor::TimeSlice));
     };
     in_time_slice(&mut one, ms(1));
-    assert_eq!(one.reuse(true, ms(1)), Some(Reuse::ForTimeSlice));
+    assert_eq!(one.reuse(true, ms(1)), Some(Some(false)));
     assert!(!stays(&mut one, ms(2)), "it does not stay beyond the slice");
     in_time_slice(&mut one, ms(2));
-    assert_eq!(one.reuse(false, ms(2)), Some(Reuse::Never), "the call would not cache it");
+    assert_eq!(one.reuse(false, ms(2)), Some(None), "the call would not cache it");
     one.own().stage = Stage::Held;
     in_time_slice(&mut one, ms(3));
-    assert_eq!(one.reuse(false, ms(3)), Some(Reuse::ForTimeSlice), "it is none of those");
+    assert_eq!(one.reuse(false, ms(3)), Some(Some(false)), "it is none of those");
     one.own().levels.take(None);
     assert!(matches!(one.watch(ms(10)), Watched::Over));
 }
@@ -400,7 +399,7 @@ fn checks_get_rarer_and_an_idle_hold_is_released() {
             }
             Watched::Until { next, checks: due, .. } => {
                 checks.extend(due.iter().map(|_| now));
-                assert!(next > ms(now) && next <= ms(now).plus(LONGEST_CHECK_GAP));
+                assert!(next > ms(now) && next <= ms(now).plus(RULES.longest_check_gap));
             }
             Watched::Over => panic!("it is granted"),
         }
@@ -415,7 +414,7 @@ fn each_use_restarts_the_idle_half_second() {
     for used in [1, 400, 800] {
         assert!(stays(&mut one, ms(used)));
         assert!(!matches!(one.watch(ms(used + 499)), Watched::Idle), "{used}");
-        assert_eq!(one.reuse(true, ms(used + 499)), Some(Reuse::UntilRecall));
+        assert_eq!(one.reuse(true, ms(used + 499)), Some(Some(true)));
     }
     assert!(!matches!(one.watch(ms(5_000)), Watched::Idle), "it is in use");
     assert!(stays(&mut one, ms(6_000)));
@@ -434,38 +433,11 @@ fn an_idle_hold_is_watched_until_its_release() {
 }
 
 #[test]
-fn two_quick_recalls_pause_caching() {
-    for (second, pauses) in [(99, true), (101, false)] {
-        let mut one = granted();
-        for now in [1, 1 + second] {
-            grant(&mut one, ms(now));
-            assert!(stays(&mut one, ms(now)));
-            recall(&mut one);
-            assert!(matches!(one.watch(ms(now)), Watched::Idle) && one.release_cached(ms(now)));
-        }
-        assert_eq!(one.lock.caching.heard(one.at(ms(1 + second))).is_none(), pauses, "{second}");
-        assert!(one.lock.caching.heard(one.at(ms(1001 + second))).is_some());
-    }
+fn a_hold_that_a_check_found_wanted_does_not_stay() {
     let mut one = granted();
     let now = one.at(ms(1));
     assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "it is in use");
     assert!(!stays(&mut one, ms(2)));
-    grant(&mut one, ms(3));
-    recall(&mut one);
-    assert!(!stays(&mut one, ms(4)));
-    assert!(one.lock.caching.heard(one.at(ms(5))).is_none(), "what a check has seen is a recall too");
-}
-
-#[test]
-fn a_later_pair_of_recalls_pauses_caching() {
-    let mut one = granted();
-    for now in [1, 10_000, 10_050] {
-        assert!(one.lock.caching.heard(one.at(ms(now))).is_some(), "{now}");
-        grant(&mut one, ms(now));
-        recall(&mut one);
-        assert!(!stays(&mut one, ms(now)));
-    }
-    assert!(one.lock.caching.heard(one.at(ms(10_060))).is_none());
 }
 
 #[test]
@@ -477,7 +449,7 @@ fn other_holds_do_not_affect_the_cached_one() {
         one.lock.note_checked(2, CachedCheck::Wanted, now).is_none() && one.lock.remove(2, None).is_none()
     );
     assert!(one.lock.is_idle());
-    assert_eq!(one.reuse(true, ms(3)), Some(Reuse::UntilRecall));
+    assert_eq!(one.reuse(true, ms(3)), Some(Some(true)));
     assert!(stays(&mut one, ms(4)), "it is kept as before");
 }
 
@@ -496,16 +468,6 @@ fn the_end_of_the_client_leaves_nothing_cached() {
     assert!(stays(&mut one, ms(1)));
     assert_eq!(one.lock.clear().len(), 1);
     assert!(!one.lock.is_idle() && matches!(one.watch(ms(2)), Watched::Over));
-}
-
-#[test]
-fn a_recall_seen_by_two_checks_counts_once() {
-    let mut one = granted();
-    for now in [1, 50] {
-        let now = one.at(ms(now));
-        assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none());
-    }
-    assert!(one.lock.caching.heard(one.at(ms(51))).is_some(), "that was one recall");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::event::{Answer, Effect, Event, Request, Said};
 use super::world::{At, BACKGROUND, Client, NOW, NUMBERS, Rules};
 use super::*;
 use crate::engine::lock::caching::Watched;
-use crate::engine::lock::{Found, Look, Next, Then, Withdrawn};
+use crate::engine::lock::{Found, Look, Next, Withdrawn};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::Lease;
 
@@ -118,8 +118,7 @@ impl<'a> Step<'a> {
         let user = &mut self.client.users[thread];
         (user.caches, user.once, user.unbound, user.is_uncontended) = (caches, once, None, false);
         (user.poll_at, user.pause_until) = (Moment::NEVER, None);
-        let may_use = |_: &TestHold, reuse| reuse != Reuse::Never;
-        match self.lock().find(Some(thread as u64), caches, asks, may_use, at) {
+        match self.lock().find(Some(thread as u64), caches, asks, |_, _| true, at) {
             Found::Own(TestHold(id)) => {
                 let own =
                     self.lock().state_of(id.serial).map(|own| (own.is_over(NOW), own.levels.open.len()));
@@ -182,7 +181,7 @@ impl<'a> Step<'a> {
         match next {
             None => self.forget_lost(id),
             Some(Next::Local(to)) => self.hand_off(id, to, false),
-            Some(Next::Nobody | Next::Others) => self.effect(Effect::Release { id, left: 0, waits: false }),
+            Some(_) => self.effect(Effect::Release { id, left: 0, waits: false }),
         }
     }
 
@@ -248,9 +247,8 @@ impl<'a> Step<'a> {
     }
 
     fn ask(&mut self, thread: usize) {
-        let at = self.at();
+        let heard = self.at().recalls;
         let number = self.number(thread);
-        let heard = self.lock().caching.heard(at);
         let user = &mut self.client.users[thread];
         (user.at, user.message, user.poll_at, user.pause_until) = (At::Asking, false, Moment::NEVER, None);
         user.heard = heard.filter(|_| user.caches && user.unbound.is_none());
@@ -436,36 +434,35 @@ impl<'a> Step<'a> {
         let Some(ended) = self.lock().end(id.serial, None, may_stay, at) else {
             return self.client.users[thread].end_level(); // the hold was lost and removed
         };
-        match ended.then {
-            Then::StillHeld => {
-                let is_over = self.lock().state_of(id.serial).is_some_and(|own| own.is_over(NOW));
-                if is_over {
-                    self.lose(id, LossReason::Expired);
-                    return self.client.users[thread].end_level();
-                }
+        match ended.next {
+            None if ended.left > 0 => {
+                self.lose(id, LossReason::Expired);
+                self.client.users[thread].end_level();
+            }
+            None => {
+                self.forget_lost(id);
+                self.client.users[thread].end_cycle();
+            }
+            Some(_) if ended.left > 0 => {
                 self.client.users[thread].end_level();
                 self.client.users[thread].at = At::EndingInner;
                 self.effect(Effect::Release { id, left: ended.left, waits: true });
             }
-            Then::Cached(_) => {
+            Some(Next::Cached(_)) => {
                 self.client.watch_by(NOW.plus(at.rules.idle));
                 self.client.users[thread].end_cycle();
             }
-            Then::Leaves(next) => {
+            Some(next) => {
                 let waits = !dropped || next == Next::Others;
                 match next {
                     Next::Local(to) => self.hand_off(id, to, waits),
-                    Next::Nobody | Next::Others => self.effect(Effect::Release { id, left: 0, waits }),
+                    _ => self.effect(Effect::Release { id, left: 0, waits }),
                 }
                 if waits {
                     self.client.users[thread].at = At::EndingLast;
                 } else {
                     self.client.users[thread].end_cycle();
                 }
-            }
-            Then::Over => {
-                self.forget_lost(id);
-                self.client.users[thread].end_cycle();
             }
         }
     }
@@ -576,7 +573,7 @@ impl<'a> Step<'a> {
     fn watch(&mut self) {
         let at = self.at();
         (self.client.is_background_woken, self.client.watch_at) = (false, Moment::NEVER);
-        match self.lock().watch(at, false, false) {
+        match self.lock().watch(at, false) {
             Watched::Over => {}
             Watched::Until { next, checks, .. } => {
                 self.client.watch_by(next);

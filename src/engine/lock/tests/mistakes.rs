@@ -40,7 +40,7 @@ impl Mistake {
             (Mistake::RetiredCounts, Event::Answer(Request { effect: Effect::Ask { .. }, .. }, _)) => {
                 lock.retired = Retired::default();
             }
-            (Mistake::EndlessHandoffs, _) => lock.local_handoffs.handed = 0,
+            (Mistake::EndlessHandoffs, _) => lock.local_handoffs = None,
             (
                 Mistake::NobodyGivesBack,
                 Event::Time | Event::Answer(Request { effect: Effect::Check { .. }, .. }, _),

@@ -7,7 +7,8 @@ use crate::time::Lease;
 
 impl World {
     pub(super) fn tick(&mut self) {
-        let caches = self.clients.iter().position(|client| client.lock.caches(None));
+        let caches =
+            self.clients.iter().position(|client| client.lock.holds.iter().any(HoldState::is_cached));
         let waits = |(c, client): (usize, &Client)| Some(c) != caches && !client.lock.queue.is_empty();
         let is_waited_for = caches.is_some() && self.clients.iter().enumerate().any(waits);
         self.idle_wait = if is_waited_for { self.idle_wait + 1 } else { 0 };
@@ -92,9 +93,10 @@ impl Client {
                 || users.iter().any(|user| user.number == *number)
                 || effects.any(|effect| hands_on(effect, *number))
         });
-        (lock.contended, lock.local_handoffs.began) = (None, None);
+        lock.contended = None;
+        lock.local_handoffs = lock.local_handoffs.map(|(handed, _)| (handed, NOW));
         let caching = &mut lock.caching;
-        (caching.score, caching.dropped, caching.recalled, caching.paused_until) = (0, None, None, None);
+        (caching.score, caching.dropped) = (0, None);
         if caching.ends.is_none() {
             (caching.began, caching.last) = (NOW, NOW);
         }
