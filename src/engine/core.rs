@@ -6,21 +6,71 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::directory::Announcer;
+use crate::directory::{ClientInfo, LockUse, shown};
 use crate::engine::hold::{Hold, LocalLock};
 use crate::engine::pace::{POLL_COMPLETIONS_EVERY, Repeat};
 use crate::engine::registry::Registry;
 use crate::engine::store::Unopened;
 use crate::engine::stuck::Stuck;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service, ServiceWaker};
-use crate::seam::{Claim, Kind, Store};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::refused::Refused;
+use crate::seam::{Answer, Claim, Kind, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
+
+/// When this client writes its entry in the directory of clients, and the part of the entry that stays.
+pub(crate) struct Announcer {
+    /// The constant part of the entry.
+    identity: ClientInfo,
+    began: Moment,
+    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
+    pub(super) due: AtomicU64,
+    refused: Refused,
+    pub(super) is_written: AtomicBool,
+}
+
+impl Announcer {
+    pub(crate) fn new(id: ClientId, options: &Options, clock: &Clock) -> Announcer {
+        Announcer {
+            identity: ClientInfo::here(id, options.label.as_deref().map(shown)),
+            began: clock.now(),
+            due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
+            refused: Refused::default(),
+            is_written: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        now.nanos() >= self.due.load(Ordering::SeqCst) && !self.refused.stands(|| now)
+    }
+
+    pub(crate) fn is_seen(&self, now: Moment) -> bool {
+        self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
+    }
+
+    /// Remembers for a while that this client may not write, because the server would log each try.
+    pub(super) fn note(&self, answer: &Answer<()>, now: Moment) {
+        if let Err(failure) = answer
+            && matches!(
+                failure.error().kind(),
+                ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType
+            )
+        {
+            self.refused.note(now);
+            self.is_written.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// This client, with these holds and waits.
+    pub(crate) fn using(&self, (uses, unlisted): (Vec<LockUse>, u64), now: Moment) -> ClientInfo {
+        ClientInfo { age: now.since(self.began), uses, unlisted, ..self.identity.clone() }
+    }
+}
 
 /// A core does not keep its client alive: the engine ends the threads and closes the store.
 pub(crate) struct Core {

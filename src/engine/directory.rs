@@ -5,20 +5,17 @@
 
 use std::collections::HashMap;
 
-use crate::config::Options;
 use crate::directory::run::{id_under, written_under};
-use crate::directory::{ClientInfo, LockUse, MOST_USES, clients_of, locate, shown, waiters_of};
+use crate::directory::{ClientInfo, LockUse, MOST_USES, clients_of, locate, waiters_of};
 use crate::engine::core::Core;
 use crate::engine::pace::{renewal_period, renewal_slack};
 use crate::engine::stuck::Stuck;
-use crate::error::ErrorKind;
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
-use crate::refused::Refused;
 use crate::seam::directory::{Entry, Place};
 use crate::seam::{Answer, Kind};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::time::{Clock, Moment};
+use crate::sync::atomic::Ordering;
+use crate::time::Moment;
 
 /// Maximum number of entries that one request reads. In a cluster each entry takes a request.
 const CLIENTS_TOGETHER: usize = 128;
@@ -28,54 +25,6 @@ const CLIENTS_TOGETHER: usize = 128;
 const MOST_PAGES: usize = 400;
 
 const MOST_WAITERS: usize = 100;
-
-pub(crate) struct Announcer {
-    /// The constant part of the entry.
-    identity: ClientInfo,
-    began: Moment,
-    /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
-    due: AtomicU64,
-    refused: Refused,
-    is_written: AtomicBool,
-}
-
-impl Announcer {
-    pub(crate) fn new(id: ClientId, options: &Options, clock: &Clock) -> Announcer {
-        Announcer {
-            identity: ClientInfo::here(id, options.label.as_deref().map(shown)),
-            began: clock.now(),
-            due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
-            refused: Refused::default(),
-            is_written: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn is_due(&self, now: Moment) -> bool {
-        now.nanos() >= self.due.load(Ordering::SeqCst) && !self.refused.stands(|| now)
-    }
-
-    pub(crate) fn is_seen(&self, now: Moment) -> bool {
-        self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
-    }
-
-    /// Remembers for a while that this client may not write, because the server would log each try.
-    fn note(&self, answer: &Answer<()>, now: Moment) {
-        if let Err(failure) = answer
-            && matches!(
-                failure.error().kind(),
-                ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType
-            )
-        {
-            self.refused.note(now);
-            self.is_written.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// This client, with these holds and waits.
-    pub(crate) fn using(&self, (uses, unlisted): (Vec<LockUse>, u64), now: Moment) -> ClientInfo {
-        ClientInfo { age: now.since(self.began), uses, unlisted, ..self.identity.clone() }
-    }
-}
 
 impl Core {
     /// Whether the entry is due; the next one is then due in a third of the lease.
@@ -263,9 +212,12 @@ pub(crate) fn unknown<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::config::Options;
+    use crate::engine::core::Announcer;
+    use crate::error::{Error, ErrorKind};
     use crate::refused;
     use crate::seam::Failure;
+    use crate::time::Clock;
 
     #[test]
     fn a_refused_entry_is_written_again_later() {
