@@ -1,17 +1,16 @@
 //! Every example does what its page says. Each runs on a private server and, where possible, without a
 //! server. `tests/meta/demo.rs` tests `stock`, and `tests/stores/orders.rs` tests `orders`.
 
-#[cfg(feature = "metrics")]
-use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::prelude::*;
 use crate::support::programs::example;
-#[cfg(feature = "metrics")]
 
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {
     let program = example(name);

@@ -47,10 +47,14 @@ impl Cluster {
     }
 
     fn patient(self) -> Cluster {
+        self.be_patient();
+        self
+    }
+
+    fn be_patient(&self) {
         for index in 0..self.members.len() {
             self.on(index, &["CONFIG", "SET", "cluster-node-timeout", LATE]);
         }
-        self
     }
 
     fn start_as(config: &[&str], tls: bool) -> Option<Cluster> {
@@ -261,5 +265,6 @@ impl Cluster {
         self.members.iter_mut().for_each(RedisServer::kill);
         self.members.iter_mut().for_each(RedisServer::restart);
         self.wait_until_whole();
+        self.be_patient();
     }
 }

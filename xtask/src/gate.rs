@@ -261,17 +261,18 @@ impl Gate {
 
     /// Runs lists of parts side by side, each in the given number of lanes, and prints each part's output as
     /// a whole. The third value of a list is whether it yields the processors to the other lists. A lane whose
-    /// list is finished takes parts of the others.
+    /// list is finished takes parts of the others, unless it yields to them.
     fn lanes(&self, lists: &[(&[&str], usize, bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
         let told = &Mutex::new(());
         let work_of = &work_of;
         let lists: Vec<_> = lists.iter().map(|(parts, ..)| Mutex::new(parts.iter())).zip(lists).collect();
         std::thread::scope(|scope| {
-            for (first, (_, (_, lanes, _))) in lists.iter().enumerate() {
+            for (first, (_, (_, lanes, yields))) in lists.iter().enumerate() {
                 let lists = &lists;
                 let lane = move || {
                     let next = || {
-                        let mut lists = lists.iter().cycle().skip(first).take(lists.len());
+                        let mut lists =
+                            lists.iter().cycle().skip(first).take(if *yields { 1 } else { lists.len() });
                         lists
                             .find_map(|(parts, (.., stands_back))| Some((locked(parts).next()?, stands_back)))
                     };

@@ -44,9 +44,6 @@ pub(crate) const RULES: Rules = Rules {
     first_check: Duration::from_millis(50),
     longest_check_gap: Duration::from_millis(500),
 };
-
-/// Maximum total time of local hand-offs before other processes get the lock.
-pub(super) const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 /// Total of the time slices of all clients in the wait queue. Each client waits for one slice and one
 /// hand-over of each client before it.
 const SLICES: Duration = Duration::from_millis(64);

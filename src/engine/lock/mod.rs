@@ -25,13 +25,16 @@ mod state;
 mod tests;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
-use crate::engine::lock::caching::LOCAL_HANDOFF_TIME;
 pub(crate) use crate::engine::lock::caching::{Caching, Rules, Watched};
 pub(crate) use crate::engine::lock::state::{CachedFor, HoldState, Queue, Retired, Stage, Ticket, TicketId};
 use crate::observe::LossReason;
 use crate::seam::Others;
 use crate::time::Moment;
+
+/// Maximum total time of local hand-offs before other processes get the lock.
+const LOCAL_HANDOFF_TIME: Duration = Duration::from_millis(3);
 
 /// The shared part of a hold: the machine writes there what threads read without the mutex.
 pub(crate) trait Handle: Clone + Debug {

@@ -15,10 +15,10 @@ use crate::ident::ClientId;
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Entry, Page, Place, Posted, Wanted};
 use crate::seam::{Answer, Failure};
-use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::unreadable;
 use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
+use crate::stores::etcd::{EtcdStore, MOST_SHOWN};
 use crate::time::{Clock, Moment};
 
 const PAGE: u32 = 250;
@@ -178,7 +178,7 @@ impl Directory for EtcdStore {
             let key = line.and_then(|line| line.strip_prefix(&**prefix)).and_then(name_of);
             let Some(name) = key.and_then(|key| wanted.lock(key)) else { continue };
             page.requests += 2;
-            match self.seen(&name, Clock::System.after(each)) {
+            match self.seen(&name, MOST_SHOWN, Clock::System.after(each)) {
                 Ok(seen) => page.found.push(seen),
                 // Another program's key has the form of an owner's key.
                 Err(Failure::Refused(error)) if error.kind() == ErrorKind::WrongType => {}

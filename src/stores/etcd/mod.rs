@@ -225,11 +225,12 @@ impl Store for EtcdStore {
 
 impl Inspect for EtcdStore {
     fn inspect(&self, kind: Kind, name: &LockName, owner: Owner, by: Moment) -> Answer<Option<Snapshot>> {
-        Ok(Snapshot::of(self.describe(name, by)?, kind, owner))
+        let seen = named(self.seen(name, 1, by), "inspect", name.given())?;
+        Ok(Snapshot::of(seen, kind, owner))
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        named(self.seen(name, deadline), "inspect", name.given())
+        named(self.seen(name, MOST_SHOWN, deadline), "inspect", name.given())
     }
 }
 
@@ -246,9 +247,9 @@ impl Sessions for EtcdStore {
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {
-    fn seen(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+    fn seen(&self, name: &LockName, most: u32, deadline: Moment) -> Answer<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
-        let looks = [self.line(name).first_of(MOST_SHOWN)];
+        let looks = [self.line(name).first_of(most)];
         let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(Failure::of_reading)?;
         let (stand, all) = done.line(0).map_err(Failure::Refused)?;
         let mut stand = stand.into_iter();

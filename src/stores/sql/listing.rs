@@ -56,6 +56,7 @@ impl<D: Rows> Directory for RowStore<D> {
                 && let Err(unknown @ Failure::Unknown(_)) =
                     link.run(&database.statements().tidy, &Args::none())
             {
+                self.has_tidied.store(false, Ordering::Relaxed);
                 return Err(unknown);
             }
             let args = Args::one("client", entry.client.to_string()).and("entry", entry.text);
