@@ -74,11 +74,13 @@ impl Registry {
         let due: Vec<_> = remembered.drain(..due).collect();
         drop(remembered);
         for (_, local) in due {
-            let until = Moment::from_nanos(local.remembered_until.load(Ordering::SeqCst));
-            if until > now {
-                self.remembered.lock().push_back((until, local));
-            } else {
-                local.remembered_until.store(0, Ordering::SeqCst);
+            let noted = local.remembered_until.load(Ordering::SeqCst);
+            // Races with `remember`, which only enters a lock that is not remembered.
+            let end =
+                |noted| local.remembered_until.compare_exchange(noted, 0, Ordering::SeqCst, Ordering::SeqCst);
+            let later = if noted > now.nanos() { Err(noted) } else { end(noted) };
+            if let Err(until) = later {
+                self.remembered.lock().push_back((Moment::from_nanos(until), local));
             }
         }
     }

@@ -126,6 +126,9 @@ impl Registry {
                 }
             }
         }
+        if waits.is_empty() {
+            return Stuck { waits: Vec::new(), holds: Vec::new(), under: Vec::new(), next };
+        }
         let threads: HashSet<u64> = waits.iter().map(|(_, _, one)| one.thread.id()).collect();
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
         for (key, local) in &entries {

@@ -235,7 +235,7 @@ impl Engine {
                 self.reporter.report_request("acquire", sent, &self.clock, Some(failure.error()));
             })
         };
-        let give_up = call.limit.min(begun.plus(timeout).plus(self.options.retry_timeout));
+        let give_up = call.limit.min(begun.plus(self.options.retry_timeout));
         let stands = || hold.is_live(self.clock.now(), &self.reporter);
         let answered = self.repeat(give_up, call.interrupt, ask, |_| stands());
         let is_granted = matches!(answered, Ok((Attempt::Granted { .. }, _)));

@@ -190,7 +190,8 @@ impl Finder {
         let (ended, leaves) = (core.clock.now(), reading.has_gaps);
         if reading.is_beyond {
             self.warn_once(format!(
-                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of                  more than {MOST_CLIENTS} clients, or {MOST_THREADS} threads, are not found"
+                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
+                 more than {MOST_CLIENTS} clients, or {MOST_THREADS} threads, are not found"
             ));
         }
         let own = core.id.as_u128();
@@ -221,7 +222,8 @@ impl Finder {
             self.refused.note(ended);
         }
         if self.refused.stands(|| ended) || !sees_others && leaves {
-            let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the                          directory of clients is off, or refused, or the store has none";
+            let words = "a thread that holds a lock waits for another one, and deadlocks with other processes cannot be seen: the \
+                         directory of clients is off, or refused, or the store has none";
             self.warn_once(words.to_owned());
         }
     }
@@ -262,7 +264,10 @@ impl Engine {
         let waits_of =
             |info: &ClientInfo| info.uses.iter().filter_map(|one| entry_wait(info.id, one)).collect();
         let origins: Vec<Vec<Wait>> = reading.clients.values().flatten().map(waits_of).collect();
-        let found = origins.iter().flatten().filter_map(|origin| ring_of(&mut reading, origin));
+        let found = origins.iter().flatten().filter_map(|origin| {
+            reading.limit(u64::MAX);
+            ring_of(&mut reading, origin)
+        });
         let mut rings: Rings = found.map(|ring| (key_of(&ring), ring)).collect();
         let answered =
             |reading: &mut Reading<'_>| reading.refusal.take().map_or(Ok(()), |error| Err(during(error)));

@@ -54,6 +54,7 @@ impl Hold {
             let loss = |reason| Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
             return listener.end(self.phase.loss().map(loss).as_ref(), reporter);
         }
+        self.listeners.are_there.store(true, Ordering::SeqCst);
         match listener {
             Listener::Channel(_) => list.push_front(listener),
             callback => list.push_back(callback),

@@ -229,7 +229,7 @@ impl Hold {
     /// `is_dropped`: a guard ended it. `unlock` frees the lock, unless the call asked for caching.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
-        let is_nobodys = self.listeners.list.lock().is_empty() && !self.span.is_open();
+        let is_nobodys = !self.listeners.are_there.load(Ordering::SeqCst) && !self.span.is_open();
         state.can_stay(self.may_be_cached && is_plain, is_dropped).filter(|_| is_nobodys)
     }
 

@@ -94,6 +94,8 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 pub(super) struct Listeners {
     /// Channels come first, because callbacks may hang.
     pub(super) list: Mutex<VecDeque<Listener>>,
+    /// Whether `list` may have an entry. Changed under its mutex, which a cached hold's release does not take.
+    pub(super) are_there: AtomicBool,
     /// The hold was released or lost. Changed under the mutex of `list`.
     pub(super) has_ended: AtomicBool,
     /// Whether a release keeps the listeners for the next hold of the guard.
@@ -131,6 +133,7 @@ impl Listeners {
     pub(super) fn end(&self) -> VecDeque<Listener> {
         let mut list = self.list.lock();
         self.has_ended.store(true, Ordering::SeqCst);
+        self.are_there.store(false, Ordering::SeqCst);
         std::mem::take(&mut *list)
     }
 }

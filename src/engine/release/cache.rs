@@ -141,13 +141,24 @@ impl Core {
 
     /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
     pub(in crate::engine) fn watch_cached(self: &Arc<Core>) -> Moment {
-        let ended = std::mem::take(&mut *self.cache_thread.ended.lock());
+        let mut ended = std::mem::take(&mut *self.cache_thread.ended.lock());
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
-        for Ended { thread, call } in ended {
-            let now = self.clock.now();
-            locks.iter().for_each(|local| self.release_cached(local, thread, now, Some(Arc::clone(&call))));
-        }
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
+        // Ending threads wait for these releases, so they come first.
+        let mut release = |local: &Arc<LocalLock>, Ended { thread, call }: &Ended| {
+            let now = self.clock.now();
+            let is_over = now.since(begun) >= SLICE;
+            if is_over {
+                next = now; // the next round goes on
+            } else {
+                self.release_cached(local, *thread, now, Some(Arc::clone(call)));
+            }
+            !is_over
+        };
+        if !ended.iter().all(|ended| locks.iter().all(|local| release(local, ended))) {
+            self.cache_thread.ended.lock().append(&mut ended);
+        }
+        drop(ended); // wakes ending threads before the checks
         let (mut watched, mut checks) = (Vec::new(), Vec::new());
         for local in locks {
             let now = self.clock.now();

@@ -42,7 +42,8 @@ impl Waiting<'_> {
         if let Some(left) = self.capabilities.majority.and_then(|all| all.held_off(&claim)) {
             return Ok(Step::Sleep(sent.plus(left + Duration::from_millis(1))));
         }
-        let answer = engine.store.attempt(&claim, 1, engine.one_command().min(self.latest));
+        let answer =
+            engine.store.attempt(&claim, 1, sent.plus(engine.options.command_timeout).min(self.latest));
         self.answered(ATTEMPT, claim, sent, answer)
     }
 
@@ -118,8 +119,10 @@ impl Waiting<'_> {
                     self.queued = None;
                     granted = self.enter(&claim, (sent, bound), fence, queued);
                 }
-                report(None);
-                let Some(granted) = granted else { return self.granted_too_late(claim, sent) };
+                let Some(granted) = granted else {
+                    report(None);
+                    return self.granted_too_late(claim, sent);
+                };
                 if queued > 0 && call.may_cache_slice() {
                     let now = engine.clock.now();
                     call.local.on(now, |lock, at| lock.caching.begin(queued, at));
@@ -128,6 +131,8 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
+                // Observers may be slow, and the level may end meanwhile.
+                report(None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
                 engine.unless_shut_down(call, granted).map(Step::Granted)

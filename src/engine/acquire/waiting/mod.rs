@@ -68,6 +68,8 @@ pub(crate) struct Waiting<'a> {
 enum Step {
     Granted(Granted),
     Sleep(Moment),
+    /// Sends nothing and offers nothing until then.
+    Pause(Moment),
     Again,
 }
 
@@ -203,7 +205,7 @@ impl<'a> Waiting<'a> {
         {
             match self.receive(&place, handoff) {
                 Ok(Step::Granted(granted)) => ended = Ok(Some(granted)),
-                Ok(Step::Sleep(_) | Step::Again) => {}
+                Ok(Step::Sleep(_) | Step::Pause(_) | Step::Again) => {}
                 Err(error) => ended = Err(error),
             }
         }
@@ -225,6 +227,7 @@ impl<'a> Waiting<'a> {
             match step {
                 Step::Granted(granted) => return Ok(Some(granted)),
                 Step::Sleep(wake_at) => self.sleep(place, wake_at)?,
+                Step::Pause(until) => self.pause_until(until)?,
                 Step::Again => {}
             }
             if self.engine.clock.now() >= self.call.limit {
@@ -314,7 +317,7 @@ impl<'a> Waiting<'a> {
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
         match step {
             Step::Granted(granted) => Ok(Some(granted)),
-            Step::Sleep(_) | Step::Again => self.failure.take().map_or(Ok(None), Err),
+            Step::Sleep(_) | Step::Pause(_) | Step::Again => self.failure.take().map_or(Ok(None), Err),
         }
     }
 }

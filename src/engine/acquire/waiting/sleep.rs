@@ -42,6 +42,11 @@ impl Waiting<'_> {
             takes_again: call.config.takes_again,
             writers_first: call.config.writers_first,
         };
+        // Reported before the waiter can be handed the lock: a slow observer would leave the hand-off unread.
+        if !self.is_waiting {
+            let (name, kind) = (call.name.given(), call.kind.label());
+            engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
+        }
         // A hand-off is not cached until a recall, because other threads here probably wait for the lock.
         let offer = call.kind.has_queue().then_some(Claim { caches: false, ..claim });
         let Some((is_head, is_new)) = place.sleep(sleeper, offer, wake_at == Moment::NEVER) else {
@@ -106,12 +111,11 @@ impl Waiting<'_> {
 
 impl Waiting<'_> {
     /// Counts and reports the waiter, which from now on can be handed the lock.
+    /// Counts the waiter, which from now on can be handed the lock.
     fn note_waiting(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {
-            let (engine, name, kind) = (self.engine, self.call.name.given(), self.call.kind.label());
-            engine.reporter.counters.begin_wait(name);
-            engine.note_waiter(self.call.local);
-            engine.reporter.report(|observer| observer.event(&Event::Waiting { name, kind }));
+            self.engine.reporter.counters.begin_wait(self.call.name.given());
+            self.engine.note_waiter(self.call.local);
         }
     }
 

@@ -205,12 +205,14 @@ impl Waiting<'_> {
         }
         self.failure = Some(error);
         let until = now.plus(random_between(RETRY_PAUSE));
-        if !is_own {
-            return Ok(Step::Sleep(until));
-        }
-        match Parker::new(&engine.clock).park(until.min(call.limit), call.interrupt) {
+        Ok(if is_own { Step::Pause(until) } else { Step::Sleep(until) })
+    }
+
+    pub(super) fn pause_until(&self, until: Moment) -> Result<()> {
+        let call = self.call;
+        match Parker::new(&self.engine.clock).park(until.min(call.limit), call.interrupt) {
             Woken::Interrupted => Err(interrupted(call.action)),
-            Woken::Signal | Woken::Time => Ok(Step::Again),
+            Woken::Signal | Woken::Time => Ok(()),
         }
     }
 }
