@@ -18,10 +18,15 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
+    /// Expired holds, which their threads may still try to release.
+    lapsed: Mutex<VecDeque<Weak<Hold>>>,
     /// Locks that are remembered, and until when, the earliest first.
     remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
+
+/// Maximum number of expired holds that are remembered, so that `unlock` can explain why it fails.
+const LAPSED: usize = 1024;
 
 impl Registry {
     pub(crate) fn local(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LocalLock> {
@@ -111,6 +116,17 @@ impl Registry {
         let mut holds = Vec::new();
         self.all().iter().for_each(|local| holds.extend(local.holds()));
         holds
+    }
+
+    /// Remembers an expired hold for the failure of its `unlock`: the last `LAPSED` of them, each for a lease.
+    pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
+        let mut lapsed = self.lapsed.lock();
+        lapsed.push_back(Arc::downgrade(hold));
+        let oldest = if lapsed.len() > LAPSED { lapsed.pop_front() } else { None };
+        drop(lapsed);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            self.remove(&oldest);
+        }
     }
 
     /// Removes a hold, and wakes the heads of the queue.

@@ -158,9 +158,12 @@ impl Timer {
             self.core.undo_renewal(hold, now);
         }
         // No thread will try to release the hold, or none did within a lease.
-        let is_forgotten = !is_first && !hold.with(|own| own.levels.was_renewed);
+        let was_renewed = hold.with(|own| own.levels.was_renewed);
+        let is_forgotten = !is_first && !was_renewed;
         if is_forgotten || !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
             self.core.registry.remove(hold);
+        } else if !was_renewed {
+            self.core.registry.remember_lapsed(hold);
         }
     }
 }
