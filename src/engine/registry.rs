@@ -118,7 +118,7 @@ impl Registry {
         holds
     }
 
-    /// Remembers an expired hold for the failure of its `unlock`: the last `LAPSED` of them, each for a lease.
+    /// Remembers an expired hold for the failure of its `unlock`.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));

@@ -519,12 +519,12 @@ fn a_loss_callback_is_dropped_on_its_thread() {
     assert_eq!(thread.as_deref(), Some("leasehold-calls"));
 }
 
-/// One thread makes many holds, which expire because it never releases them.
+/// One thread makes 5,000 holds, which expire because it never releases them.
 #[test]
-fn expired_holds_are_remembered_for_a_lease() {
+fn only_the_last_expired_holds_are_remembered() {
     let (clock, engine) = on_memory();
     let name = |n: usize| named(&format!("a-{n}"));
-    const HOLDS: usize = 500;
+    const HOLDS: usize = 5_000;
     let lease = Duration::from_secs(1);
     for n in 0..HOLDS {
         assert!(acquire(&engine, &name(n), ONCE, Lease::Fixed(lease)).unwrap().is_some());
@@ -532,11 +532,13 @@ fn expired_holds_are_remembered_for_a_lease() {
     let cached = acquire(&engine, &name(HOLDS), ONCE, Lease::Renewed).unwrap().unwrap();
     assert_eq!(engine.registry.holds().len(), HOLDS + 1);
     clock.advance(lease);
+    let left = engine.registry.holds().len();
+    assert!(left <= 1_025, "{left} holds are kept");
     let why = |n: usize| unlock(&engine, &name(n)).unwrap_err().not_held().cloned();
-    assert_eq!([0, 0].map(why), [Some(NotHeld::Expired), Some(NotHeld::Free)]);
-    assert_eq!(engine.registry.holds().len(), HOLDS);
-    clock.advance(engine.options.lease + lease);
-    assert_eq!((why(1), engine.registry.holds().len()), (Some(NotHeld::Free), 1));
+    let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
+    assert_eq!(known, left - 1);
+    assert_eq!((0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Free)).count(), HOLDS);
+    assert_eq!(engine.registry.holds().len(), 1);
     clock.advance(Duration::from_secs(3_600));
     release(&engine, &cached).unwrap();
 }

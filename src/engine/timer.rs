@@ -157,12 +157,9 @@ impl Timer {
             // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
-        // No thread will try to release the hold, or none did within a lease.
-        let was_renewed = hold.with(|own| own.levels.was_renewed);
-        let is_forgotten = !is_first && !was_renewed;
-        if is_forgotten || !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
-            self.core.registry.remove(hold);
-        } else if !was_renewed {
+        if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
+            self.core.registry.remove(hold); // no thread will try to release it
+        } else if is_first && !hold.with(|own| own.levels.was_renewed) {
             self.core.registry.remember_lapsed(hold);
         }
     }

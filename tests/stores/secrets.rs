@@ -65,8 +65,9 @@ fn postgres() -> Option<Changing> {
     let run = move |text: &str| admin.lock().0.batch_execute(text).unwrap();
     run("CREATE USER secretive PASSWORD 'S3CR3T-0'; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive");
     let change = move |password: &str| {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
-        run(&format!("ALTER USER secretive PASSWORD '{password}'; {end}"));
+        // Two transactions, because an ended session might return before the new password is committed.
+        run(&format!("ALTER USER secretive PASSWORD '{password}'"));
+        run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'");
     };
     Some((url, Box::new(change)))
 }
