@@ -237,7 +237,8 @@ impl ClientBuilder {
         if is_one_server && server.url.is_empty() {
             server.read_url()?;
             let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
-            Error::unless(!server.url.is_empty() || !self.is_from_env, || words)?;
+            let is_missing = server.url.is_empty() && self.is_from_env;
+            Error::unless(!is_missing, || words)?;
         }
         let mut options = self.options.checked()?;
         let server = server.checked()?;

@@ -20,7 +20,7 @@ use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
 use crate::locks::group::Group;
 use crate::locks::guard::Guard;
-use crate::locks::named::{RedisLock, forever};
+use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{CachedCheck, Capabilities, HoldCaching};
@@ -706,7 +706,7 @@ fn a_hold_with_a_lease_is_not_renewed() {
         let clock = world.clock.clone();
         let time = spawn(move || clock.advance(lease / 2));
         let lock = client.lock();
-        let want = RedisLock::want(&lock, "lock", Lease::Kept(lease), forever(), None).unwrap();
+        let want = RedisLock::want(&lock, "lock", Lease::Kept(lease), Moment::NEVER, None).unwrap();
         let mut group = Group::default();
         if let Some(entered) = client.engine.acquire(&want).unwrap() {
             group.push(&client.engine, entered);

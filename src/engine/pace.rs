@@ -49,7 +49,7 @@ impl Budget {
     }
 }
 
-/// What a clean-up command spends: 25 are sent in a second, and up to 25 more at once after a time without
+/// The budget of clean-up commands: 25 are sent in a second, and up to 25 more at once after a time without
 /// any. Claims that cannot share a command wait, or end with their lease.
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);

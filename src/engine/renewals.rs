@@ -1,4 +1,4 @@
-//! Which renewals are sent next, and how long the watchdog waits for their answers.
+//! The choice of the renewals to send next, and the time that the watchdog waits for their answers.
 //!
 //! The most urgent renewals are sent first, some hundreds in a batch, each batch with a time limit. So a home
 //! node that cannot be reached, or a hold that has ended, does not delay others. A home node that does not

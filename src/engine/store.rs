@@ -1,4 +1,4 @@
-//! What takes the place of a client's store until the client connects.
+//! The stand-in for a client's store until the client connects.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};

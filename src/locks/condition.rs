@@ -9,7 +9,7 @@ use crate::error::{Error, NotHeld, Result};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::Guard;
-use crate::locks::named::{RedisLock, forever, unbound_claim, unending};
+use crate::locks::named::{RedisLock, unbound_claim, unending};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Counting, Kind};
 use crate::time::{Lease, Moment};
@@ -94,7 +94,7 @@ impl Condition {
     /// - The server could not be used. Unless this was before the wait, the lock is not held then, the guard
     ///   is [`Lost`](crate::HoldState::Lost), and the error says [`work_ran`](Error::work_ran).
     pub fn wait(&self, guard: &mut Guard) -> Result<()> {
-        self.wait_with("wait", guard, forever(), None).map(drop)
+        self.wait_with("wait", guard, Moment::NEVER, None).map(drop)
     }
 
     /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
@@ -119,7 +119,7 @@ impl Condition {
     /// # Errors
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
-        self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
+        self.wait_with("wait_interruptibly", guard, Moment::NEVER, Some(interrupt)).map(drop)
     }
 
     /// Waits repeatedly while `condition` is true; evaluates it with the lock held, first before any wait.
@@ -128,7 +128,7 @@ impl Condition {
     /// As [`wait`](Self::wait).
     pub fn wait_while(&self, guard: &mut Guard, mut condition: impl FnMut(&Guard) -> bool) -> Result<()> {
         while condition(guard) {
-            self.wait_with("wait_while", guard, forever(), None)?;
+            self.wait_with("wait_while", guard, Moment::NEVER, None)?;
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Condition {
         let mut regained = None;
         for (is_guards, lease) in levels {
             // The condition may be of the plain lock of this name, and the guard of the fenced lock.
-            let want = self.lock.want(action, lease, forever(), None)?;
+            let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
                 kind: released.kind(),

@@ -246,8 +246,9 @@ impl LeaderShared {
 
     /// Pauses for so long that all waiters have asked before this candidate, even those that only poll.
     fn stand_back(&self) {
-        if !(self.engine.store.capabilities().queues)(Kind::Fenced) {
-            let (_, most) = (self.engine.store.capabilities().poll_every)(Kind::Fenced);
+        let capabilities = self.engine.store.capabilities();
+        if !(capabilities.queues)(Kind::Fenced) {
+            let (_, most) = (capabilities.poll_every)(Kind::Fenced);
             self.pause(most + REACTION);
         }
     }
@@ -265,8 +266,7 @@ impl LeaderShared {
 
     fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let local = self.engine.registry.local(Kind::Fenced, &self.name);
-        let unending = Moment::NEVER;
-        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &local), unending);
+        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &local), Moment::NEVER);
         let config = LockConfig { leads: true, ..want.config };
         let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), config, ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));

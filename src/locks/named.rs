@@ -271,10 +271,6 @@ pub(super) fn unbound_claim(engine: &Engine, kind: Kind, name: &Arc<LockName>) -
     engine.claim(&engine.store.capabilities(), (kind, name), unbound_number(), engine.options.lease)
 }
 
-pub(crate) fn forever() -> Moment {
-    Moment::NEVER
-}
-
 /// The error for a case that cannot happen: a wait without a limit ended without the lock.
 pub(crate) fn unending(action: &'static str, name: &str) -> Error {
     Error::new(ErrorKind::TimedOut, action, "a wait without end ended").on(name)

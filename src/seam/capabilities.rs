@@ -138,7 +138,7 @@ pub(crate) trait Sessions: Send + Sync {
     /// Registers the timer's thread, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
-    /// What else ends this granted hold, besides its lease. Called once for each grant.
+    /// The end of this granted hold besides its lease, if there is one. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 

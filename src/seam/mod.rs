@@ -50,7 +50,7 @@ pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 /// A store never waits for another owner, never repeats a request that may have been carried out, and starts
 /// no thread for a request. After its `deadline` a request fails as `Unknown`, or `Refused` if unsent.
 pub(crate) trait Store: Inspect + Send + Sync {
-    /// What this store can do beyond this trait. No I/O.
+    /// The abilities of this store beyond this trait. No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
 
     /// Whether this store can keep a lock of this name. No I/O.

@@ -1,4 +1,4 @@
-//! What the unit tests of several layers share.
+//! Helpers that the unit tests of several layers share.
 
 pub(crate) mod scripted;
 

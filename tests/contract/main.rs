@@ -25,35 +25,31 @@ macro_rules! contract {
         fn $name($store: &crate::harness::Store) $body
 
         mod $name {
-            contract!(@on memory $need $name);
-            #[cfg(feature = "redis")]
-            contract!(@on redis $need $name);
-            #[cfg(feature = "redis")]
-            contract!(@on cluster $need $name);
-            #[cfg(feature = "redis")]
-            contract!(@on sentinel $need $name);
-            #[cfg(feature = "redis")]
-            contract!(@on redlock $need $name);
-            #[cfg(feature = "redis")]
-            contract!(@on ring $need $name);
-            #[cfg(feature = "etcd")]
-            contract!(@on etcd $need $name);
-            #[cfg(feature = "postgres")]
-            contract!(@on postgres $need $name);
-            #[cfg(feature = "mysql")]
-            contract!(@on mysql $need $name);
-            #[cfg(feature = "sqlite")]
-            contract!(@on sqlite $need $name);
-            #[cfg(feature = "zookeeper")]
-            contract!(@on zookeeper $need $name);
+            contract! {
+                @on $need $name:
+                memory,
+                #[cfg(feature = "redis")] redis,
+                #[cfg(feature = "redis")] cluster,
+                #[cfg(feature = "redis")] sentinel,
+                #[cfg(feature = "redis")] redlock,
+                #[cfg(feature = "redis")] ring,
+                #[cfg(feature = "etcd")] etcd,
+                #[cfg(feature = "postgres")] postgres,
+                #[cfg(feature = "mysql")] mysql,
+                #[cfg(feature = "sqlite")] sqlite,
+                #[cfg(feature = "zookeeper")] zookeeper
+            }
         }
     };
-    (@on $store:ident $need:ident $name:ident) => {
+    (@on $need:ident $name:ident: $($(#[$with:meta])? $store:ident),+) => {
         // Each contract is compiled once for each store, so the logic is in the harness.
-        #[test]
-        fn $store() {
-            crate::harness::Need::$need.on(crate::stores::$store, super::$name);
-        }
+        $(
+            $(#[$with])?
+            #[test]
+            fn $store() {
+                crate::harness::Need::$need.on(crate::stores::$store, super::$name);
+            }
+        )+
     };
 }
 

@@ -98,27 +98,29 @@ fn our_killed_waiters_delay_java_for_seconds_only() {
     }
 }
 
-/// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
-#[test]
-fn a_killed_java_waiter_delays_ours_until_its_timeout_only() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let mut admin = server.admin();
-    let lock = patient(&server.url()).get_fair_lock("fair");
-    let [ahead, behind] = [(); 2].map(|()| patient(&server.url()).get_fair_lock("fair"));
-    for is_first in [true, false] {
-        let Some(agent) = java::start() else { return };
-        let java = java::client_with_fair_wait(&agent, "dies", &server.url(), LEASE, WAITS[0]);
-        let guard = lock.acquire().unwrap();
-        let before = (!is_first).then(|| comes(&mut admin, || turn(&ahead)).0);
-        let (_doomed, _) = comes(&mut admin, || java_takes_turn(&java, "dead"));
-        let (after, _) = comes(&mut admin, || turn(&behind));
-        drop((java, agent)); // kills the process, since it has not answered
-        let freed = monotonic();
-        guard.unlock().unwrap();
-        before.map(Call::join);
-        let waited = own_time_between(freed, after.join());
-        eprintln!("a dead Java waiter, the first: {is_first}, delayed ours by {waited:?}");
-        assert!(waited < if is_first { HEAD_DELAYS } else { WAITS[0] + PLACE * 4 + LEASE }, "{waited:?}");
+// Redisson's waiters have no heartbeat, so a dead one keeps its place until its timeout.
+test_on!(
+    a_killed_java_waiter_delays_ours_until_its_timeout_only,
+    alone(),
+    RedisServer::start_default(),
+    |server| {
+        let mut admin = server.admin();
+        let lock = patient(&server.url()).get_fair_lock("fair");
+        let [ahead, behind] = [(); 2].map(|()| patient(&server.url()).get_fair_lock("fair"));
+        for is_first in [true, false] {
+            let Some(agent) = java::start() else { return };
+            let java = java::client_with_fair_wait(&agent, "dies", &server.url(), LEASE, WAITS[0]);
+            let guard = lock.acquire().unwrap();
+            let before = (!is_first).then(|| comes(&mut admin, || turn(&ahead)).0);
+            let (_doomed, _) = comes(&mut admin, || java_takes_turn(&java, "dead"));
+            let (after, _) = comes(&mut admin, || turn(&behind));
+            drop((java, agent)); // kills the process, since it has not answered
+            let freed = monotonic();
+            guard.unlock().unwrap();
+            before.map(Call::join);
+            let waited = own_time_between(freed, after.join());
+            eprintln!("a dead Java waiter, the first: {is_first}, delayed ours by {waited:?}");
+            assert!(waited < if is_first { HEAD_DELAYS } else { WAITS[0] + PLACE * 4 + LEASE }, "{waited:?}");
+        }
     }
-}
+);

@@ -3,7 +3,9 @@
 //! separately.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::agent::{Agent, Peer};
 use crate::java;
 use crate::scene::{alone, listeners};
 use crate::support::prelude::*;
@@ -18,20 +20,22 @@ fn fields(server: &RedisServer, name: &str) -> BTreeMap<String, u64> {
     redis::cmd("HGETALL").arg(name).query(&mut server.admin()).unwrap()
 }
 
+fn client(servers: &[RedisServer]) -> LockClient {
+    let options = LockClient::builder().redlock(servers.iter().map(RedisServer::url));
+    options.lease(LEASE).node_timeout(Duration::from_secs(2)).build().unwrap()
+}
+
+/// A client of Java for each server.
+fn peers(agent: &Arc<Agent>, servers: &[RedisServer]) -> Vec<Peer> {
+    let each = MEMBERS.split(',').zip(servers);
+    each.map(|(name, server)| java::client(agent, name, &server.url(), LEASE)).collect()
+}
+
 test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server(), |binary| {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
     let Some(agent) = java::start() else { return };
-    let peers: Vec<_> = MEMBERS
-        .split(',')
-        .zip(&servers)
-        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
-        .collect();
-    let client = LockClient::builder()
-        .redlock(servers.iter().map(RedisServer::url))
-        .lease(LEASE)
-        .node_timeout(Duration::from_secs(2))
-        .build()
-        .unwrap();
+    let peers = peers(&agent, &servers);
+    let client = client(&servers);
     let lock = client.get_lock("both");
     let java = &peers[0];
     // Java divides its wait into one third for each server.
@@ -67,19 +71,10 @@ test_on!(redlocks_exclude_each_other_across_languages, alone(), default_server()
 test_on!(a_majority_held_by_rust_is_busy_for_java, alone(), default_server(), |binary| {
     let mut servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder(&binary).start()).collect();
     let Some(agent) = java::start() else { return };
-    let client = LockClient::builder()
-        .redlock(servers.iter().map(RedisServer::url))
-        .lease(LEASE)
-        .node_timeout(Duration::from_secs(2))
-        .build()
-        .unwrap();
+    let client = client(&servers);
     let guard = client.get_lock("two-of-three").acquire().unwrap();
     servers[2].restart(); // it has forgotten, and is given the lock back by a renewal
-    let peers: Vec<_> = MEMBERS
-        .split(',')
-        .zip(&servers)
-        .map(|(name, server)| java::client(&agent, name, &server.url(), LEASE))
-        .collect();
+    let peers = peers(&agent, &servers);
     let java = &peers[0];
     assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));
     assert!(!java.is("t", "redlock-try-for-lease", &[MEMBERS, "two-of-three", "900", "20000"]));

@@ -70,6 +70,23 @@ const MOST_LINES: usize = 800;
 /// A file with more lines of code must state its reason in a sentence that begins with `Long because`.
 const LONG: usize = 400;
 
+/// The compiler ignores a file that no `mod` names, and with it its tests.
+#[test]
+fn each_file_of_a_test_program_is_compiled() {
+    let mut checked = 0;
+    for program in ["contract", "faults", "histories", "interop", "meta", "stores", "topology"] {
+        let folder = format!("tests/{program}");
+        let main = read(format!("{folder}/main.rs"));
+        let beside = |path: &std::path::PathBuf| path.parent() == Some(folder.as_ref());
+        for path in files(&folder, "rs").into_iter().filter(beside) {
+            let module = path.file_stem().unwrap().to_string_lossy().into_owned();
+            assert!(module == "main" || main.contains(&format!("mod {module};")), "{}", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "only {checked} files were found");
+}
+
 #[test]
 fn the_source_keeps_to_its_rules() {
     let files = all_sources();

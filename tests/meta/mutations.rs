@@ -89,6 +89,19 @@ fn a_misplaced_mutation_is_reported() {
     assert_eq!(said, ["a.rs: \"Three\" is there 0 times", "a.rs: \"Two\" is there 2 times"]);
 }
 
+#[test]
+fn a_suite_with_one_unknown_test_is_refused() {
+    let chosen = |tests: &str| {
+        let tests = tests.split(' ').map(str::to_owned).collect();
+        let suite = list::Suite { program: "contract".to_owned(), tests };
+        suite
+            .chosen("rw::a::memory: test\nrw::a::redis: test\ntoken::b::memory: test\n")
+            .map(|tests| tests.join(" "))
+    };
+    assert_eq!(chosen("rw::*::memory token::").unwrap(), "rw::a::memory token::b::memory");
+    assert_eq!(chosen("token:: rw::memory").unwrap_err(), "there is no such test: contract rw::memory");
+}
+
 /// Whether each part of a test's path is the beginning of a word in these sources: a module, a test, or an
 /// item in a macro's list.
 fn has(sources: &str, filter: &str) -> bool {

@@ -405,23 +405,6 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     client.get_lock(&stuck).unlock().unwrap();
 }
 
-/// The server may grant the lock after the client's time-out. So the outcome is unknown, and the client undoes
-/// the grant. (PostgreSQL ends the statement itself, so there the outcome is known.)
-pub(crate) fn an_unanswered_grant_is_undone<D: Database>() {
-    let Some(server) = D::shared() else { return };
-    let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
-    let lock = client.get_lock(fresh("late"));
-    lock.acquire().unwrap().unlock().unwrap();
-    let mut connection = server.connect();
-    let mut transaction = D::begin(&mut connection);
-    D::lock_row(&mut transaction, lock.name());
-    let error = fails(lock.try_lock(), ErrorKind::TimedOut);
-    assert!(error.outcome_unknown());
-    D::rollback(transaction);
-    assert!(lock.try_lock_for(LONG).unwrap());
-    lock.unlock().unwrap();
-}
-
 /// Another transaction has locked the row of the first of many holds. Only that hold is lost.
 pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
     let Some(server) = D::shared() else { return };

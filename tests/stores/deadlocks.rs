@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use leasehold::{Deadlock, Event};
 
 use crate::support::prelude::*;
+use crate::support::stalls::stalled_between;
 use crate::support::{deadlocked, random, reexecuted, test_name};
 
 const PROCESSES: usize = 6;
@@ -140,7 +141,7 @@ impl Log {
         let mut rings = HashSet::new();
         for (ring, from, lasted) in self.rings() {
             let told = self.told(&ring, from);
-            let bound = due + stalled_since(from);
+            let bound = due + stalled_between(from, from + lasted);
             assert!(
                 lasted <= bound || told.is_some_and(|at| at <= from + bound),
                 "{ring:?} lasted for {lasted:?} from {from:?} and was not reported: {:?}",
@@ -172,10 +173,14 @@ impl Log {
                     Chain::Runs => break &mut found.before_running,
                     // The moment lies between a release and the record of the next grant.
                     Chain::Changes => {
-                        assert!(at <= begun + ms(500) + stalled_since(begun), "{wait:?} waits for nobody");
+                        assert!(
+                            at <= begun + ms(500) + stalled_between(begun, at),
+                            "{wait:?} waits for nobody"
+                        );
                     }
                     Chain::Ring(ring, from) => {
-                        let (told, bound) = (self.told(&ring, from), from + due + stalled_since(from));
+                        let told = self.told(&ring, from);
+                        let bound = from + due + stalled_between(from, told.unwrap_or(at));
                         assert!(told.unwrap_or(at) <= bound, "{ring:?} of {from:?} was told at {told:?}");
                         if told.is_some() {
                             let is_on_it = ring.iter().any(|(process, ..)| *process == wait.process);

@@ -35,7 +35,7 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits for a check that begins from now on: one may be running already, so this waits for a second one.
+/// Waits for a check that begins from now on: some may be running already, so this waits for three.
 fn await_looks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Checks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
@@ -67,7 +67,6 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
         });
         use_until_kept(&kept, &mut admin);
     }
-    let_pass(ms(200), "so that two recalls do not switch keeping off");
     theirs.lock().unwrap();
     let mine = kept.clone();
     let waiter = start(move || mine.lock().map(|()| mine));
@@ -155,9 +154,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
     let mut transaction = connection.transaction().unwrap();
     PostgresServer::lock_row(&mut transaction, stuck.name());
     let begun = now();
-    while begun.elapsed() < lease * 2 {
-        assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
-    }
+    throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
     transaction.rollback().unwrap();
 });
 

@@ -32,23 +32,18 @@ impl Cluster {
 
     #[track_caller]
     pub fn start_with(config: &[&str]) -> Option<Cluster> {
-        Cluster::start_as(config, false).map(Cluster::patient)
+        Cluster::start_as(config, false).inspect(Cluster::be_patient)
     }
 
     #[track_caller]
     pub fn start_tls() -> Option<Cluster> {
-        Cluster::start_as(&[], true).map(Cluster::patient)
+        Cluster::start_as(&[], true).inspect(Cluster::be_patient)
     }
 
     /// Starts a cluster that replaces a primary after a second of silence.
     #[track_caller]
     pub fn start_for_failovers() -> Option<Cluster> {
         Cluster::start_as(&[], false)
-    }
-
-    fn patient(self) -> Cluster {
-        self.be_patient();
-        self
     }
 
     fn be_patient(&self) {

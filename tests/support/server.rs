@@ -355,10 +355,6 @@ impl RedisServer {
         self.certificates().unknown_ca()
     }
 
-    pub fn client_certificate(&self) -> (PathBuf, PathBuf) {
-        self.certificates().client()
-    }
-
     pub fn certificates(&self) -> Certificates {
         Certificates(self.path.clone())
     }

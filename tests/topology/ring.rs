@@ -316,12 +316,11 @@ test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
 });
 
 test_on!(a_client_connects_without_one_node, servers(3), |mut servers| {
-    let ring = || Ring::new(nodes(&servers, 0..3));
-    let (everybody, names) = (client(ring()), names(60));
+    let ring = Ring::new(nodes(&servers, 0..3));
+    let (everybody, names) = (client(ring.clone()), names(60));
     let homes = homes(&everybody, &names, &servers);
-    let late = ring();
     servers[2].kill();
-    let client = client(late);
+    let client = client(ring);
     for name in &names {
         match client.get_lock(name).try_lock() {
             Ok(taken) => assert!(taken && homes[name] != 2),

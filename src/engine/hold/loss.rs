@@ -1,4 +1,4 @@
-//! What a hold tells its listeners: its loss, and that others want its lock.
+//! A hold's news for its listeners: its loss, and that others want its lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -61,7 +61,7 @@ pub(super) const LEAST: i8 = -2;
 pub(super) const MOST: i8 = 6;
 pub(super) const LATE: i8 = 4;
 
-/// What a lock remembers to decide about caching. The hold's [`Stage`] says whether it is cached, and why.
+/// The memory of a lock for decisions about caching. The hold's [`Stage`] says whether it is cached, and why.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Caching {
     pub(super) ends: Option<Moment>,

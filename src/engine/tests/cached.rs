@@ -288,6 +288,31 @@ fn ending_threads_each_release_their_cached_holds() {
     assert!(client.store.is_free());
 }
 
+/// Each release takes the whole time that a round of the cache thread has for releases.
+#[test]
+fn slow_releases_for_an_ending_thread_delay_no_check() {
+    const HOLDS: usize = 4;
+    let client = CachingClient::begin();
+    let _values = client.cache_many(HOLDS);
+    let used = client.used(&named("in use"));
+    for _ in 0..HOLDS {
+        let clock = client.engine.clock.clone();
+        client.store.releases.say(move || {
+            take_time(&clock, MS * 100);
+            freed()
+        });
+    }
+    let (store, (told, is_told)) = (Arc::clone(&client.store), bounded(1));
+    client.store.checks.say(move || {
+        told.send(store.releases.left()).unwrap();
+        Ok(CachedCheck::Stays)
+    });
+    drop(client.engine.core.end_cached(Some(ThreadMarker::current().id())));
+    assert_eq!(is_told.recv_timeout(LONG), Ok(HOLDS - 1));
+    comes_about("the other releases", || client.store.releases.left() == 0);
+    client.unlock(&used);
+}
+
 #[test]
 fn a_thread_that_ends_after_its_client_waits_for_nothing() {
     let client = CachingClient::begin();

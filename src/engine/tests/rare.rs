@@ -281,6 +281,30 @@ fn a_new_head_asks_before_it_sleeps() {
     });
 }
 
+/// A hand-off to a waiter whose observer is slow would not be read in time.
+#[test]
+fn observers_see_a_wait_before_the_lock_can_be_handed_over() {
+    let ((waits, is_waiting), (goes_on, may_go_on)) = (bounded(1), bounded::<()>(1));
+    let engine = observed(&Arc::new(scripted()), move |event: &Event<'_>| {
+        if let Event::Waiting { .. } = event {
+            waits.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        }
+    });
+    let name = named("a");
+    let held = lock(&engine, &name);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap());
+        is_waiting.recv().unwrap();
+        let is_offered = || held.hold.local().state().queue.iter().any(|one| one.waiter.offer.is_some());
+        assert!(!is_offered());
+        goes_on.send(()).unwrap();
+        comes_about("the offer", is_offered);
+        release(&engine, &held).unwrap();
+        release(&engine, &waiter.join().unwrap()).unwrap();
+    });
+}
+
 /// While an observer runs, the number of a grant without a hold could be retired, and a clean-up would end
 /// the grant.
 #[test]

@@ -1,4 +1,4 @@
-//! What a server says about itself, and the stored [format number](crate::seam::format).
+//! A server's answers about itself, and the stored [format number](crate::seam::format).
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ pub(crate) enum Prefix {
     UnderMark,
 }
 
-/// Which scripts the connection's server has run, one bit each, since it forgot scripts `forgotten` times.
+/// The scripts that the connection's server has run, one bit each, since it forgot scripts `forgotten` times.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],

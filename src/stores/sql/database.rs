@@ -1,4 +1,4 @@
-//! What the pool needs of a database: how to connect, and what a request showed about its connection.
+//! The pool's view of a database: how to connect, and how each request left its connection.
 
 use std::ops::{Deref, DerefMut};
 
@@ -73,7 +73,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// What the requests of one use showed about the connection. The greatest value is the worst, and counts.
+/// The state in which the requests of one use left the connection. The greatest value is the worst, and counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shown {
     Sound,

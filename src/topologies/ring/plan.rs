@@ -206,8 +206,7 @@ impl RingNode {
             format!(
                 "node {label:?} is a cluster, which spreads names by itself: a ring needs servers that stand alone"
             )
-        })?;
-        Ok(())
+        })
     }
 }
 

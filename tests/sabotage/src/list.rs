@@ -59,8 +59,9 @@ impl Mutation {
 }
 
 impl Suite {
-    /// The tests in the program's list (`NAME: test`).
-    pub fn chosen<'a>(&self, list: &'a str) -> Vec<&'a str> {
+    /// The tests in the program's list (`NAME: test`). Fails for a pattern that names no test: a test may
+    /// have another name by now.
+    pub fn chosen<'a>(&self, list: &'a str) -> Result<Vec<&'a str>> {
         let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
         let is_meant = |name: &str, pattern: &str| {
             let mut rest = Some(name);
@@ -69,7 +70,15 @@ impl Suite {
             });
             rest.is_some()
         };
-        names.filter(|name| self.tests.iter().any(|pattern| is_meant(name, pattern))).collect()
+        let mut chosen = Vec::new();
+        for pattern in &self.tests {
+            let before = chosen.len();
+            chosen.extend(names.clone().filter(|name| is_meant(name, pattern)));
+            if chosen.len() == before {
+                return Err(format!("there is no such test: {} {pattern}", self.program));
+            }
+        }
+        Ok(chosen)
     }
 }
 

@@ -28,7 +28,6 @@ fn woken(cluster: &Cluster, [from, to]: [&LockClient; 2], ways: &[&str]) -> Dura
 #[test]
 fn each_publish_mode_wakes_its_subscribers() {
     on_cluster(|cluster| {
-        let begun = now();
         let woken = |from, to, times| {
             let ways: &[_] = match to {
                 Plain => &["NUMSUB"],
@@ -40,11 +39,13 @@ fn each_publish_mode_wakes_its_subscribers() {
         };
         let same = [Auto, Sharded, Plain, Both].map(|way| (way, way));
         for (from, to) in same.into_iter().chain([(Both, Sharded), (Both, Plain), (Plain, Both)]) {
+            let begun = now();
             let took = woken(from, to, 11);
             shout(&format!("COUNTED cluster, woken {from:?} to {to:?}: median {took:?}"));
             assert!(took <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
         // Waiters of the other mode get no message, and poll.
+        let begun = now();
         assert!(woken(Plain, Sharded, 1) <= POLL + stalled_since(begun));
     });
 }
@@ -61,7 +62,6 @@ fn a_release_wakes_waiting_writers() {
             let held = if round % 2 == 0 { lock(0).write().acquire() } else { lock(0).read().acquire() };
             let held = held.unwrap();
             let writers = [1, 2].map(|place| call(turn(lock(place).write().clone())));
-            let home = cluster.primary_of(&name);
             let line = format!("leasehold_lock_queue:{{{name}}}");
             let turns = format!("leasehold_wake:{{{name}}}:*");
             let wait = || {
@@ -76,13 +76,7 @@ fn a_release_wakes_waiting_writers() {
             had.sort_unstable();
             for (had, released) in had {
                 let took = had.saturating_duration_since(freed);
-                assert!(
-                    took <= ms(50) + slack_since(freed),
-                    "round {round}: {took:?} after the release (the machine itself stalled {:?}); its member was \
-                     {home} and is {}",
-                    stalled_since(freed),
-                    cluster.primary_of(&name)
-                );
+                assert!(took <= ms(50) + slack_since(freed), "round {round}: {took:?} after the release");
                 freed = released;
             }
         }

@@ -134,7 +134,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What a waiter does in the local queue. Each method takes the lock's mutex.
+/// A waiter's actions in the local queue. Each method takes the lock's mutex.
 impl QueuePlace {
     pub(crate) fn is_head(&self) -> bool {
         self.local.state().queue.get(self.ticket).is_some_and(|ticket| ticket.is_head)

@@ -1,4 +1,4 @@
-//! What a waiter leaves in the store: its client's place in the wait queue, and unanswered attempts.
+//! A waiter's traces in the store: its client's place in the wait queue, and unanswered attempts.
 //!
 //! The wait queue has one place for each client, however many of its threads wait. Only the head of the local
 //! queue sends attempts, so it joins the wait queue for all of them, and sleeps until the store notifies its

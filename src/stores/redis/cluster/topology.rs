@@ -48,7 +48,7 @@ pub(super) struct Topology {
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
     /// Set after a failure that an outdated map may have caused.
     is_doubted: AtomicBool,
-    /// Which reloads there may be, and of which member. Locked by the thread that reloads the map.
+    /// The reloads that are allowed, and their members. Locked by the thread that reloads the map.
     look: Mutex<Reloads>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }

@@ -173,8 +173,8 @@ fn check_server(greeting: &Value, wanted: Role, is_durable: bool) -> Result<()> 
             redis-sentinel://…/master-name";
     Error::when(field("mode") == "sentinel", ErrorKind::Unsupported, "connect", || words)?;
     let words = "the server is not a member of a cluster: give its address as redis://…";
-    let is_alone = wanted != Role::Primary && field("mode") != "cluster";
-    Error::when(is_alone, ErrorKind::Unsupported, "connect", || words)?;
+    let is_no_member = wanted != Role::Primary && field("mode") != "cluster";
+    Error::when(is_no_member, ErrorKind::Unsupported, "connect", || words)?;
     let version = field("version");
     let lacks = |least| field("server") != "valkey" && is_before(version, least);
     Error::when(is_durable && lacks(WAITAOF_SINCE), ErrorKind::Unsupported, "connect", || {

@@ -1,4 +1,4 @@
-//! What all connections to one address know of its server: demotions to replica, and which scripts it has.
+//! Knowledge about a server that all connections to its address share: demotions to replica, and which scripts it has.
 
 use std::sync::Arc;
 use std::time::Duration;
