@@ -149,8 +149,9 @@ impl Trouble {
             self.nobody_has_failed();
             // Each kind of fault comes once at the beginning, and then at random.
             let dice = [2, 9, 0, 9, 3].get(struck).copied();
-            let dice =
-                dice.unwrap_or_else(|| if lacks(&self) && random().is_multiple_of(2) { 3 } else { random() % 10 });
+            let dice = dice.unwrap_or_else(|| {
+                if lacks(&self) && random().is_multiple_of(2) { 3 } else { random() % 10 }
+            });
             struck += 1;
             let what = match dice {
                 0 | 1 => self.stop_worker(),

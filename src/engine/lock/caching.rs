@@ -51,6 +51,9 @@ const SLICES: Duration = Duration::from_millis(64);
 const SHORT: Duration = Duration::from_micros(500);
 /// A thread that asks again within this time comes back "at once".
 pub(super) const AT_ONCE: Duration = Duration::from_micros(200);
+/// Two recalls within `SOON` stop caching for `PAUSE`, because clients that alternate gain nothing by it.
+const SOON: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_secs(1);
 /// A longer pause within a time slice means that the operating system did not run the thread.
 const STALL: Duration = Duration::from_micros(600);
 
@@ -73,6 +76,8 @@ pub(crate) struct Caching {
     pub(super) score: i8,
     /// How much of the last slice this process did not run; the next slice is longer by this.
     missed: Duration,
+    /// The last recall, and whether it came soon after the one before.
+    pub(super) recalled: Option<(Moment, bool)>,
     /// Whether this client ever had a time slice, or a hold that could be cached until a recall.
     pub(crate) may_cache: bool,
 }
@@ -130,6 +135,17 @@ impl Caching {
         (self.began, self.last) = (now, now);
     }
 
+    /// The number of recalls so far. `None`: do not cache, because recalls may be missed, or two came quickly.
+    pub(crate) fn heard(&self, at: At<'_>) -> Option<u64> {
+        let is_paused = self.recalled.is_some_and(|(last, soon)| soon && at.now.since(last) < PAUSE);
+        at.recalls.filter(|_| !is_paused)
+    }
+
+    pub(super) fn note_recall(&mut self, now: Moment) {
+        let soon = self.recalled.is_some_and(|(last, _)| now.since(last) < SOON);
+        self.recalled = Some((now, soon));
+    }
+
     /// Whether other clients come before waiters here, because a time slice that threads used has ended.
     pub(super) fn is_over(&self, at: At<'_>) -> bool {
         self.score >= at.rules.least_score && self.ends.is_some_and(|ends| at.now >= ends)
@@ -147,7 +163,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         let Machine { holds, caching, .. } = self;
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
         // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
-        if waiting == 0 && !own.is_wanted(at) && own.recallable.is_some() {
+        if waiting == 0 && !own.is_wanted(caching, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));
             return Some(until_recall);
@@ -186,7 +202,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         if pause >= STALL && caching.ends.is_some() {
             caching.missed += pause;
         }
-        let is_wanted = own.is_wanted(at);
+        let is_wanted = own.is_wanted(caching, at);
         let is_refused = own.recallable.is_some() && (!caches || is_idle && is_wanted);
         if is_refused || !may_use(&own.hold, is_idle) || own.is_over(at.now) {
             return None;
@@ -220,14 +236,19 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         answer: CachedCheck,
         at: At<'_>,
     ) -> Option<(H, Option<Next>)> {
-        let own = self.state_of(serial)?;
+        let Machine { holds, caching, .. } = self;
+        let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
         if let Some(hears) = &mut own.hears {
             hears.note(answer, at.now);
         }
         if answer == CachedCheck::Stays {
             return None;
         }
-        own.recallable.as_mut().into_iter().for_each(|cached| cached.is_wanted = true);
+        if let Some(recallable) = &mut own.recallable
+            && !std::mem::replace(&mut recallable.is_wanted, true)
+        {
+            caching.note_recall(at.now);
+        }
         if own.is_cached_until_recall() { self.release_cached(None, at) } else { None }
     }
 
@@ -236,7 +257,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     pub(crate) fn watch(&mut self, at: At<'_>, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);
-        match holds.iter_mut().find(|own| own.is_cached()).map(|own| (own.is_wanted(at), own.stage)) {
+        match holds.iter_mut().find(|own| own.is_cached()).map(|own| (own.is_wanted(caching, at), own.stage))
+        {
             Some((is_wanted, Stage::Cached(CachedFor::UntilRecall(since)))) => {
                 next = since.plus(at.rules.unused);
                 if is_wanted || now >= next {

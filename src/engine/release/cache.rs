@@ -81,7 +81,7 @@ impl Engine {
         let (_, waker) = self.cache_thread()?;
         let now = self.clock.now();
         self.registry.remember(local, now);
-        let heard = local.on(now, |_, at| at.recalls);
+        let heard = local.on(now, |lock, at| lock.caching.heard(at));
         local.listen(true, || hold_caching.hear(claim, waker));
         heard
     }

@@ -110,7 +110,6 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// Counts and reports the waiter, which from now on can be handed the lock.
     /// Counts the waiter, which from now on can be handed the lock.
     fn note_waiting(&mut self) {
         if !std::mem::replace(&mut self.is_waiting, true) {

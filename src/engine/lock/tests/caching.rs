@@ -433,11 +433,45 @@ fn an_idle_hold_is_watched_until_its_release() {
 }
 
 #[test]
-fn a_hold_that_a_check_found_wanted_does_not_stay() {
+fn two_recalls_within_100_ms_pause_caching_for_a_second() {
+    for (second, pauses) in [(99, true), (101, false)] {
+        let mut one = granted();
+        for now in [1, 1 + second] {
+            grant(&mut one, ms(now));
+            assert!(stays(&mut one, ms(now)));
+            recall(&mut one);
+            assert!(matches!(one.watch(ms(now)), Watched::Idle) && one.release_cached(ms(now)));
+        }
+        assert_eq!(one.lock.caching.heard(one.at(ms(1 + second))).is_none(), pauses, "{second}");
+        assert!(one.lock.caching.heard(one.at(ms(1001 + second))).is_some());
+    }
+}
+
+#[test]
+fn a_waiter_that_a_check_finds_counts_as_a_recall() {
     let mut one = granted();
-    let now = one.at(ms(1));
-    assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "it is in use");
+    for now in [1, 2] {
+        let now = one.at(ms(now));
+        assert!(one.lock.note_checked(1, CachedCheck::Wanted, now).is_none(), "it is in use");
+        assert!(one.lock.caching.heard(now).is_some(), "both checks found the same waiter");
+    }
     assert!(!stays(&mut one, ms(2)));
+    grant(&mut one, ms(3));
+    recall(&mut one);
+    assert!(!stays(&mut one, ms(4)));
+    assert!(one.lock.caching.heard(one.at(ms(5))).is_none());
+}
+
+#[test]
+fn each_recall_is_compared_with_the_one_before() {
+    let mut one = granted();
+    for now in [1, 10_000, 10_050] {
+        assert!(one.lock.caching.heard(one.at(ms(now))).is_some(), "{now}");
+        grant(&mut one, ms(now));
+        recall(&mut one);
+        assert!(!stays(&mut one, ms(now)));
+    }
+    assert!(one.lock.caching.heard(one.at(ms(10_060))).is_none());
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Client {
         lock.contended = None;
         lock.local_handoffs = lock.local_handoffs.map(|(handed, _)| (handed, NOW));
         let caching = &mut lock.caching;
-        (caching.score, caching.dropped) = (0, None);
+        (caching.score, caching.dropped, caching.recalled) = (0, None, None);
         if caching.ends.is_none() {
             (caching.began, caching.last) = (NOW, NOW);
         }
