@@ -495,6 +495,14 @@ fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
     assert!(entry.found[0].is_some());
 }
 
+struct EndsWait<'a>(&'a Interrupt);
+
+impl Drop for EndsWait<'_> {
+    fn drop(&mut self) {
+        self.0.interrupt();
+    }
+}
+
 /// While a thread that holds something waits for the lock `a`, runs `meanwhile`.
 fn during_a_wait(options: Options, store: Scripted, meanwhile: impl FnOnce(&Engine, &Scripted)) {
     let store = Arc::new(store);
@@ -508,9 +516,10 @@ fn during_a_wait(options: Options, store: Scripted, meanwhile: impl FnOnce(&Engi
             wait(&engine, &awaited, &interrupt).map(drop).unwrap_err();
             drop(held);
         });
+        let ends = EndsWait(&interrupt); // also if the test fails
         comes_about("the wait", || !engine.stuck(engine.clock.now()).waits.is_empty());
         meanwhile(&engine, &store);
-        interrupt.interrupt();
+        drop(ends);
         waiter.join().unwrap();
     });
 }
