@@ -141,7 +141,17 @@ impl Caching {
         at.recalls.filter(|_| !is_paused)
     }
 
-    pub(super) fn note_recall(&mut self, now: Moment) {
+    /// Whether others want a hold that may be cached until a recall. Without a subscription they may.
+    fn is_wanted<H>(&mut self, own: &mut HoldState<H>, at: At<'_>) -> bool {
+        let Some(recallable) = &mut own.recallable else { return false };
+        if !recallable.is_wanted && Some(recallable.heard) != at.recalls {
+            recallable.is_wanted = true;
+            at.recalls.into_iter().for_each(|_| self.note_recall(at.now));
+        }
+        recallable.is_wanted
+    }
+
+    fn note_recall(&mut self, now: Moment) {
         let soon = self.recalled.is_some_and(|(last, _)| now.since(last) < SOON);
         self.recalled = Some((now, soon));
     }
@@ -163,7 +173,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         let Machine { holds, caching, .. } = self;
         let own = holds.iter_mut().find(|own| own.hold.serial() == serial)?;
         // A waiter joins the queue before it looks for a cached hold. Pairs with `Waiting::take_or_give_up`.
-        if waiting == 0 && !own.is_wanted(caching, at) && own.recallable.is_some() {
+        if waiting == 0 && !caching.is_wanted(own, at) && own.recallable.is_some() {
             let until_recall = CachedFor::UntilRecall(at.now);
             own.set(Stage::Cached(until_recall));
             return Some(until_recall);
@@ -202,7 +212,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         if pause >= STALL && caching.ends.is_some() {
             caching.missed += pause;
         }
-        let is_wanted = own.is_wanted(caching, at);
+        let is_wanted = caching.is_wanted(own, at);
         let is_refused = own.recallable.is_some() && (!caches || is_idle && is_wanted);
         if is_refused || !may_use(&own.hold, is_idle) || own.is_over(at.now) {
             return None;
@@ -257,7 +267,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     pub(crate) fn watch(&mut self, at: At<'_>, is_waited_for: bool) -> Watched<H> {
         let Machine { holds, caching, .. } = self;
         let (now, mut next) = (at.now, Moment::NEVER);
-        match holds.iter_mut().find(|own| own.is_cached()).map(|own| (own.is_wanted(caching, at), own.stage))
+        match holds.iter_mut().find(|own| own.is_cached()).map(|own| (caching.is_wanted(own, at), own.stage))
         {
             Some((is_wanted, Stage::Cached(CachedFor::UntilRecall(since)))) => {
                 next = since.plus(at.rules.unused);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::engine::lock::hearing::Hears;
-use crate::engine::lock::{At, Caching, Handle, Waits};
+use crate::engine::lock::{Handle, Waits};
 use crate::time::{Lease, Moment};
 
 /// The stage of a hold in the machine. A hold that was removed is free in the store, or left to a clean-up.
@@ -118,16 +118,6 @@ impl<H: Handle> HoldState<H> {
 
     pub(crate) fn is_cached_until_recall(&self) -> bool {
         matches!(self.stage, Stage::Cached(CachedFor::UntilRecall(_)))
-    }
-
-    /// Whether others want a hold that may be cached until a recall. Without a subscription they may.
-    pub(super) fn is_wanted(&mut self, caching: &mut Caching, at: At<'_>) -> bool {
-        let Some(recallable) = &mut self.recallable else { return false };
-        if !recallable.is_wanted && Some(recallable.heard) != at.recalls {
-            recallable.is_wanted = true;
-            at.recalls.into_iter().for_each(|_| caching.note_recall(at.now));
-        }
-        recallable.is_wanted
     }
 
     pub(super) fn set(&mut self, stage: Stage) {
