@@ -163,7 +163,6 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Reads cases that are written like [`CASES`].
     pub(crate) fn read(text: &'static str) -> Vec<Case> {
         let case = |text: &'static str| {
             let (head, series) = text.trim().split_once('\n').unwrap();
