@@ -344,8 +344,8 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     drop(held);
 });
 
-/// The release removes the first client from the queue, may not notify it, and puts it back. The queue must
-/// still expire. Found by `tests/proof`.
+/// The release removes the first client from the queue, has no right to notify it, and puts it back. The queue
+/// must still expire. Found by `tests/proof`.
 #[test]
 fn a_release_without_rights_leaves_a_queue_that_expires() {
     let user =

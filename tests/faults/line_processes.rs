@@ -12,7 +12,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// The variable that makes this program the first process in the queue: server address, number of rounds.
+/// The variable that makes this program the first process in the queue: the server's URL and the rounds.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {

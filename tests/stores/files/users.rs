@@ -136,7 +136,7 @@ fn planted_links_are_not_followed() {
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // The kernel does not refuse a hard link as a link, but this one is the victim's file.
+    // To the kernel a hard link is an ordinary file, but this one is the victim's.
     let path = folder.path().join("by a second name");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();
