@@ -25,7 +25,6 @@ const STANDSTILL: Duration = Duration::from_millis(200);
 /// How long a row may go without a sale before it has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The outcome of one row.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) row: Row,
@@ -90,7 +89,6 @@ struct Worker {
     struck_dead: bool,
 }
 
-/// A stopped worker.
 struct Stopped {
     number: usize,
     at: Instant,

@@ -104,7 +104,7 @@ contract!(a_condition_wait_that_times_out_reacquires_the_lock, needs(Counting), 
     let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
-    // No thread waits, so both notifications are discarded and return that nobody was notified.
+    // No thread waits, so both notifications are lost, and their results say so.
     assert!(!lock.condition("c").notify_one().unwrap());
     assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
     let begun = now();

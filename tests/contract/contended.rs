@@ -7,8 +7,7 @@ use leasehold::LeaderEvent;
 use super::harness::{Need, Store};
 use crate::support::prelude::*;
 
-/// The kinds of lock whose holders are notified of waiters.
-fn hearing(store: &Store) -> impl Iterator<Item = fn(&LockClient, &str) -> RedisLock> {
+fn kinds_that_report_waiters(store: &Store) -> impl Iterator<Item = fn(&LockClient, &str) -> RedisLock> {
     let heard = store.kinds.iter().filter(|kind| !["token_lock", "spin_lock"].contains(&kind.label));
     heard.map(|kind| kind.make)
 }
@@ -25,7 +24,7 @@ fn waits_for(lock: RedisLock) -> Waiter<()> {
 }
 
 #[track_caller]
-fn hears_of(guard: OwnedGuard, other: RedisLock) {
+fn assert_reports_waiter(guard: OwnedGuard, other: RedisLock) {
     let called = calls(&guard);
     assert!(!guard.is_contended().unwrap(), "nobody waits");
     let waiter = waits_for(other);
@@ -37,17 +36,17 @@ fn hears_of(guard: OwnedGuard, other: RedisLock) {
 
 contract!(a_hold_is_notified_of_another_clients_waiter, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
-    for make in hearing(store) {
+    for make in kinds_that_report_waiters(store) {
         let name = fresh("wanted");
-        hears_of(make(&client, &name).acquire_owned().unwrap(), make(&other, &name));
+        assert_reports_waiter(make(&client, &name).acquire_owned().unwrap(), make(&other, &name));
     }
 });
 
 contract!(a_hold_is_notified_of_its_own_clients_waiter, needs(Hearing), |store| {
     let client = store.client();
-    for make in hearing(store) {
+    for make in kinds_that_report_waiters(store) {
         let lock = make(&client, &fresh("local"));
-        hears_of(lock.acquire_owned().unwrap(), lock);
+        assert_reports_waiter(lock.acquire_owned().unwrap(), lock);
     }
 });
 
@@ -71,7 +70,7 @@ contract!(a_waiter_is_reported_before_the_next_check, needs(Hearing), |store| {
     assert!(median(rounds.clone()) <= ms(350) + stalled_since(begun) / 5, "{rounds:?}");
 });
 
-// A contention mark that arrives late must not apply to the thread's next hold.
+// A late message about a waiter must not apply to the thread's next hold.
 contract!(the_owner_of_a_contended_hold_is_not_reused, needs(Hearing), |store| {
     let lock = store.client().get_lock(fresh("owner"));
     let [first, second] = [0; 2].map(|_| lock.acquire().unwrap().owner());
@@ -84,7 +83,7 @@ contract!(the_owner_of_a_contended_hold_is_not_reused, needs(Hearing), |store| {
 
 contract!(a_waiter_before_the_callback_is_reported, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
-    for make in hearing(store) {
+    for make in kinds_that_report_waiters(store) {
         let name = fresh("late");
         let guard = make(&client, &name).acquire_owned().unwrap();
         let waiter = waits_for(make(&other, &name));
@@ -140,7 +139,7 @@ contract!(a_callback_ends_with_its_hold, needs(Hearing), |store| {
 
 contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing), |store| {
     if store.lacks.contains(&Need::Counting) {
-        return; // a store without counting kinds has no conditions either
+        return; // a store without semaphores and latches has no conditions either
     }
     let (client, other, name) = (store.client(), store.client(), fresh("condition"));
     let lock = client.get_lock(&name);
@@ -157,7 +156,7 @@ contract!(a_callback_follows_the_guard_through_a_conditions_wait, needs(Hearing)
 
 contract!(a_contended_hold_leaves_nothing_behind, needs(Hearing), |store| {
     let (client, other) = (store.client(), store.client());
-    for make in hearing(store) {
+    for make in kinds_that_report_waiters(store) {
         let (name, count) = (fresh("left"), Arc::new(AtomicU32::new(0)));
         let (mine, theirs) = (make(&client, &name), make(&other, &name));
         for _ in 0..3 {
@@ -202,7 +201,7 @@ contract!(a_writer_is_notified_of_readers, needs(Hearing), |store| {
     let (client, other, name) = (store.client(), store.client(), fresh("write"));
     for reading in [&other, &client] {
         let guard = client.get_read_write_lock(&name).write().acquire_owned().unwrap();
-        hears_of(guard, reading.get_read_write_lock(&name).read().clone());
+        assert_reports_waiter(guard, reading.get_read_write_lock(&name).read().clone());
     }
 });
 

@@ -1,4 +1,5 @@
 //! Deadlocks between threads of one client or of several clients are found, reported, and broken on request.
+//! Clients find each other's waits in the *directory*, in which each client lists its holds and waits.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -340,13 +341,13 @@ contract!(a_wait_for_a_running_thread_is_no_deadlock, needs(Directory), |store| 
     owned.unlock().unwrap();
 });
 
-// When the last wait begins, which would close the cycle, the other wait in the directory has ended.
+// The first wait has ended before the last wait begins, which would close the cycle.
 contract!(an_ended_wait_is_not_part_of_a_deadlock, needs(Directory), |store| {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
     let first = early.lock(&a).acquire().unwrap();
     let held = late.lock(&b).acquire().unwrap();
-    // The directory publishes this wait, and then the wait ends. The thread keeps its hold.
+    // This wait lasts long enough to be listed in the directory, and then ends.
     assert!(early.lock(&b).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(late.lock(&a).try_acquire_for(ms(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());

@@ -51,7 +51,7 @@ contract!(a_try_does_not_overtake_waiters, needs(Fair), |store| {
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
-    // The lock is free for a moment and then held by the waiter. For this client both count as busy.
+    // A free lock is busy too for this client while the waiter is first in the queue.
     throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);

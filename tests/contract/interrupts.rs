@@ -84,7 +84,6 @@ contract!(an_early_interrupt_prevents_waiting, |store| {
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
         assert!(begun.elapsed() < slack_since(begun));
         held.release();
-        // Calls without the interrupt are not affected by it.
         assert!(lock.try_lock().unwrap());
         // As Java's method, `lock_interruptibly` checks the interrupt before it acquires or re-enters.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted(), "{}", kind.label);

@@ -8,7 +8,7 @@ use crate::support::observer::attempts;
 use crate::support::prelude::*;
 
 #[track_caller]
-fn use_until_kept(lock: &RedisLock, other: &LockClient) {
+fn use_until_held(lock: &RedisLock, other: &LockClient) {
     use_until_cached(lock, || !other.get_lock(lock.name()).is_locked().unwrap());
 }
 
@@ -20,20 +20,20 @@ fn use_for(lock: &RedisLock, time: Duration) {
 }
 
 #[track_caller]
-fn kept(store: &Store) -> (RedisLock, LockClient) {
+fn cached_lock(store: &Store) -> (RedisLock, LockClient) {
     let other = store.client();
     let lock = store.client().lock_builder(fresh("kept")).cached().build();
-    use_until_kept(&lock, &other);
+    use_until_held(&lock, &other);
     (lock, other)
 }
 
 #[track_caller]
-fn assert_is_kept_after(release: impl FnOnce(), theirs: &RedisLock) {
+fn assert_is_cached_after(release: impl FnOnce(), theirs: &RedisLock) {
     assert_cached_after(release, || !theirs.is_locked().unwrap());
 }
 
 #[track_caller]
-fn is_unused_within(lock: &RedisLock, other: &LockClient) {
+fn is_freed_when_unused(lock: &RedisLock, other: &LockClient) {
     let theirs = other.get_lock(lock.name());
     is_free_within(now(), UNUSED, || !theirs.is_locked().unwrap());
 }
@@ -42,7 +42,7 @@ contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |st
     let asked = Arc::new(AtomicU32::new(0));
     let (client, other) = (store.client_with(|options| options.observer(attempts(&asked))), store.client());
     let lock = client.lock_builder(fresh("again")).cached().build();
-    use_until_kept(&lock, &other);
+    use_until_held(&lock, &other);
     let (before, grants) = (asked.load(Ordering::SeqCst), client.stats().grants);
     for _ in 0..500 {
         cycle(&lock);
@@ -61,14 +61,14 @@ contract!(a_thread_reuses_its_cached_lock_without_a_request, needs(Keeping), |st
 });
 
 contract!(a_waiter_gets_a_cached_lock_before_the_next_check, needs(Keeping), |store| {
-    let (lock, other) = kept(store);
+    let (lock, other) = cached_lock(store);
     let begun = now();
     let round = |_| {
         use_for(&lock, ms(1_000)); // until the client checks only every half second
         let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();
-        use_until_kept(&lock, &other);
+        use_until_held(&lock, &other);
         took
     };
     let rounds: Vec<Duration> = (0..5).map(round).collect();
@@ -76,14 +76,14 @@ contract!(a_waiter_gets_a_cached_lock_before_the_next_check, needs(Keeping), |st
 });
 
 contract!(a_waiter_gets_a_cached_lock_after_its_use, needs(Keeping), |store| {
-    let (lock, other) = kept(store);
+    let (lock, other) = cached_lock(store);
     let round = |_| {
         lock.lock().unwrap();
         let waiter = Waiter::start(turn(other.get_lock(lock.name())));
         let ended = now();
         lock.unlock().unwrap();
         let (had, _) = waiter.returns_within(UNUSED);
-        use_until_kept(&lock, &other);
+        use_until_held(&lock, &other);
         had.saturating_duration_since(ended)
     };
     let begun = now();
@@ -92,7 +92,7 @@ contract!(a_waiter_gets_a_cached_lock_after_its_use, needs(Keeping), |store| {
 });
 
 contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
-    let (lock, other) = kept(store);
+    let (lock, other) = cached_lock(store);
     let theirs = other.get_lock(lock.name());
     let is_kept_out = || {
         cycle(&lock);
@@ -102,35 +102,35 @@ contract!(others_see_a_cached_lock_as_held, needs(Keeping), |store| {
     let mine = lock.clone();
     let (taken, _) = call(move || mine.try_lock().inspect(|_| mine.unlock().unwrap())).outcome();
     assert!(taken.unwrap(), "to another thread of its client it is free");
-    use_until_kept(&lock, &other);
+    use_until_held(&lock, &other);
     assert!(!lock.is_locked().unwrap(), "to the program it is free");
     assert!(!theirs.is_locked().unwrap(), "and then to all");
 });
 
 contract!(a_cached_lock_unused_for_half_a_second_is_free, needs(Keeping), |store| {
-    let (lock, other) = kept(store);
-    is_unused_within(&lock, &other);
+    let (lock, other) = cached_lock(store);
+    is_freed_when_unused(&lock, &other);
     // The client has not stopped caching this lock: it caches the lock again after the next use.
-    assert_is_kept_after(|| cycle(&lock), &other.get_lock(lock.name()));
+    assert_is_cached_after(|| cycle(&lock), &other.get_lock(lock.name()));
 });
 
 contract!(an_ended_threads_cached_lock_is_freed_soon, needs(Keeping), |store| {
     let other = store.client();
     let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());
-    start(move || use_until_kept(&mine, &theirs)).join().unwrap();
-    is_unused_within(&lock, &other);
+    start(move || use_until_held(&mine, &theirs)).join().unwrap();
+    is_freed_when_unused(&lock, &other);
 });
 
 contract!(a_long_use_leaves_the_lock_cached, needs(Keeping), |store| {
-    let (lock, other) = kept(store);
+    let (lock, other) = cached_lock(store);
     let theirs = other.get_lock(lock.name());
     for _ in 0..2 {
         lock.lock().unwrap();
         let_pass(UNUSED * 2, "longer than what nobody uses is kept");
         assert!(!theirs.try_lock().unwrap());
         assert!(lock.is_held_by_current_thread().unwrap());
-        assert_is_kept_after(|| lock.unlock().unwrap(), &theirs);
+        assert_is_cached_after(|| lock.unlock().unwrap(), &theirs);
     }
 });
 

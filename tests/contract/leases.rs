@@ -10,7 +10,6 @@ contract!(the_next_owner_is_granted_when_a_lease_ends, |store| {
     let name = fresh("expires");
     let lease = ms(400);
     let clients = (store.client(), store.client());
-    // The next holder is a thread of the same client, and then a thread of another client.
     for next in [clients.0.get_lock(&name), clients.1.get_lock(&name)] {
         let lock = clients.0.get_lock(&name);
         let before = now();

@@ -51,8 +51,8 @@ contract!(shutdown_ends_every_wait, |store| {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // The waiters stand at the head of a local queue and behind it, wait for locks of this client and of
-        // another one, and use every call that waits.
+        // All calls that wait, for a lock of another client and for one of this client. The first waiter for
+        // each lock sends requests, and the others wait behind it.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),

@@ -2,7 +2,7 @@
 
 use leasehold::{Event, GaveUpReason, Loss, Observer, Owner};
 
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 
 #[derive(Debug, PartialEq)]
@@ -29,7 +29,7 @@ fn seen(event: &Event<'_>) -> Option<Seen> {
 }
 
 pub(crate) fn watches() -> (impl Observer, Receiver<Seen>) {
-    told(seen)
+    observe(seen)
 }
 
 contract!(observers_see_grants_and_releases_but_not_reentries, |store| {
@@ -202,7 +202,7 @@ fn in_words(event: &Event<'_>) -> Option<String> {
 }
 
 contract!(an_unsuccessful_wait_is_reported_with_its_reason, |store| {
-    let (events, seen) = told(in_words);
+    let (events, seen) = observe(in_words);
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
     let held = Holding::take(&stranger.get_lock(&name));
@@ -229,7 +229,7 @@ contract!(an_unsuccessful_wait_is_reported_with_its_reason, |store| {
 });
 
 contract!(each_changing_request_is_reported, |store| {
-    let (observer, asked) = told(|event| match event {
+    let (observer, asked) = observe(|event| match event {
         Event::Request { op, error: None, .. } => Some(*op),
         Event::Request { op, error, .. } => panic!("{op}: {error:?}"),
         _ => None,
@@ -317,7 +317,7 @@ contract!(stats_and_contended_match_the_locks_use, |store| {
 #[test]
 fn a_lock_that_is_handed_off_says_from_where() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
-        let (events, seen) = told(in_words);
+        let (events, seen) = observe(in_words);
         let memory = MemoryStore::new();
         let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
         let other = LockClient::builder().build_in_memory(&memory).unwrap();

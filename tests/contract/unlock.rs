@@ -126,8 +126,8 @@ contract!(force_unlock_is_reported_to_the_holder, |store| {
 
 contract!(a_forced_out_holder_does_not_unlock_its_successor, |store| {
     for (kind, name, [client, stranger]) in store.each() {
-        // The new holder's client forces the release in one round, because its threads seldom ask the store
-        // while they believe that they hold the lock.
+        // First the old holder's client frees the lock, for another of its threads, and then a stranger does.
+        // Threads of one client seldom ask the store about a lock that the client believes to hold.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =

@@ -190,8 +190,8 @@ contract!(two_alternating_clients_never_stall, |store| {
         }
     });
     let longest = longest.into_inner();
-    // A wake-up that is lost between an attempt and the sleep would delay the waiter by a second. On a
-    // Redlock, clients that compete may pause several times for up to a quarter of a second.
+    // A lost wake-up would delay the waiter by a second. On a Redlock, competing clients may also pause
+    // several times, each time for up to a quarter of a second.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");

@@ -203,7 +203,7 @@ scenario!(fair_waiters_outlast_a_paused_server, |world| {
     assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
     let paused = now();
     world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-    // A wait that ends during the pause gets no lock, or the error of its last request. It leaves the queue.
+    // A wait that ends during the pause leaves the queue, without the lock or with its last request's error.
     let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
     assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
     comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {

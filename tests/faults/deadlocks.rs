@@ -5,13 +5,13 @@ use std::sync::Barrier;
 use leasehold::{Backoff, Event, Observer};
 
 use super::world::{ENTRIES, World};
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do};
 
 /// Whether the command is a search's question about a lock: the only script with one key and one argument,
 /// the searching owner.
-fn looks(command: &Command) -> bool {
+fn asks_about_lock(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
 
@@ -20,7 +20,7 @@ fn readings(command: &Command) -> bool {
 }
 
 fn reads(world: &World) -> usize {
-    world.proxy.count(|command| looks(command) || readings(command))
+    world.proxy.count(|command| asks_about_lock(command) || readings(command))
 }
 
 fn entry(world: &World, client: &LockClient) -> String {
@@ -132,7 +132,7 @@ scenario!(a_search_is_bounded_and_reports_longer_chains, |world| {
         entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
     };
     assert!(eventually(LONG, published));
-    let (observer, warned) = told(|event| match event {
+    let (observer, warned) = observe(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
         _ => None,
     });
@@ -178,7 +178,7 @@ scenario!(a_thousand_waits_cost_fifty_requests_a_second, |world| {
     }
     assert!(eventually(LONG, || reads(world) > 0));
     let own = |command: &Command| {
-        looks(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
+        asks_about_lock(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
     };
     let (begun, before) = (now(), world.proxy.count(own));
     let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
@@ -212,7 +212,7 @@ fn a_deadlock_of_forty_clients_is_broken() {
 }
 
 fn reports() -> (impl Observer, Receiver<&'static str>) {
-    told(|event| match event {
+    observe(|event| match event {
         Event::Deadlock { .. } => Some("deadlock"),
         Event::DeadlockOver { .. } => Some("over"),
         Event::Warning { text, .. } => {

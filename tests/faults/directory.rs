@@ -1,4 +1,4 @@
-//! Clients' directory entries: how often they are written, and that no lock depends on them.
+//! The directory, in which clients describe themselves: how often they write to it; no lock depends on it.
 
 use super::world::{ENTRIES, L, R, World};
 use crate::support::prelude::*;

@@ -1,4 +1,4 @@
-//! Hand-offs within a client whose request is lost, late or unanswered.
+//! Lost, late and unanswered hand-offs: requests that release a lock to a waiting thread of the same client.
 
 use super::world::{ENDS, PATIENCE, T, World, about, ways};
 use crate::support::prelude::*;

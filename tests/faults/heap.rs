@@ -22,7 +22,7 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// Expired leases that the client remembers, to explain a failed `unlock`. A test first fills this memory.
+/// Fills a client's memory of expired leases, by which the client explains a failed `unlock`.
 const REMEMBERED: usize = 2_000;
 const LAPSED: usize = 1_024;
 

@@ -1,4 +1,5 @@
-//! Cached locks, made by `lock_builder(name).cached()`.
+//! Cached locks, made by `lock_builder(name).cached()`. A waiter *recalls* such a lock: a message asks the
+//! caching client to release it.
 
 use leasehold::Backoff;
 
@@ -9,18 +10,18 @@ use crate::support::prelude::*;
 use crate::support::proxy::{Direction, Then, Which};
 
 #[track_caller]
-fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
+fn cached_lock(world: &World, client: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_builder(name).cached().build();
-    use_until_kept(world, &lock);
+    use_until_held(world, &lock);
     lock
 }
 
 #[track_caller]
-fn use_until_kept(world: &World, lock: &RedisLock) {
+fn use_until_held(world: &World, lock: &RedisLock) {
     use_until_cached(lock, || world.is_free(lock.name()));
 }
 
-fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
+fn use_until_checked(world: &World, lock: &RedisLock, looks: u64) {
     let until = world.scripts_run() + looks;
     assert!(eventually(LONG, || {
         cycle(lock);
@@ -34,13 +35,13 @@ fn client(world: &World) -> LockClient {
 
 scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
     let (keeper, other) = (client(world), client(world));
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     for is_in_use in [false, true] {
         if is_in_use {
             lock.lock().unwrap();
         } else {
             // The next check is half a second away, so only the recall can free the lock within 50 ms.
-            use_until_looked_at(world, &lock, 5);
+            use_until_checked(world, &lock, 5);
         }
         let asked = now();
         let waiter = call(turn(other.get_lock("stock")));
@@ -54,14 +55,14 @@ scenario!(a_recall_yields_a_cached_lock_at_once, |world| {
         } else {
             waiter.returns_within(asked, ms(50), "taking over what is kept");
         }
-        use_until_kept(world, &lock);
+        use_until_held(world, &lock);
     }
 });
 
 // Redisson's waiters subscribe to the lock's channel and send no recall.
 scenario!(a_check_finds_a_waiter_without_a_recall, |world| {
     let client = client(world);
-    let lock = kept(world, &client, "stock");
+    let lock = cached_lock(world, &client, "stock");
     let mut theirs = world.server.admin();
     let mut theirs = theirs.as_pubsub();
     let listens = now();
@@ -86,12 +87,12 @@ fn a_client_that_cannot_count_listeners_caches_briefly() {
             let builder = world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG);
             builder.username(name).password("pw").build().unwrap()
         };
-        let lock = kept(world, &as_user("blind"), "stock");
+        let lock = cached_lock(world, &as_user("blind"), "stock");
         let used = now();
         is_free_within(used, ms(50), || world.is_free("stock"));
         drop(lock);
-        // A user with only the permission that the page names for caching.
-        let lock = kept(world, &as_user("keeps"), "other");
+        // A user with only the permission that docs/permissions.md names for caching.
+        let lock = cached_lock(world, &as_user("keeps"), "other");
         lock.lock().unwrap();
         let looks = world.scripts_run() + 4;
         assert!(eventually(LONG, || world.scripts_run() >= looks));
@@ -103,7 +104,7 @@ fn a_client_that_cannot_count_listeners_caches_briefly() {
 scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
     let other = client(world);
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     world.proxy.drop_messages(true);
     let (asked, waiter) = (now(), call(turn(other.get_lock("stock"))));
     while !waiter.is_over() {
@@ -116,18 +117,18 @@ scenario!(a_check_finds_the_waiter_after_a_lost_recall, |world| {
 
 scenario!(nothing_is_cached_while_recalls_cannot_be_received, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     let cut = now();
     world.proxy.kill(Which::Subscribers, Then::Close);
     is_free_within(cut, ms(50), || world.is_free("stock"));
-    use_until_kept(world, &lock);
+    use_until_held(world, &lock);
 });
 
 // The network is cut: no check is answered, and the cached hold can only expire.
 scenario!(a_cut_off_clients_cached_lock_ends_with_its_lease, |world| {
     let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
     let other = client(world);
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     world.proxy.hold(Direction::ToServer, Which::All);
     let (theirs, cut) = (other.get_lock("stock"), now());
     let waiter = call(move || theirs.lock().map(|()| theirs));
@@ -157,9 +158,9 @@ scenario!(a_new_handle_per_use_caches_like_one_handle, |world| {
 
 scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
     let (keeper, other) = (client(world), client(world));
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     for _ in 0..10 {
-        use_until_kept(world, &lock);
+        use_until_held(world, &lock);
         let begun = now();
         let theirs = other.get_lock("stock");
         // Another thread forces the release, because a lost hold retires the owner number of its thread.
@@ -178,7 +179,7 @@ scenario!(a_forced_release_of_a_cached_lock_is_noticed, |world| {
 
 scenario!(an_unlocked_guard_stays_lost_after_reuse, |world| {
     let client = client(world);
-    let lock = kept(world, &client, "stock");
+    let lock = cached_lock(world, &client, "stock");
     let guard = lock.acquire().unwrap();
     assert_eq!(guard.state(), HoldState::Held);
     lock.unlock().unwrap();
@@ -194,9 +195,9 @@ scenario!(an_unlocked_guard_stays_lost_after_reuse, |world| {
 
 scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
     let client = client(world);
-    let (waits, tries) = (kept(world, &client, "stock"), world.client().get_lock("stock"));
+    let (waits, tries) = (cached_lock(world, &client, "stock"), world.client().get_lock("stock"));
     for _ in 0..5 {
-        use_until_kept(world, &waits);
+        use_until_held(world, &waits);
         let lock = waits.clone();
         let waiter = start(move || {
             let condition = lock.condition("filled");
@@ -220,11 +221,11 @@ scenario!(a_conditions_wait_frees_a_cached_lock, |world| {
 
 scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
     let (keeper, other) = (client(world), client(world));
-    let lock = kept(world, &keeper, "stock");
+    let lock = cached_lock(world, &keeper, "stock");
     let spin = Backoff::exponential(ms(1), ms(5));
     let theirs = other.lock_builder("stock").spin(spin).build();
     for is_in_use in [false, true] {
-        use_until_kept(world, &lock);
+        use_until_held(world, &lock);
         if is_in_use {
             lock.lock().unwrap();
         }
@@ -242,7 +243,7 @@ scenario!(a_spinning_waiter_gets_a_cached_lock, |world| {
 
 scenario!(a_deleted_cached_lock_is_requested_again, |world| {
     let client = client(world);
-    let lock = kept(world, &client, "stock");
+    let lock = cached_lock(world, &client, "stock");
     world.does(&["DEL", "stock"]);
     // A check may find the loss while the thread uses the lock. Only that use is lost.
     let mut lost = 0;
@@ -257,7 +258,7 @@ scenario!(a_deleted_cached_lock_is_requested_again, |world| {
 
 scenario!(a_leased_hold_is_not_cached_but_a_reentered_one_is, |world| {
     let client = client(world);
-    let lock = kept(world, &client, "stock");
+    let lock = cached_lock(world, &client, "stock");
     lock.lock().unwrap();
     lock.lock().unwrap();
     lock.unlock().unwrap();
@@ -274,11 +275,11 @@ scenario!(a_leased_hold_is_not_cached_but_a_reentered_one_is, |world| {
 
 scenario!(a_fenced_lock_gets_a_token_despite_caching, |world| {
     let client = client(world);
-    let _plain = kept(world, &client, "stock");
+    let _plain = cached_lock(world, &client, "stock");
     let fenced = client.lock_builder("stock").cached().build_fenced();
     let first = fenced.lock_and_get_token().unwrap();
     fenced.unlock().unwrap();
-    use_until_kept(world, &fenced);
+    use_until_held(world, &fenced);
     assert!(fenced.lock_and_get_token().unwrap() >= first);
     fenced.unlock().unwrap();
 });

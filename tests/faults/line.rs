@@ -21,24 +21,24 @@ fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(LEASE).build().unwrap()
 }
 
-fn line(name: &str) -> String {
+fn queue_key(name: &str) -> String {
     format!("leasehold_lock_queue:{{{name}}}")
 }
 
-pub(crate) fn standing(world: &World, name: &str) -> usize {
-    world.run(&["ZCARD", &line(name)])
+pub(crate) fn queued_clients(world: &World, name: &str) -> usize {
+    world.run(&["ZCARD", &queue_key(name)])
 }
 
 pub(crate) fn listeners(world: &World, name: &str) -> i64 {
     world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel(name)]).1
 }
 
-fn await_line(world: &World, name: &str, count: usize) {
+fn await_queued(world: &World, name: &str, count: usize) {
     let stand = || {
-        standing(world, name) == count
+        queued_clients(world, name) == count
             && listening_clients(name, "NUMSUB", |command| world.run(command)) >= count
     };
-    assert!(eventually(LONG, stand), "{} stand in line", standing(world, name));
+    assert!(eventually(LONG, stand), "{} stand in line", queued_clients(world, name));
 }
 
 scenario!(a_queue_entry_records_its_clients_round_trip, |world| {
@@ -49,8 +49,8 @@ scenario!(a_queue_entry_records_its_clients_round_trip, |world| {
         let client = world.builder_to(&url).lease(LEASE).build().unwrap();
         let held = holder.get_lock("far").acquire().unwrap();
         let waiting = call(turn(client.get_lock("far")));
-        await_line(world, "far", 1);
-        let place: Vec<(String, u64)> = world.run(&["ZRANGE", &line("far"), "0", "-1", "WITHSCORES"]);
+        await_queued(world, "far", 1);
+        let place: Vec<(String, u64)> = world.run(&["ZRANGE", &queue_key("far"), "0", "-1", "WITHSCORES"]);
         held.unlock().unwrap();
         waiting.outcome();
         place[0].1 % 1000 / 100
@@ -64,7 +64,7 @@ scenario!(each_release_wakes_one_of_many_waiting_clients, |world| {
     let holder = client(world).get_lock("crowd").acquire().unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|_| client(world)).collect();
     let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.get_lock("crowd")))).collect();
-    await_line(world, "crowd", CLIENTS);
+    await_queued(world, "crowd", CLIENTS);
     let before = world.scripts_run();
     let begun = now();
     holder.unlock().unwrap();
@@ -83,7 +83,7 @@ scenario!(waiting_clients_are_served_in_order, |world| {
     let mut waiting = Vec::new();
     for (number, client) in clients.iter().enumerate() {
         waiting.push(call(turn(client.get_lock("order"))));
-        await_line(world, "order", number + 1);
+        await_queued(world, "order", number + 1);
     }
     // A further try of the last client neither changes its place nor overtakes the others.
     assert!(!clients[7].get_lock("order").try_lock().unwrap());
@@ -101,24 +101,26 @@ scenario!(a_client_leaves_the_queue_with_its_last_waiter, |world| {
             call(move || lock.try_acquire_for(limit).unwrap().is_none())
         };
         let (longer, shorter) = (waits(ms(300)), waits(ms(100)));
-        await_line(world, "left", 1);
+        await_queued(world, "left", 1);
         assert!(shorter.outcome().0);
-        assert_eq!(standing(world, "left"), 1, "another thread of the client still waits");
+        assert_eq!(queued_clients(world, "left"), 1, "another thread of the client still waits");
         let given_up = longer.outcome();
         assert!(given_up.0);
-        crate::support::comes_within(given_up.1, T, "leaving the line", || standing(world, "left") == 0);
+        crate::support::comes_within(given_up.1, T, "leaving the line", || {
+            queued_clients(world, "left") == 0
+        });
     }
     holder.unlock().unwrap();
 });
 
-// Its request to leave the queue was lost, so the client is still in the queue. It unsubscribes, so that a
-// release reserves the lock for no client that stays away.
+// The client's request to leave the queue is lost, so the client stays in the queue. It unsubscribes, because
+// a release skips a queued client that does not listen.
 scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
     let held = client(world).get_lock("lost").acquire().unwrap();
     let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
     // The first use sends the script's text, which would match the fault's filter.
     assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
-    assert!(eventually(LONG, || standing(world, "lost") == 0));
+    assert!(eventually(LONG, || queued_clients(world, "lost") == 0));
     let is_leaving = |command: &Command| {
         let is_attempt = ["wait", "stand", "next"].into_iter().any(|turn| command.contains(turn));
         command.is_script() && command.contains("lost") && !is_attempt
@@ -126,20 +128,20 @@ scenario!(a_client_unsubscribes_although_its_queue_removal_was_lost, |world| {
     let fault = world.proxy.next(is_leaving, Do::DropRequest(Then::Close));
     let lock = leaver.get_lock("lost");
     let leaving = call(move || lock.try_acquire_for(ms(300)).unwrap().is_none());
-    await_line(world, "lost", 1);
+    await_queued(world, "lost", 1);
     assert!(leaving.outcome().0);
     fault.wait_for(1, LONG);
     let listeners = || listening_clients("lost", "NUMSUB", |command| world.run(command));
     assert!(eventually(LONG, || listeners() == 0), "it listens still");
-    assert_eq!(standing(world, "lost"), 1);
+    assert_eq!(queued_clients(world, "lost"), 1);
     held.unlock().unwrap();
-    assert_eq!(standing(world, "lost"), 0);
+    assert_eq!(queued_clients(world, "lost"), 0);
     assert!(world.is_free("leasehold_lock_next:{lost}"));
 });
 
 fn absent(world: &World, name: &str, client: &str) {
-    world.does(&["ZADD", &line(name), "1", client]);
-    world.does(&["PEXPIRE", &line(name), "60000"]);
+    world.does(&["ZADD", &queue_key(name), "1", client]);
+    world.does(&["PEXPIRE", &queue_key(name), "60000"]);
 }
 
 /// In a hundred rounds the first client in the queue is dead, or stopped while connected, and the second
@@ -161,7 +163,7 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
         for _ in 0..100 {
             let held = holder.get_lock("first").acquire().unwrap();
             let waiting = call(turn(waiter.get_lock("first")));
-            await_line(world, "first", 1);
+            await_queued(world, "first", 1);
             absent(world, "first", stopped);
             let released = now();
             held.unlock().unwrap();
@@ -198,8 +200,8 @@ scenario!(a_thousand_dead_waiters_cost_under_50_ms, |world| {
         let name = format!("thousand-{round}");
         let held = holder.get_lock(&name).acquire().unwrap();
         let waiting = call(turn(waiter.get_lock(&name)));
-        await_line(world, &name, 1);
-        let line = line(&name);
+        await_queued(world, &name, 1);
+        let line = queue_key(&name);
         let (seconds, _micros): (u64, u64) = world.run(&["TIME"]);
         let score = ((seconds - 60 - 1_700_000_000) * 10_000_000 + seconds % 100).to_string();
         let dead: Vec<String> =
@@ -229,7 +231,7 @@ scenario!(redissons_force_unlock_is_noticed_within_50_ms, |world| {
         let listeners = || listeners(world, &name);
         let held = holder.get_lock(&name).acquire().unwrap();
         let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.get_lock(&name)))).collect();
-        await_line(world, &name, waiting.len());
+        await_queued(world, &name, waiting.len());
         if round % 2 == 0 {
             assert!(eventually(LONG, || listeners() == 1), "{} listen", listeners());
         }
@@ -260,7 +262,7 @@ scenario!(a_foreign_holder_with_an_id_like_ours_is_noticed, |world| {
         world.does(&["HSET", &name, "8a3f0e0e-0000-8000-8000-000000000001:7", "1"]);
         world.does(&["PEXPIRE", &name, "60000"]);
         let waiting = call(turn(waiter.get_lock(&name)));
-        await_line(world, &name, 1);
+        await_queued(world, &name, 1);
         let released = now();
         world.does(&["DEL", &name]);
         world.does(&["PUBLISH", &channel(&name), "0"]);
@@ -314,7 +316,7 @@ scenario!(waiters_are_served_after_a_loss_of_all_data, |world| {
         let held = client(world).get_lock("data").acquire().unwrap();
         let clients: Vec<_> = (0..4).map(|_| client(world)).collect();
         let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.get_lock("data")))).collect();
-        await_line(world, "data", 4);
+        await_queued(world, "data", 4);
         let lost = now();
         world.does(&["FLUSHALL"]);
         let mut turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
@@ -334,7 +336,7 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     let held = client(world).get_lock("deleted").acquire().unwrap();
     let waiter = client(world);
     let waiting = call(turn(waiter.get_lock("deleted")));
-    await_line(world, "deleted", 1);
+    await_queued(world, "deleted", 1);
     let deleted = now();
     let removed: i64 = world.server.admin().del("deleted").unwrap();
     assert_eq!(removed, 1);
@@ -342,8 +344,8 @@ scenario!(a_deleted_key_is_taken_over_within_a_poll, |world| {
     drop(held);
 });
 
-/// The release removes the first client from the queue, may not notify it, and puts it back. The queue must
-/// still expire. Found by `tests/proof`.
+/// The release removes the first client from the queue, has no right to notify it, and puts it back. The queue
+/// must still expire. Found by `tests/proof`.
 #[test]
 fn a_release_without_rights_leaves_a_queue_that_expires() {
     let user =
@@ -352,13 +354,13 @@ fn a_release_without_rights_leaves_a_queue_that_expires() {
         let builder = world.builder_to(&world.server.url()).lease(LEASE);
         let holder = builder.username("mute").password("pw").build().unwrap();
         let held = holder.get_lock("mute").acquire().unwrap();
-        world.does(&["ZADD", &line("mute"), "1", "8a3f0e0e-0000-8000-8000-000000000001"]);
-        world.does(&["PEXPIRE", &line("mute"), "30000"]);
+        world.does(&["ZADD", &queue_key("mute"), "1", "8a3f0e0e-0000-8000-8000-000000000001"]);
+        world.does(&["PEXPIRE", &queue_key("mute"), "30000"]);
         held.unlock().unwrap();
-        assert_eq!(standing(world, "mute"), 1);
-        let left: i64 = world.run(&["PTTL", &line("mute")]);
+        assert_eq!(queued_clients(world, "mute"), 1);
+        let left: i64 = world.run(&["PTTL", &queue_key("mute")]);
         assert!((1..=60_000).contains(&left), "{left}");
-        world.does(&["DEL", &line("mute")]);
+        world.does(&["DEL", &queue_key("mute")]);
     });
 }
 
@@ -374,7 +376,7 @@ scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
             may_go.recv().unwrap();
             guard.unlock().unwrap();
         });
-        await_line(world, "handed", 1);
+        await_queued(world, "handed", 1);
         // Deleting the key notifies nobody. This try lets another thread of the waiter's client acquire the
         // lock, unless the waiter polls first.
         world.does(&["DEL", "handed"]);
@@ -383,7 +385,7 @@ scenario!(a_local_hand_off_leaves_the_wait_queue, |world| {
         }
         drop(held);
         is_had.recv().unwrap();
-        crate::support::comes_within(now(), T, "leaving the line", || standing(world, "handed") == 0);
+        crate::support::comes_within(now(), T, "leaving the line", || queued_clients(world, "handed") == 0);
         go.send(()).unwrap();
         waiting.outcome();
     }

@@ -1,7 +1,7 @@
 //! A process is first in the queue, and is stopped or killed at the release. The second client is served
 //! within a safety poll, in a hundred rounds.
 
-use super::line::standing;
+use super::line::queued_clients;
 use super::world::{World, scenario};
 use crate::support::prelude::*;
 use crate::support::{Process, reexecuted, test_name};
@@ -12,14 +12,14 @@ const LEASE: Duration = Duration::from_secs(60);
 const PROMISED: Duration = ms(1450);
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// The variable that makes this program the first process in the queue: server address, number of rounds.
+/// The variable that makes this program the first process in the queue: the server's URL and the rounds.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
     format!("first-{round}-{number}")
 }
 
-fn is_first_in_line() -> bool {
+fn works_as_first_in_queue() -> bool {
     let Ok(told) = std::env::var(FIRST) else { return false };
     let mut words = told.split(' ');
     let url = words.next().unwrap();
@@ -38,11 +38,11 @@ fn start(world: &World, rounds: std::ops::Range<usize>) -> Process {
     reexecuted(&test_name(), &[(FIRST, &told)])
 }
 
-fn await_lines(world: &World, round: usize, count: usize) {
+fn await_queued(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);
         let stand = || {
-            standing(world, &name) == count
+            queued_clients(world, &name) == count
                 && listening_clients(&name, "NUMSUB", |command| world.run(command)) == count
         };
         assert!(eventually(LONG, stand), "{count} stand in the line of {name}");
@@ -56,9 +56,9 @@ fn round(
     held: Vec<OwnedGuard>,
     fail: impl FnOnce(),
 ) -> Vec<Duration> {
-    await_lines(world, round, 1);
+    await_queued(world, round, 1);
     let waiting: Vec<_> = (0..NAMES).map(|number| call(turn(waiter.get_lock(name(round, number))))).collect();
-    await_lines(world, round, 2);
+    await_queued(world, round, 2);
     fail();
     let released: Vec<Instant> = held
         .into_iter()
@@ -90,7 +90,7 @@ fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
 
 #[test]
 fn a_stopped_first_process_costs_at_most_a_poll() {
-    if is_first_in_line() {
+    if works_as_first_in_queue() {
         return;
     }
     scenario(|world| {
@@ -112,7 +112,7 @@ fn a_stopped_first_process_costs_at_most_a_poll() {
 
 #[test]
 fn a_killed_first_process_costs_at_most_a_poll() {
-    if is_first_in_line() {
+    if works_as_first_in_queue() {
         return;
     }
     scenario(|world| {
@@ -155,14 +155,22 @@ fn killed_waiters_delay_nobody_and_are_forgotten() {
             let name = format!("dozen-{round}");
             let held = holder.get_lock(&name).acquire().unwrap();
             let dozen = reexecuted(&test_name(), &[(DOZEN, &format!("{} {name}", world.server.url()))]);
-            assert!(eventually(LONG, || standing(world, &name) == 12), "{} stand", standing(world, &name));
+            assert!(
+                eventually(LONG, || queued_clients(world, &name) == 12),
+                "{} stand",
+                queued_clients(world, &name)
+            );
             let waiting = call(turn(waiter.get_lock(&name)));
-            assert!(eventually(LONG, || standing(world, &name) == 13));
+            assert!(eventually(LONG, || queued_clients(world, &name) == 13));
             dozen.signal("KILL");
             let _killed = dozen.ends_within(LONG);
             if round == 0 {
                 let begun = now();
-                assert!(eventually(LONG, || standing(world, &name) == 1), "{} stand", standing(world, &name));
+                assert!(
+                    eventually(LONG, || queued_clients(world, &name) == 1),
+                    "{} stand",
+                    queued_clients(world, &name)
+                );
                 shout(&format!("MEASURED a dozen dead are forgotten after {:?}", begun.elapsed()));
                 assert!(begun.elapsed() < ms(9_000) + stalled_since(begun));
             }

@@ -3,7 +3,7 @@
 
 use leasehold::Ring;
 
-use super::line::{listeners, standing};
+use super::line::{listeners, queued_clients};
 use super::world::{World, scenario_on};
 use crate::support::prelude::*;
 use crate::support::server::Builder;
@@ -59,7 +59,7 @@ fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilde
                 world.fields(NAME).into_keys().find(|field| !field.starts_with("leasehold:")).unwrap();
             assert_eq!(&owner[14..15], "4", "{way}: {owner} of {}", holder.id());
             let waiting = call(turn(waiter.get_lock(NAME)));
-            let listens = || standing(world, NAME) == 1 && listeners(world, NAME) == 1;
+            let listens = || queued_clients(world, NAME) == 1 && listeners(world, NAME) == 1;
             assert!(eventually(LONG, listens), "{way}: it does not listen to releases");
             let released = now();
             release();

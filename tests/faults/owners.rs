@@ -1,5 +1,5 @@
-//! A late request touches no later hold, because each owner number is used once, and a resumed holder knows
-//! that it lost the lock.
+//! A late request touches no later hold, because each owner number (that in an owner `client:number`) is used
+//! once. A resumed holder knows that it lost the lock.
 
 use leasehold::Error;
 

@@ -84,7 +84,7 @@ scenario!(returning_threads_reuse_the_lock_within_a_slice, |world| {
     let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
     assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
     assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
-    // The cached lock is released although no client recalls it and its client lives.
+    // The cached lock is released although no client asks for it and its client lives.
     assert!(eventually(LONG, || world.is_free("hot")));
     drop(locks);
 });
@@ -100,7 +100,7 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
     };
     let mut before = Vec::new();
     let had_turns = contend(by_unlock, &locks, || {
-        // The clients recall each other, which pauses `cached`, so mostly the time slices save requests.
+        // The clients ask for each other's cached lock, which pauses `cached`, so time slices save requests.
         let ask = || grants.iter().all(|one| of(one)[0] > 300);
         let have_asked = eventually(LONG, ask);
         before = grants.iter().map(of).collect();
@@ -111,7 +111,7 @@ scenario!(unlock_keeps_a_contended_cached_lock_for_a_slice, |world| {
         have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
     });
     assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
-    drop((locks, clients)); // one client caches it, since nobody recalls it now
+    drop((locks, clients)); // one client caches it, since nobody asks for it now
     assert!(eventually(LONG, || world.is_free("hot")));
 });
 

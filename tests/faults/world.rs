@@ -80,7 +80,7 @@ pub(crate) fn play_with_leases(longest: Duration, server: RedisServer, body: imp
     let clean = eventually(longest + SLACK, || {
         assert_every_hash_has_a_ttl(&world.server);
         left = world.lock_keys();
-        left.retain(|key| !world.is_a_line_that_ends(key));
+        left.retain(|key| !world.is_expiring_queue(key));
         left.is_empty()
     });
     assert!(clean, "keys that outlive their lease: {left:?}");
@@ -238,7 +238,7 @@ impl World {
 
     /// Whether the key is a wait queue that expires within a minute. Killed clients, and those whose request
     /// to leave was lost, stay in the queue until then.
-    fn is_a_line_that_ends(&self, key: &str) -> bool {
+    fn is_expiring_queue(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_queue:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
             && self.run::<i64>(&["PTTL", key]) != -1

@@ -11,9 +11,9 @@ use crate::support::random;
 /// The units of a semaphore, and the first count of a latch.
 const LIMIT: i64 = 3;
 
-/// A history a line: its lock, and what happened. A step has a verb, mostly the number of a hold, and the moments
-/// of the call and of its return; a hold that `end`s without a return was promised until then. Behind the hold of
-/// a `token` stands the token, of a `take` the units, of a `read` or `write` the owner if it has several holds.
+/// Each line is a history: the lock's kind, what is wrong, and steps. A step has a verb, mostly a hold's
+/// number, and the times of call and return. An `end` with one time is the promised end of an unended hold.
+/// After the number come a `token`'s token, a `take`'s units, or the owner if it has several holds.
 const BAD: &str = "
 mutex two owners at once: acquire 1 1-2; end 1 9-10; acquire 2 3-4; end 2 5-6
 mutex a second owner a moment before the first ends: acquire 1 1-2; end 1 9-10; acquire 2 3-8

@@ -249,7 +249,7 @@ impl Worker<'_> {
                 let builder = client.lock_builder(&name);
                 let lock = if kind == Kind::Kept { builder.cached() } else { builder }.build();
                 if random().is_multiple_of(8) {
-                    self.come_back(&lock);
+                    self.reuse_at_once(&lock);
                 } else {
                     self.lock(&lock, operation(Model::Mutex, ""), true);
                 }
@@ -285,7 +285,7 @@ impl Worker<'_> {
     }
 
     /// Acquires and releases a lock several times without a pause, so that its client caches the hold.
-    fn come_back(&self, lock: &RedisLock) {
+    fn reuse_at_once(&self, lock: &RedisLock) {
         for _ in 0..20 {
             let time = (mono(), None);
             let made = Operation::new(lock.name(), Model::Mutex, Doing::Acquire, self.number(), time);
@@ -431,7 +431,6 @@ impl Worker<'_> {
         self.hold_for(None, taken, made, again);
     }
 
-    /// As [`hold`](Self::hold), for the given time.
     fn hold_for<G: Held, H: Held>(
         &self,
         span: Option<Duration>,

@@ -45,8 +45,8 @@ fn count_up(url: &str) {
             let server = &server;
             scope.spawn(move || {
                 let mut connection = server.get_connection().unwrap();
-                // Half of the threads cache the lock until a recall. The other half drop guards, which caches
-                // it for a time slice at most.
+                // Half of the threads cache the lock until another client asks for it. The other half drop
+                // guards, which caches the lock for a few milliseconds at most.
                 let is_kept = number % 2 == 0;
                 let lock = if is_kept {
                     client.lock_builder("work").cached().build()

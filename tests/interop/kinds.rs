@@ -344,7 +344,6 @@ test_on!(permit_ids_work_across_languages, java::set_up(LONG), |(_alone, server,
         (says("permits-all"), says("permits-out"), says("permits-available")),
         ("5".into(), "4".into(), "1".into())
     );
-    // Either side requests, extends and shortens the leases of permits.
     assert_eq!(
         permits.remaining_lease(theirs[0]).unwrap(),
         Some(Duration::MAX),

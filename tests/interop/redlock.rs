@@ -73,7 +73,7 @@ test_on!(a_majority_held_by_rust_is_busy_for_java, alone(), default_server(), |b
     let Some(agent) = java::start() else { return };
     let client = client(&servers);
     let guard = client.get_lock("two-of-three").acquire().unwrap();
-    servers[2].restart(); // it has forgotten, and is given the lock back by a renewal
+    servers[2].restart(); // loses its data; a renewal then restores the lock
     let peers = peers(&agent, &servers);
     let java = &peers[0];
     assert!(java.is("t", "redlock-try-for-lease", &[MEMBERS, "free", ENOUGH, "20000"]));

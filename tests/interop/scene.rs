@@ -48,7 +48,6 @@ pub(crate) fn turn(lock: &RedisLock) -> Call<u64> {
     })
 }
 
-/// The number of clients that are subscribed to the channel.
 pub(crate) fn listeners(admin: &mut Connection, channel: &str) -> usize {
     let (_, count): (String, usize) = redis::cmd("PUBSUB").arg("NUMSUB").arg(channel).query(admin).unwrap();
     count

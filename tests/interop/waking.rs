@@ -53,7 +53,6 @@ pub(crate) fn our_unlock_wakes_java(java: &Peer, rust: &LockClient, sees: Sees<'
     })
 }
 
-/// Measures the delays on one server.
 fn measured(what: &str, measure: impl FnOnce(&Peer, &RedisServer, Sees<'_>) -> Vec<Duration>) {
     let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let scripts = || scripts_run(&mut server.admin());

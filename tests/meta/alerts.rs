@@ -17,7 +17,7 @@ use crate::support::prelude::*;
 use crate::support::recorder::Kept;
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
-/// Seconds after which a hold with a lease of 30 s is lost.
+/// The length of an outage in seconds, in which a hold with a lease of 30 s is lost.
 const OUTAGE: u64 = 45;
 /// The second at which a scrape takes place and the first outage begins.
 pub(crate) const BEGINS: u64 = 300;
@@ -163,7 +163,6 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Reads cases that are written like [`CASES`].
     pub(crate) fn read(text: &'static str) -> Vec<Case> {
         let case = |text: &'static str| {
             let (head, series) = text.trim().split_once('\n').unwrap();
@@ -207,7 +206,7 @@ impl Shape {
     }
 }
 
-/// Behind an alert's name stand the seconds within which it must fire, and its labels. Prometheus drops a
+/// After an alert's name come the seconds within which it must fire, and its labels. Prometheus drops a
 /// series that ends after five minutes. `promtool`'s time begins at 0, so the last success of the job was
 /// more than a day before.
 pub(crate) const CASES: &str = r#"

@@ -1,7 +1,7 @@
 //! The code of the pages, run on a server.
 //!
-//! Of `docs/from-setnx-to-leases.md` every command is sent, and each answer compared with the printed one. Of
-//! `docs/permissions.md` each user can do what its kind needs, and nothing else.
+//! The test sends each command of `docs/from-setnx-to-leases.md`, and compares the answer with the printed
+//! one. Each user of `docs/permissions.md` can do what its kind of lock needs, and nothing else.
 
 use std::collections::HashMap;
 

@@ -117,7 +117,7 @@ fn client_calls_by_an_observer_inside_a_call_are_refused() {
     until("Acquired");
     lock.unlock().unwrap();
     until("Released");
-    // The client waits for another client and for one of its own threads, without success and with success.
+    // Waits that fail and that succeed, for another client and for a thread of this client.
     let held = others.acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());

@@ -35,7 +35,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     assert_eq!(fields(&mut admin, "plain"), [guard.owner().to_string()]);
     guard.unlock().unwrap();
     assert_eq!(scripts_run(&mut admin) - before, 2, "the grant and the release");
-    // A hold with a callback is marked once, subscribes to one channel, and is checked every second.
+    // A hold with a callback writes `leasehold:cached` once, subscribes once, and is checked each second.
     let before = scripts_run(&mut admin);
     let guard = client.get_lock("heard").acquire_owned().unwrap();
     let _calls = calls(&guard);
@@ -46,7 +46,7 @@ fn a_hold_without_contention_callback_sends_no_extra_requests() {
     guard.unlock().unwrap();
 }
 
-// If a hash remained with only the mark in it, Redisson would take the lock for held.
+// If the field `leasehold:cached` outlived its hold, Redisson would take the lock for held.
 test_on!(a_contention_mark_ends_with_its_hold, RedisServer::start_default(), |server| {
     let (client, other) =
         (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());

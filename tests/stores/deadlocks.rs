@@ -107,8 +107,7 @@ impl Player<'_> {
     }
 }
 
-/// What was found in logs: cycles, those that had to be reported, and long waits: on a cycle, before one,
-/// before a process that runs, and such as ended while that was unclear.
+/// Counts from the logs: cycles, cycles that had to be reported, and long waits by where they led.
 #[derive(Debug, Default)]
 struct Found {
     rings: usize,
@@ -119,13 +118,13 @@ struct Found {
     changing: usize,
 }
 
-/// The end of the chain of holders from a wait.
+/// Where the chain of holders from a wait leads.
 enum Chain {
-    /// A process that does not wait.
+    /// To a process that does not wait.
     Runs,
-    /// A name without a known holder.
-    Changes,
-    /// A cycle, which began then.
+    /// To a name without a known holder, as between a release and the record of the next grant.
+    Unknown,
+    /// To a cycle, which began at this time.
     Ring(Ring, Instant),
 }
 
@@ -171,8 +170,7 @@ impl Log {
                 }
                 match self.chain(wait, at) {
                     Chain::Runs => break &mut found.before_running,
-                    // The moment lies between a release and the record of the next grant.
-                    Chain::Changes => {
+                    Chain::Unknown => {
                         assert!(
                             at <= begun + ms(500) + stalled_between(begun, at),
                             "{wait:?} waits for nobody"
@@ -199,7 +197,7 @@ impl Log {
         let (mut path, mut last) = (vec![wait], wait);
         loop {
             let hold = self.holds.iter().filter(is_now).find(|hold| hold.name == last.name);
-            let Some(hold) = hold else { return Chain::Changes };
+            let Some(hold) = hold else { return Chain::Unknown };
             let member = |span: &&Span| span.process == hold.process;
             let first = path.iter().position(member);
             path.push(hold);
@@ -289,7 +287,7 @@ fn common(spans: &[&Span], by: Instant) -> Option<(Instant, Duration)> {
     (to > from).then(|| (from, to.duration_since(from)))
 }
 
-/// Runs programs side by side, with a thread of each client in each; returns what they noted.
+/// Runs programs side by side, each with a thread of every client. Returns their logs.
 fn run(
     programs: usize,
     open: impl Fn(ClientBuilder) -> LockClient,

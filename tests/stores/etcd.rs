@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use leasehold::Event;
 
 use crate::support::etcd::Etcd;
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
-/// How long after its lease the store may still show a lock as held, by the decision about etcd's leases.
+/// For how long after its lease a lock may still look held: see docs/decisions/0016-etcd.md.
 const LATE: Duration = ms(1_500);
 
 fn builder(url: &str) -> ClientBuilder {
@@ -107,7 +107,7 @@ fn may_revoke(server: &Etcd) -> bool {
 }
 
 test_on!(a_version_that_may_revoke_leases_causes_a_warning, Etcd::start(), |server| {
-    let (observer, warnings) = told(|event| match event {
+    let (observer, warnings) = observe(|event| match event {
         Event::Warning { text, .. } => Some((*text).to_owned()),
         _ => None,
     });
@@ -182,7 +182,7 @@ test_on!(holds_survive_a_leaders_death_but_no_lost_majority, Etcd::start_cluster
 
     // This client is connected to the only member that will remain.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
-    let (observer, wakeups) = told(|event| match event {
+    let (observer, wakeups) = observe(|event| match event {
         Event::WakeupsDown { .. } => Some("down"),
         Event::WakeupsUp => Some("up"),
         _ => None,

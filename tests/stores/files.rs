@@ -66,7 +66,6 @@ fn a_linked_or_special_register_is_refused() {
     assert!(!path.exists());
 }
 
-/// A system that hides the owner of a link refuses all links. A stream within a file is refused too.
 #[cfg(windows)]
 #[test]
 fn a_read_only_file_and_an_alternate_stream_are_refused() {

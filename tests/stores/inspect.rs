@@ -64,7 +64,7 @@ fn inspection_of_a_max_hold_shows_times_and_place() {
     assert_eq!(left, [""; 0], "what a hold says goes with it");
 }
 
-// By a hand-off another thread becomes the holder, and inspection must not show the last holder's note.
+// A hand-off to a thread of the same client changes the holder: inspection must not show the last one's note.
 test_on!(after_a_hand_off_inspection_shows_the_new_holder, RedisServer::start_default(), |server| {
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());

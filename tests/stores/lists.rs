@@ -181,7 +181,7 @@ test_on!(malformed_foreign_directory_entries_are_read_safely, RedisServer::start
     let listed: Vec<_> = client.clients().map(|one| one.unwrap()).collect();
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
-    // The entry says that a third of the lease has passed, so all its ages are that much greater.
+    // 10 s of the entry's lease of 30 s have passed, so all ages in it are 10 s greater.
     assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
     assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();

@@ -3,7 +3,7 @@
 
 use leasehold::Event;
 
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 
 const fn secs(seconds: u64) -> Duration {
@@ -212,7 +212,7 @@ fn a_groups_lease_counts_from_the_last_grant() {
 #[test]
 fn a_group_is_released_in_reverse_order() {
     let store = MemoryStore::new();
-    let (observer, seen) = told(|event| match event {
+    let (observer, seen) = observe(|event| match event {
         Event::Released { name, .. } => Some((*name).to_owned()),
         _ => None,
     });
@@ -242,7 +242,7 @@ fn a_group_is_released_in_reverse_order() {
 #[test]
 fn a_command_timeout_above_the_lease_causes_a_warning() {
     for (timeout, is_told) in [(secs(5), true), (ms(300), false)] {
-        let (observer, told) = told(|event| match event {
+        let (observer, told) = observe(|event| match event {
             Event::Warning { text, .. } => Some((*text).to_owned()),
             _ => None,
         });

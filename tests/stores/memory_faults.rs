@@ -2,7 +2,7 @@
 
 use leasehold::{Error, Event, Fault, LeaderEvent, Result};
 
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
@@ -81,7 +81,7 @@ fn a_request_with_a_lost_answer_was_carried_out() {
 
 #[test]
 fn failed_requests_are_reported_with_their_outcome() {
-    let (observer, requests) = told(|event| match event {
+    let (observer, requests) = observe(|event| match event {
         Event::Request { op, error, .. } => Some((*op, error.map(Error::outcome_unknown))),
         _ => None,
     });
@@ -106,7 +106,7 @@ fn failed_requests_are_reported_with_their_outcome() {
 
 #[test]
 fn a_loss_is_reported_with_its_circumstances() {
-    let (observer, losses) = told(|event| match event {
+    let (observer, losses) = observe(|event| match event {
         Event::Lost { held, is_abandoned, .. } => Some((*held, *is_abandoned)),
         _ => None,
     });
@@ -271,7 +271,7 @@ fn a_client_of_another_store_is_refused() {
 fn a_failed_release_keeps_the_works_result() {
     for fault in FAULTS {
         let (_clock, store) = place();
-        let (observer, failed) = told(|event| match event {
+        let (observer, failed) = observe(|event| match event {
             Event::ReleaseFailed { name, .. } => Some((*name).to_owned()),
             _ => None,
         });
@@ -364,7 +364,7 @@ fn an_error_of_a_release_is_not_retryable() {
 #[test]
 fn an_error_of_a_dropped_guard_is_not_retryable() {
     let (_clock, store) = place();
-    let (observer, seen) = told(|event| match event {
+    let (observer, seen) = observe(|event| match event {
         Event::ReleaseFailed { error, .. } => Some((error.work_ran(), error.is_retryable())),
         _ => None,
     });

@@ -1,4 +1,4 @@
-//! PostgreSQL: cached locks, and clients that want them.
+//! PostgreSQL: cached locks, and *recalls*, by which waiting clients ask for them.
 
 use std::time::SystemTime;
 
@@ -20,13 +20,13 @@ fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {
 }
 
 #[track_caller]
-fn use_until_kept(lock: &RedisLock, admin: &mut Client) {
+fn use_until_held(lock: &RedisLock, admin: &mut Client) {
     use_until_cached(lock, || is_free(lock, admin));
 }
 
-fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
+fn cached_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
     let lock = client.lock_builder(fresh(label)).cached().build();
-    use_until_kept(&lock, admin);
+    use_until_held(&lock, admin);
     lock
 }
 
@@ -35,8 +35,8 @@ fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
 }
 
-/// Waits for a check that begins from now on: some may be running already, so this waits for three.
-fn await_looks(admin: &mut Client) {
+/// Waits for a check that begins from now on. Some checks may be running already, so this waits for three.
+fn await_checks(admin: &mut Client) {
     let text = "SELECT max(query_start) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '-- Checks whether%'";
     let mut last = || admin.query_one(text, &[]).unwrap().get::<_, Option<SystemTime>>(0);
     for _ in 0..3 {
@@ -50,7 +50,7 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
     let name = &fresh("row");
     let kept = keeps.lock_builder(name).cached().build();
     let theirs = plain.get_lock(name);
-    use_until_kept(&kept, &mut admin);
+    use_until_held(&kept, &mut admin);
     // These calls use each statement that acquires a lock.
     let tries = || theirs.try_lock().unwrap();
     let waits = || theirs.lock().is_ok();
@@ -65,7 +65,7 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
             assert_eq!(keeper(name, &mut admin), None);
             theirs.unlock().unwrap();
         });
-        use_until_kept(&kept, &mut admin);
+        use_until_held(&kept, &mut admin);
     }
     theirs.lock().unwrap();
     let mine = kept.clone();
@@ -78,7 +78,7 @@ test_on!(a_row_shows_whether_its_holder_caches_it, PostgresServer::start(), |ser
 
 test_on!(a_holder_is_recalled_once_however_many_wait, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
-    let lock = kept_by(&client, "once", &mut admin);
+    let lock = cached_by(&client, "once", &mut admin);
     lock.lock().unwrap();
     let channel = keeper(lock.name(), &mut admin).unwrap();
     admin.batch_execute(&format!("LISTEN {channel}")).unwrap();
@@ -98,16 +98,16 @@ test_on!(a_holder_is_recalled_once_however_many_wait, PostgresServer::start(), |
 // The queued client has a version without recalls, or died before it sent one.
 test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
-    let lock = kept_by(&client, "unasked", &mut admin);
+    let lock = cached_by(&client, "unasked", &mut admin);
     lock.lock().unwrap();
     // A client that sends no recall stands in the queue. It was last seen a minute in the future, so it counts as
     // alive even on a busy machine.
     stand(&mut admin, lock.name(), "silent", "-1 minute");
-    await_looks(&mut admin);
+    await_checks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
     // The holder's own client and a dead client do not count as waiting.
-    let lock = kept_by(&client, "own", &mut admin);
+    let lock = cached_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
     let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
     stand(&mut admin, lock.name(), &own, "-1 minute");
@@ -118,37 +118,37 @@ test_on!(a_check_finds_a_queued_client_without_a_recall, PostgresServer::start()
         admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get::<_, String>(0)
     };
     let before = version(&mut admin);
-    await_looks(&mut admin);
+    await_checks(&mut admin);
     assert_eq!(version(&mut admin), before, "a look writes");
     let used = now();
     lock.unlock().unwrap();
     // A lock that its client has not used for half a second is free.
     assert!(!is_free(&lock, &mut admin) || used.elapsed() >= UNUSED, "it was given back to nobody");
-    // This removes the mark of the recall, as if its message had been lost.
+    // The test removes the holder's channel from the row, as a recall does, but the client gets no message.
     lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
-    await_looks(&mut admin);
+    await_checks(&mut admin);
     lock.unlock().unwrap();
     assert!(is_free(&lock, &mut admin), "it is kept");
 });
 
 test_on!(a_lost_recall_session_releases_cached_locks, PostgresServer::start(), |server| {
     let (client, mut admin) = (server.client(), server.admin());
-    let lock = kept_by(&client, "deaf", &mut admin);
+    let lock = cached_by(&client, "deaf", &mut admin);
     let text = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE pid <> pg_backend_pid() AND query LIKE '%SHOW transaction_read_only'";
     let cut = now();
     assert_eq!(admin.query_one(text, &[]).unwrap().get::<_, i64>(0), 1);
     is_free_within(cut, FIRST_LOOK, || is_free(&lock, &mut admin));
-    use_until_kept(&lock, &mut admin);
+    use_until_held(&lock, &mut admin);
 });
 
 // A row that another transaction has locked does not keep the client from its other cached locks.
 test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |server| {
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
-    let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
+    let [stuck, beside] = ["stuck", "beside"].map(|label| cached_by(&client, label, &mut admin));
     [&stuck, &beside].iter().for_each(|lock| lock.lock().unwrap());
     let mut connection = server.admin();
     let mut transaction = connection.transaction().unwrap();
@@ -158,7 +158,7 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
     transaction.rollback().unwrap();
 });
 
-// The mark of a recall is set only for the current owner, and never waits for another transaction.
+// The row gets the channel for recalls only if the owner is current and no other transaction has locked it.
 test_on!(only_a_current_owner_is_marked_for_recalls, PostgresServer::start(), |server| {
     let (client, other, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("mark");
@@ -169,7 +169,7 @@ test_on!(only_a_current_owner_is_marked_for_recalls, PostgresServer::start(), |s
     held.execute("SELECT FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE", &[&name.as_bytes()])
         .unwrap();
     assert!(!guard.is_contended().unwrap());
-    await_looks(&mut admin);
+    await_checks(&mut admin);
     assert!(!guard.is_contended().unwrap(), "a locked row is no sign of others");
     held.commit().unwrap();
     assert!(eventually(LONG, || keeper(name, &mut admin).is_some()));

@@ -40,7 +40,7 @@ pub(crate) fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
-fn has_in_line(admin: &mut Client, name: &str, count: usize) {
+fn await_queued(admin: &mut Client, name: &str, count: usize) {
     assert!(eventually(LONG, || line(admin, name).len() == count), "{:?}", line(admin, name));
 }
 
@@ -76,7 +76,7 @@ fn a_release_wakes_exactly_one_waiting_client() {
             start(turn(client.get_lock(&name)))
         })
         .collect();
-    has_in_line(&mut admin, &name, count);
+    await_queued(&mut admin, &name, count);
     held.unlock().unwrap();
     waiters.into_iter().for_each(|waiter| assert!(waiter.join().is_ok()));
     // Each client sends three statements, and polls add some. If each release woke all clients, the wake-ups
@@ -173,7 +173,7 @@ test_on!(a_token_locks_release_wakes_its_waiter, shared(), |server| {
     assert!(took <= BY_MESSAGE, "{took:?}");
 });
 
-// As on Redis. The module `turns` of `faults` tests time slices further.
+// As on Redis, a client passes the lock among its threads for a while; `faults/turns.rs` tests this further.
 test_on!(returning_threads_reuse_the_lock_within_a_slice, shared(), |server| {
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
     let client = || {

@@ -28,7 +28,7 @@ macro_rules! on {
     };
 }
 
-// The filters of `./check` match a store's name anywhere, so the names for session locks contain it.
+// `./check` selects tests by the store's name, so the names for session locks contain it.
 on!([
     redis: running::redis;
     postgres: running::postgres;
@@ -66,7 +66,7 @@ fn four_processes_count_exactly(place: &str, start: Start) {
 fn a_killed_holder_frees_the_lock_within_its_lease(place: &str, start: Start) {
     let (connect, most): (Connect, _) = match place {
         "sessions_postgres" | "sessions_mysql" => (connect_session, ms(400)),
-        // The decision about etcd's leases explains the added time.
+        // docs/decisions/0016-etcd.md explains the added time.
         "etcd" => (connect, LEASE + ms(1_500)),
         "zookeeper" => (connect, LEASE + ms(200 * 2)),
         _ => (connect, LEASE),

@@ -180,7 +180,6 @@ fn a_full_disk_is_reported_and_grants_nothing() {
     assert!(error.is_retryable());
     assert!(!other.get_lock("held").try_lock().unwrap_or(false), "what is held stays held");
     held.check().unwrap();
-    // Everything works again once the disk has space.
     std::fs::remove_file(filler).unwrap();
     held.unlock().unwrap();
     assert!(other.get_lock("held").try_lock_for(ms(5_000)).unwrap());

@@ -154,7 +154,6 @@ fn waits_and_holds_have_spans() {
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let acquired = "lock.acquire DEBUG fenced granted 1";
     assert_eq!(kept.spans(&name, &ALL), [acquired, "lock.hold DEBUG fenced open"]);
-    // The spans name the owner and the token.
     let (owner, fence) = (guard.owner().to_string(), guard.fencing_token().unwrap().get().to_string());
     for (span, _) in &*kept.spans.lock().unwrap() {
         if span.fields.get("lock.name") == Some(&name) {

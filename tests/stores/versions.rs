@@ -1,6 +1,6 @@
-//! A client of an earlier commit beside a client of today, on every store: either one refuses what the other
-//! made, in words, or both exclude each other. Session locks are missing, because the program does not offer
-//! them. `LEASEHOLD_OLD_PROGRAM` is the earlier commit's program, which `./check versions` builds.
+//! A client of an earlier commit beside a client of today, on every store: both exclude each other, or one
+//! refuses what the other has stored. The program has no session locks, so these are missing here.
+//! `LEASEHOLD_OLD_PROGRAM` is the earlier commit's program, which `./check versions` builds.
 
 use std::process::Child;
 

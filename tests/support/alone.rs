@@ -19,7 +19,6 @@ pub fn alone(body: impl FnOnce()) {
     alone_within(HANGS, body);
 }
 
-/// As [`alone`], with another time limit.
 #[track_caller]
 pub fn alone_within(limit: Duration, body: impl FnOnce()) {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";

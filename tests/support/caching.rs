@@ -7,7 +7,7 @@ use leasehold::{LockClient, RedisLock};
 
 use super::{LONG, SLACK, eventually, ms, now, stalled_since};
 
-/// The client releases a cached lock that is unused for this time. Checks are at most this far apart.
+/// The client releases a cached lock unused for this time, and checks at least this often for waiters.
 pub const UNUSED: Duration = ms(500);
 
 #[track_caller]
@@ -16,7 +16,7 @@ pub fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Uses the lock until its client caches it, which the client does not do after the first or a disturbed use.
+/// Uses the lock until its client caches it. A client does not cache a lock after the first use.
 #[track_caller]
 pub fn use_until_cached(lock: &RedisLock, mut is_free: impl FnMut() -> bool) {
     let is_cached = || {
@@ -35,7 +35,7 @@ pub fn cached(client: &LockClient, other: &LockClient, name: &str) -> RedisLock 
     lock
 }
 
-/// On a machine that stalls for half a second, the client releases the unused lock, which this accepts.
+/// Accepts a free lock if the machine stalled for `UNUSED`, because the client then releases the unused lock.
 #[track_caller]
 pub fn assert_cached_after(release: impl FnOnce(), is_free: impl FnOnce() -> bool) {
     let used = now();

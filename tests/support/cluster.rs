@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const AGREE: Duration = Duration::from_secs(30);
-/// The silence after which the other members count a member as failed: while the members join and in tests of
-/// failovers, and in all other tests, where a busy machine must not cause a failover.
+/// The cluster-node-timeout in milliseconds while members join, and in tests of failovers.
 const SOON: &str = "1000";
+/// The same in all other tests, because a busy machine must not cause a failover.
 const LATE: &str = "15000";
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;
@@ -69,7 +69,7 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {SOON}"))
-                // A replica may be elected however long its primary is gone, and receives data at once.
+                // Replicas may be elected however late, and a new replica gets the data at once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {

@@ -53,7 +53,7 @@ impl Baseline {
 
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
-        // This counts before it opens the admin connection below, as the first count did.
+        // Counts before it opens the admin connection below, which is a descriptor too.
         if let (Some(before), Some(now)) = (self.threads, threads())
             && now.len() > before
         {

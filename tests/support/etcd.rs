@@ -1,7 +1,7 @@
 //! Private etcd members, on free ports and in a temporary folder that is removed even if the test fails.
 //!
-//! The program is found in `PATH` (Debian's package etcd-server). Its data lies in memory where possible,
-//! since etcd syncs each change, and old versions cannot avoid that.
+//! The program is found in `PATH` (Debian's package etcd-server). Its data is in memory where possible,
+//! because old versions of etcd sync every change to disk.
 
 use super::programs::{Running, in_a_folder, in_memory, listens};
 use super::server::{Port, in_path, make_certificates};
@@ -135,7 +135,6 @@ impl Etcd {
         self.must_as("", path, body)
     }
 
-    /// As [`must`](Self::must), with this access token.
     #[track_caller]
     pub fn must_as(&self, token: &str, path: &str, body: &str) -> serde_json::Value {
         let (status, text) =
@@ -154,9 +153,9 @@ impl Etcd {
         let client = format!("{scheme}://127.0.0.1:{}", self.port.number());
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
-        // Short heartbeats allow leases of one second: one and a half election times, rounded up.
+        // etcd's shortest lease is one and a half election times, rounded up: one second here.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
-        // A higher bcrypt cost would make each login take 0.1 s. A token expires during a test.
+        // With the default bcrypt cost a login takes 0.1 s. Tokens are short-lived, so that one expires.
         let options = format!(
             "etcd --name {} --data-dir data --listen-client-urls {client} --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \

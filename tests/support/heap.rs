@@ -1,4 +1,4 @@
-//! An allocator that counts allocated bytes. A program that includes `mod support;` and uses this has it.
+//! An allocator that counts allocated bytes.
 #![allow(unsafe_code, reason = "an allocator that counts is one; it passes everything on to the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -20,7 +20,7 @@ struct Subject {
     name: String,
     history: History,
     grants: Mutex<Vec<Instant>>,
-    /// The resource that the fence protects: the largest token so far, and the number of refused writes.
+    /// The largest token that the protected resource has seen. `refused` counts the writes with smaller ones.
     newest: AtomicU64,
     refused: AtomicU64,
 }
@@ -30,7 +30,7 @@ struct Subject {
 pub struct Use {
     /// Makes the handle of a lock from its number and name.
     pub make: fn(&LockClient, usize, &str) -> RedisLock,
-    /// Whether every second guard is dropped, which does not wait, instead of unlocked.
+    /// Whether every second guard is dropped, without waiting for the answer, instead of unlocked.
     pub drops: bool,
 }
 

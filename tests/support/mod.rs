@@ -66,7 +66,6 @@ pub use timing::{
     within,
 };
 
-/// The names that most tests use.
 pub mod prelude {
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -92,8 +91,8 @@ pub mod prelude {
     };
 }
 
-/// Defines a test on this server, or on what else the expression starts. Without a server the test is skipped.
-/// A lock before the server excludes other tests of the program.
+/// Defines a test on the server that the last expression starts; without a server the test is skipped. An
+/// expression before that, such as a lock against the program's other tests, lives as long as the test.
 macro_rules! test_on {
     ($name:ident, $alone:expr, $server:expr, |$given:pat_param| $body:block) => {
         #[test]
@@ -144,13 +143,11 @@ pub fn missing(what: &str) {
     shout(&line);
 }
 
-/// Starts a program that begins only after this thread has returned from starting it.
+/// Starts a program, with empty input, whose waits for a processor [`stalls`] counts from then on.
 ///
-/// Otherwise a short-lived child may end while the starting thread blocks all signals. The kernel then gives
-/// SIGCHLD to another thread, whose read with a time-out fails with EINTR: rarely, a Redis command fails in
-/// another test. The child's pid is the program's, and its input is empty.
-///
-/// From then on [`stalls`] counts the program's waits for a processor.
+/// The program begins only after this thread has returned from starting it. Otherwise a short-lived child may
+/// end while this thread blocks all signals, and the kernel gives SIGCHLD to another thread, whose read with a
+/// time-out fails with EINTR: rarely, a Redis command of another test fails. The child's pid is the program's.
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
     if cfg!(windows) {

@@ -44,7 +44,7 @@ impl Netns {
     fn make() -> Result<Netns, String> {
         let mut last = String::new();
         for _ in 0..20 {
-            // The name reserves the addresses, because a namespace with a used name cannot be created.
+            // The name contains the subnet, so no other test gets this subnet while the namespace exists.
             let subnet = (200 + (random() % 50) as u8, (random() % 250) as u8);
             let name = format!("leasehold-{}-{}", subnet.0, subnet.1);
             let route = run(&["ip", "-o", "route", "show", &format!("10.{}.{}.0/24", subnet.0, subnet.1)])?;
@@ -134,7 +134,7 @@ impl Drop for Netns {
 }
 
 impl Cut<'_> {
-    /// Lets packets pass again. The kernels still send the lost packets again.
+    /// Lets packets pass again. The kernels send lost packets again, so the held-up bytes arrive then.
     pub fn heal(self) {
         drop(self);
     }

@@ -70,7 +70,7 @@ impl Observer for Seen {
 }
 
 /// Returns an observer that sends what `pick` selects, and the receiver for it.
-pub fn told<T: Send + 'static>(
+pub fn observe<T: Send + 'static>(
     pick: impl Fn(&leasehold::Event<'_>) -> Option<T> + Send + Sync + 'static,
 ) -> (impl Observer, Receiver<T>) {
     let (sender, told) = unbounded();
@@ -85,7 +85,7 @@ pub fn told<T: Send + 'static>(
 /// Returns an observer of deadlocks and its receiver. A message says whether the deadlock begins, which
 /// deadlock it is, and when.
 pub fn deadlocks<T: Send + 'static>(clock: fn() -> T) -> (impl Observer, Receiver<(bool, Deadlock, T)>) {
-    told(move |event| match event {
+    observe(move |event| match event {
         leasehold::Event::Deadlock { deadlock, .. } => Some((true, (*deadlock).clone(), clock())),
         leasehold::Event::DeadlockOver { deadlock, .. } => Some((false, (*deadlock).clone(), clock())),
         _ => None,

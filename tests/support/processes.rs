@@ -166,13 +166,13 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     });
 }
 
-/// How many other names are used in turn, and how many times in all.
+/// The number of other names. `OTHER_VISITS` is the number of their uses in all.
 pub const OTHER_NAMES: usize = 6;
 pub const OTHER_VISITS: usize = 30;
 
-/// Panics if uses of other names took longer while one name was held and awaited than without that. A name
-/// that waited behind the held one would be late at each use, so this compares the quickest use of each name,
-/// and the median. A slow disk delays single commits in both cases, and does not change these.
+/// Panics if other names were used more slowly while one name was held and awaited. A name that waited behind
+/// the held one would be late at each use. So this compares each name's quickest use, and the median: a slow
+/// disk, which delays single commits, changes neither.
 pub fn none_was_delayed(alone: Vec<Duration>, beside: Vec<Duration>) {
     let bound = Duration::from_millis(50) + 3 * median(alone.clone());
     for name in 0..OTHER_NAMES {

@@ -13,7 +13,7 @@
 //! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`], [`Proxy::ignore`] |
 //! | what was sent | [`Proxy::commands`], [`Fault::hits`] |
 //!
-//! TLS, and anything else but RESP, passes unchanged; then only functions that do not read it work.
+//! Anything but RESP, such as TLS, passes unchanged; functions that pick commands have no effect on it.
 
 mod engine;
 mod resp;
@@ -46,7 +46,7 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
-    /// Whether an argument contains these bytes. The text of a script does not count: its comments have any word.
+    /// Whether an argument contains these bytes, except the text of a script, whose comments have any word.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
         let is_text = |at: usize| at == 1 && self.verb() == "EVAL";

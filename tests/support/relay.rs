@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 
 pub use super::proxy::Direction;
 
-/// What the relay does with a piece.
 pub enum Act {
     Pass,
     /// Passes these bytes on instead.

@@ -5,9 +5,9 @@
 //! of steps between threads and servers is delayed by no more than this sum. On an idle machine the sum is
 //! zero, so a bound plus the sum is the promise itself.
 //!
-//! The sum is an upper bound over all tests of this process, since nothing says which threads a step needs.
-//! With twelve busy tests it soon equals the elapsed time, and no bound can fail. A test in its own process
-//! counts only its own threads and servers. `tests/README.md` says how to judge a bound.
+//! The sum covers all threads of this process, since nothing says which ones a step needs. Beside twelve busy
+//! tests it soon equals the elapsed time, so that no bound can fail. In a process of its own, a test counts only
+//! its own threads and servers. `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -182,7 +182,7 @@ impl Queues {
         if let Some(meter) = self.meter {
             seen.remove(&(own_id(), meter));
         }
-        // A thread that is new since the last reading has waited since its beginning.
+        // A thread that the last reading did not see has started since, so all its waits count.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
             waited.saturating_sub(self.waited.get(task).copied().unwrap_or_default())
         };

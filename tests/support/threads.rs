@@ -85,7 +85,6 @@ impl<T> Call<T> {
         self.outcome_within(LONG)
     }
 
-    /// As [`outcome`](Self::outcome), within `limit`.
     #[track_caller]
     pub fn outcome_within(self, limit: Duration) -> (T, Instant) {
         match self.outcome.recv_timeout(limit) {
@@ -116,7 +115,6 @@ impl<T> Call<T> {
     }
 }
 
-/// As [`call`], with `value` for the thread.
 pub fn call_on<V: Send + 'static, T: Send + 'static>(
     value: V,
     work: impl FnOnce(V) -> T + Send + 'static,

@@ -171,8 +171,8 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The message that arrives within `limit` and the machine's stalls. The wait itself is longer, because only
-/// the message shows how long its senders were delayed.
+/// The message, if it arrives within `limit` and the machine's stalls. The stalls are known only afterwards,
+/// so the wait itself is longer.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
     let received = from.recv_timeout(limit + LONG);

@@ -50,7 +50,7 @@ impl ZooKeeper {
         Some(ZooKeeper::ensemble(1, sessions)?.remove(0))
     }
 
-    /// Starts a server that also speaks TLS on another port, and there `demands` a client certificate or not.
+    /// Starts a server that also speaks TLS, on a port whose clients need a certificate if `demands`.
     #[track_caller]
     pub fn start_tls(sessions: Sessions, demands: bool) -> Option<ZooKeeper> {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
@@ -193,7 +193,6 @@ impl ZooKeeper {
         assert_eq!(header[16..], [0; 4], "the node was written");
     }
 
-    /// The number of watched nodes below a path.
     pub fn watched_below(&self, path: &str) -> usize {
         self.ask("wchp").lines().filter(|line| line.starts_with(path)).count()
     }

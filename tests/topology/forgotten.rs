@@ -1,8 +1,8 @@
 //! Unplanned failovers of loaded set-ups whose replicas lag: which grants does the new master not know?
 //!
-//! The replicas are stopped for a while, and then drop their link to the master before they read what it sent
-//! meanwhile; the master is killed. What it granted in that while is forgotten. Clients with the default stand
-//! beside clients that wait for no replica.
+//! The replicas are stopped for a while, and drop their link to the master before they read what it sent
+//! meanwhile. Then the master is killed, so what it granted in that time is forgotten. Clients with default
+//! options run beside clients that wait for no replica.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,7 +14,7 @@ use crate::support::sentinel::{LIMIT, SentinelSet};
 
 /// The number of last grants of each thread that the test checks. Older grants have reached the replicas.
 const LOOKED_AT: usize = 400;
-/// The number of grants without acknowledgement by a replica that the replicas miss.
+/// How many grants to clients that wait for no replica the replicas miss.
 const MISSED: usize = 600;
 
 /// Stopped replicas, which will drop their link before they read what they missed.

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::support::epilogue::not_given_back;
 use crate::support::load::{Load, Use};
-use crate::support::observer::told;
+use crate::support::observer::observe;
 use crate::support::prelude::*;
 use crate::support::proxy::{Command, Do, Proxy};
 use crate::support::server::{Port, RedisServer, default_server};
@@ -107,7 +107,7 @@ fn builder() -> ClientBuilder {
 }
 
 fn teller() -> (impl Observer, Receiver<String>) {
-    told(|event| match event {
+    observe(|event| match event {
         Event::Warning { text, .. } => Some(format!("warning: {text}")),
         Event::Lost { loss, .. } => Some(format!("lost: {:?}", loss.reason)),
         _ => None,

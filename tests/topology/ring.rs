@@ -277,8 +277,8 @@ test_on!(losing_a_node_affects_only_its_names, servers(3), |servers| {
     let guards: Vec<(usize, Guard)> =
         held.iter().map(|name| (homes[name], client.get_lock(name).acquire().unwrap())).collect();
 
-    // The node is stopped and not killed, because a killed server's connections end at once, and a stopped
-    // server shows nothing.
+    // The node is stopped and not killed: a kill would end the connections at once, but a stopped node is
+    // silent.
     servers[1].stop();
     let mut slowest = Duration::ZERO;
     let start = now();

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! The benchmark: `drive` puts one peer under one load, `rounds` runs all of them in turn and writes the
-//! report. `./bench` in the root of the repository builds what is needed and calls `rounds`.
+//! The benchmark: `drive` puts one *peer*, a lock library, under one load, `rounds` runs all of them in turn
+//! and writes the report. `./bench` in the root of the repository builds what is needed and calls `rounds`.
 
 mod chart;
 mod drive;

@@ -111,7 +111,6 @@ impl Report {
         Some(most)
     }
 
-    /// The report of the runs.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -423,7 +422,6 @@ fn name(peer: &str) -> &str {
     }
 }
 
-/// A short form of the peer's name.
 fn chart_name(peer: &str) -> &str {
     match peer {
         "leasehold" => "leasehold guard",
@@ -515,7 +513,6 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*values.get(middle.checked_sub(1)?)?, upper))
 }
 
-/// A progress line about one run.
 pub fn progress(run: &Run) -> String {
     let mut line = format!("round {} {:10} {:15}", run.round, run.workload, run.peer);
     for (metric, digits) in [

@@ -43,7 +43,6 @@ impl Control {
         Ok(redis::cmd("DBSIZE").query(&mut self.0)?)
     }
 
-    /// The server's process.
     pub fn pid(&mut self) -> Result<u32> {
         let info = self.info("server")?;
         Ok(info.get("process_id").context("a server without a process")?.parse()?)

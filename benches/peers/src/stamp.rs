@@ -14,7 +14,6 @@ pub fn now_ns() -> u64 {
     u64::try_from(read(ClockId::Monotonic).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The CPU time of this process.
 pub fn cpu() -> Duration {
     read(ClockId::ProcessCPUTime)
 }

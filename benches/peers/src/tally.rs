@@ -74,7 +74,6 @@ impl Waits {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// The peer's version.
     pub version: String,
     pub seconds: f64,
     /// Cycles within the time, by thread.

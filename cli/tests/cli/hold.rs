@@ -238,8 +238,8 @@ fn a_killed_lookout_is_replaced() {
     let first = children(keeper);
     assert_eq!(first.len(), 1);
     signal(first[0], Signal::KILL);
-    // The test waits until the new lookout runs the program: a lookout that is stopped earlier would block
-    // its parent.
+    // A *lookout* is a process that the keeper starts to signal the shell if the lock is lost. If it were
+    // stopped before it runs the program, it would block the keeper.
     eventually(
         "another lookout runs",
         || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
@@ -263,7 +263,7 @@ fn the_keeper_survives_signals_to_its_service() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        // The signal may kill a lookout that has just started. The keeper then starts another lookout.
+        // The signal may kill a lookout that has just started. The keeper then starts another one.
         for lookout in children(keeper) {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }

@@ -291,7 +291,7 @@ fn slow_http_clients_do_not_block_others() {
             stream
         }));
         assert_eq!(site.get("/locks.json").json()["found"], 1000);
-        // The last slow client has time left, so the answer above came before that time was over.
+        // The last slow client is still being served, so the answer above did not wait for its end.
         let last = slow.last().unwrap();
         last.set_nonblocking(true).unwrap();
         let seen = last.peek(&mut [0]).map_err(|error| error.kind());

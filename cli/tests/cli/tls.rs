@@ -227,7 +227,6 @@ fn variables_can_name_redlock_rings_and_clusters() {
     works(program("LEASEHOLD_REDLOCK_FILE", &file, &["ls"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"));
     ends(redlock(&TRUE).env("LEASEHOLD_TLS_CA", certificates.file("unknown-ca.crt")), 69, "TLS failed");
     ends(redlock(&TRUE).env("LEASEHOLD_URL", &urls[0]), 64, "LEASEHOLD_URL is set too");
-    // A ring with labels and weights, and a move to a third node.
     let (one, two, three) = (&urls[0], &urls[1], &urls[2]);
     let ring = |words: &[&str]| program("LEASEHOLD_RING", &format!("one={one} two*3={two}"), words);
     works(&mut ring(&["run", "ringed", "--", "true"]));

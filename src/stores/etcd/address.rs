@@ -33,7 +33,7 @@ fn prefix_of(path: &str) -> Result<String> {
     match path.trim_end_matches('/') {
         "" => Ok(DEFAULT_PREFIX.to_owned()),
         path if path.contains('%') => {
-            Err(Error::invalid("connect", "the prefix of the URL has a '%', which it may not have"))
+            Err(Error::invalid("connect", "the prefix in the URL contains a '%', which is not allowed"))
         }
         path => Ok(format!("{path}/")),
     }

@@ -1,10 +1,10 @@
 //! Stores locks in etcd, through the HTTP gateway of its members.
 //!
-//! An owner that wants a lock puts a key. The owner of the key created first holds the lock, and each other
-//! owner watches the key before its own. `message` defines keys and requests, `lease` the leases of the keys,
-//! `members` connections and errors. The thread of `watch` receives events about the keys that `watched`
-//! chooses: those before waiters, the queues of cached locks (a new key there is a *recall*: the lock is to
-//! be released), and holds that may end `early`. `directory` lists locks and clients; in its *entry*, a
+//! An owner that wants a lock (its *claim*) puts a key. The owner of the key created first holds the lock, and
+//! each other owner watches the key before its own. `message` defines keys and requests, `lease` the leases of
+//! the keys, `members` connections and errors. The thread of `watch` receives events about the keys that
+//! `watched` chooses: those before waiters, the queues of cached locks (a new key there is a *recall*: the lock
+//! is to be released), and holds that may end `early`. `directory` lists locks and clients; in its *entry*, a
 //! client describes itself.
 
 mod address;

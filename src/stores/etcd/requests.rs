@@ -71,7 +71,7 @@ impl EtcdStore {
                     let lease = self.leases.lent(place.lease);
                     let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
                     let third = Duration::from_secs(ttl) / 3;
-                    // The next poll comes after one third; the lease must then run for another.
+                    // The next poll comes after a third of the lease, which must then run for another third.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
                         && self

@@ -136,7 +136,7 @@ impl Acks {
                 return (answer.as_ref().map_err(Error::copy).cloned(), has_led);
             } else if left.is_zero() {
                 rounds.gathered.retain(|(_, other)| !Arc::ptr_eq(other, &mine));
-                // The last leader may have woken this thread to lead the next round, so wakes another.
+                // If the last leader woke this thread to lead the next round, this thread wakes another.
                 if !rounds.is_asking {
                     rounds.wake_leader();
                 }

@@ -1,6 +1,6 @@
 //! Stores locks on a Redis or Valkey server, on the master that Sentinels name, or in a `cluster`.
 //!
-//! - `store`, `directory`, `pipeline`: what a store can do, by requests to one server
+//! - `store`, `directory`, `pipeline`: requests to one server, with a *claim*: who wants or holds which lock
 //! - `kinds`: each kind's requests and replies; `script`: the Lua scripts; `keys`: names of keys and channels
 //! - `conn`: connections for requests; `pubsub`: that for messages; `address`: where and how to connect
 //! - `acks`: waits for replicas; `about`: what a server says about itself; `show`: inspections

@@ -1,4 +1,4 @@
-//! Notifications, over one subscriber connection for each client and server.
+//! Notifications, over one subscriber connection for each client and server: the *hub* of `seam::hub`.
 //!
 //! A thread that subscribes adds the command to the outbox under the mutex. The thread then unlocks the
 //! mutex, and writes as much as the socket accepts at once: every attempt and release needs the mutex, so a
@@ -342,7 +342,7 @@ fn take(hub: &Subscriber, reply: Value) -> Result<()> {
         }
         (Some(Awaited::PartlySubscribed(_) | Awaited::Unsubscribed(_) | Awaited::Pong), _) => Ok(()),
         (None, _) => {
-            let words = "the server sent what nobody asked for";
+            let words = "the server sent a reply to no request";
             Err(Error::new(ErrorKind::Protocol, "subscribe", words))
         }
     }

@@ -261,11 +261,11 @@ const BY_TEXT: &[(&[&str], ErrorKind, &str)] = &[
     (&["cannot be used with replica instances"], ErrorKind::ReadOnly, READ_ONLY),
     (&["unknown command"], ErrorKind::Unsupported, LACKING),
     (&["Unknown Redis command"], ErrorKind::Unsupported, LACKING),
-    (&[KEY_NOT_LOCAL], ErrorKind::Busy, "the cluster is moving a key that the script came to"),
+    (&[KEY_NOT_LOCAL], ErrorKind::Busy, "the cluster is moving a key that the script used"),
     (
         &["not below 2^53"],
         ErrorKind::InvalidInput,
-        "the number would reach 2^53, from where on it is not exact",
+        "the number would reach 2^53, from which on numbers are not exact",
     ),
     (&["not an integer"], ErrorKind::WrongType, NO_INTEGER),
     (&["would overflow"], ErrorKind::WrongType, NO_INTEGER),

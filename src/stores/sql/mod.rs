@@ -1,5 +1,5 @@
 //! Stores locks in databases. Each lock is a row with its owner, count, end by the server's clock, and last
-//! fencing token.
+//! fencing token. Each request has a *claim*: which owner wants or holds which lock.
 //!
 //! `rows` has what all databases share; `postgres`, `mysql` and `sqlite` have the statements. Requests use
 //! the connections of a `pool`, one of which is for renewals only. `sessions` has locks without a table: each

@@ -66,7 +66,7 @@ impl Trail {
         while self.0.get(1).is_some_and(|step| is_handed_in(&step)) {
             self.0.pop_front();
         }
-        // Under load, only some of the answers are kept.
+        // Kept answers are at least 1/64 of a session apart, so that the trail stays short under load.
         let last = self.0.back().copied();
         if last.is_none_or(|last| last.sent.plus(timeout / 64) <= sent) {
             let ran = last.map_or(Duration::ZERO, |last| run(&last, answered));

@@ -57,7 +57,7 @@ pub(super) fn connect(
     }
     let granted = Duration::from_millis(granted);
     Error::when(life.is_some_and(|life| granted < life.timeout), ErrorKind::Unreachable, "connect", || {
-        format!("{} would end the session sooner than was agreed on", place())
+        format!("{} offers a shorter session time-out than was agreed on", place())
     })?;
     if let Some(login) = &address.login {
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
@@ -76,11 +76,7 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
         match (header.number, header.error) {
             (jute::AUTH, 0) => return Ok(()),
             (jute::AUTH, code) => {
-                let why = if code == code::AUTH_FAILED {
-                    ""
-                } else {
-                    ": its provider of digests did not take them"
-                };
+                let why = if code == code::AUTH_FAILED { "" } else { ": its digest authentication failed" };
                 let words = format!("the server rejected the user name or the password{why}");
                 return Err(Error::new(ErrorKind::Authentication, "connect", words));
             }

@@ -1,10 +1,10 @@
 //! Stores locks in a ZooKeeper ensemble.
 //!
-//! An owner that wants a lock creates a numbered node, which ends with the client's session. The lowest
-//! number holds the lock, and every other owner watches the node before its own. `path` names nodes as
-//! Curator does, `session` sends requests, `life` says until when a hold can count on a session, and `places`
-//! knows this client's nodes. A client that caches a lock watches its nodes: each waiter's node, even
-//! Curator's, is a *recall*: the lock is to be released. `directory` lists locks and clients; a client's
+//! An owner that wants a lock (its *claim*) creates a numbered node, which ends with the client's session.
+//! The lowest number holds the lock, and every other owner watches the node before its own. `path` names
+//! nodes as Curator does, `session` sends requests, `life` says until when a hold can count on a session, and
+//! `places` knows this client's nodes. A client that caches a lock watches its nodes: each waiter's node,
+//! even Curator's, is a *recall*: the lock is to be released. `directory` lists locks and clients; a client's
 //! *entry* describes it.
 
 mod address;

@@ -47,7 +47,7 @@ pub(super) fn of_format(chroot: &str) -> String {
 
 pub(super) struct ListedFolder {
     pub(super) folder: String,
-    /// If names are paths, what a name contains before the child, with the last slash.
+    /// If names are paths: the part of each name up to and with its last slash.
     parent: Option<String>,
 }
 

@@ -330,8 +330,8 @@ fn strange() -> NoReply {
 
 fn used_up(path: &str) -> NoReply {
     let words = format!(
-        "the servers have given all {} numbers below {path}, and would give one of them twice: they begin anew when the node has \
-         gone, which is a minute or two after nobody uses the lock",
+        "the servers have used all {} numbers below {path}, and would use one twice. They begin anew once the node is deleted, \
+         a minute or two after the last use of the lock",
         i32::MAX
     );
     NoReply::refused(Error::new(ErrorKind::Refused, "lock", words))

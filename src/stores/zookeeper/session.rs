@@ -284,7 +284,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // While all servers are tried, an answer of one is kept over connection errors.
+                    // In a round over all servers, an error from a server is kept over connection errors.
                     let is_first = state.failures.is_multiple_of(self.address.count());
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -356,7 +356,11 @@ impl Session {
             self.flush();
         }
         let Some(pending) = pending.filter(|pending| pending.number == header.number) else {
-            return Err(Error::new(ErrorKind::Protocol, "read", "the server answered what was not asked"));
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "read",
+                "the server answered a request that was not sent",
+            ));
         };
         let outcome = match header.error {
             0 => Ok(ZooKeeperReply { body: body.to_vec(), life: Arc::clone(life) }),
@@ -372,7 +376,7 @@ impl Session {
         if is_over {
             self.expire(life);
         }
-        let words = "the session is not this connection's";
+        let words = "the session has ended, or moved to another connection";
         Error::when(is_over || is_elsewhere, ErrorKind::Unreachable, "read", || words)
     }
 

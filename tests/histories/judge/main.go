@@ -117,8 +117,8 @@ func read(name string) (map[string][]*operation, error) {
 	return of, lines.Err()
 }
 
-// Writes the history of one lock as Knossos reads it: an event a line, a hold as a process. Of a mutex its model "mutex" takes it as it
-// is: an acquire and a release for each hold. One without a return is of type info.
+// Writes the history of one lock for the checker Knossos: one event per line, each hold as a process. Knossos takes the outcome of an
+// operation without a return as unknown.
 func writeKnossos(folder, lock string, operations []*operation) error {
 	type event struct {
 		at   int64

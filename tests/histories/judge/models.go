@@ -58,7 +58,7 @@ func stepMutex(s, in, _ interface{}) (bool, interface{}) {
 	return false, state
 }
 
-// The holds of a semaphore or of readers, in order: a value that == compares.
+// The holds of a semaphore or of readers, in order. A string, because Porcupine compares states with ==.
 type holds string
 
 func (h holds) with(hold uint64) holds {
@@ -115,7 +115,7 @@ func stepReadWrite(s, in, _ interface{}) (bool, interface{}) {
 		}
 		_, stands := state.readers.without(op.Hold)
 		return stands, state
-	case "free": // of the writer
+	case "free": // without a writer
 		return state.writer == 0, state
 	}
 	return false, state
@@ -171,7 +171,6 @@ func stepLatch(s, in, _ interface{}) []interface{} {
 	return nil
 }
 
-// What a history is compared with.
 func modelOf(name string) (porcupine.Model, bool) {
 	switch name {
 	case "mutex":
@@ -181,7 +180,7 @@ func modelOf(name string) (porcupine.Model, bool) {
 	case "semaphore":
 		return porcupine.Model{Init: func() interface{} { return semaphore{} }, Step: stepSemaphore}, true
 	case "latch":
-		// Negative: nothing has told the limit yet.
+		// -1: no operation has set the limit yet.
 		unset := func() []interface{} { return []interface{}{-1} }
 		return (&porcupine.NondeterministicModel{Init: unset, Step: stepLatch}).ToModel(), true
 	}

@@ -1,4 +1,4 @@
-// Command go does with redsync what the tests tell it to, and says what came of it.
+// Command go obeys a test, by redsync, and reports the results.
 //
 // Standard input, one request a line, fields separated by tabs: number, thread, client, verb, arguments.
 // Requests of one thread run in order, different threads side by side. Standard output, one answer a line:

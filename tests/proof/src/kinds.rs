@@ -131,7 +131,7 @@ impl Kind {
 
     /// Whether waiters join the wait queue of clients.
     #[must_use]
-    pub fn has_line(self, who: &Who) -> bool {
+    pub fn has_wait_queue(self, who: &Who) -> bool {
         match self {
             Kind::Plain | Kind::Fenced | Kind::Semaphore(_) => true,
             Kind::ReadWrite => !Kind::reads(who),

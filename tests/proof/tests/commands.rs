@@ -1,6 +1,6 @@
 //! The model of the server against a server: the same random sequences of commands, and the same answers.
 //!
-//! `LEASEHOLD_TEST_SERVER` names the program, `redis-server` of `PATH` unless it does.
+//! `LEASEHOLD_TEST_SERVER` names the server program. Without it, `redis-server` is found in `PATH`.
 
 mod real;
 

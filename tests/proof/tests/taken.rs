@@ -1,7 +1,7 @@
-//! The scripts alone, without the clients of the worlds. A lock that nobody owns can be acquired, whatever
-//! fields its hash still has. No key lacks an expiry. No permit of a semaphore is lost or counted twice.
-//! Owners of three sorts send any requests in any order: those whose claims have no notes, those with a
-//! maximum hold time, and those that cache the lock.
+//! The scripts alone, without the clients of the worlds. Owners of three sorts send any requests in any
+//! order: plain ones, those with a maximum hold time, and those that cache the lock. A lock that nobody owns
+//! can be acquired, whatever fields its hash still has. No key lacks an expiry. No permit of a semaphore is
+//! lost or counted twice.
 
 mod changed;
 
@@ -21,7 +21,7 @@ const MEMORY: &str = "memory";
 /// re-entry and two requests to end its hold.
 const DEPTH: usize = 7;
 
-/// The owners: one for each sort of claim. Two of them belong to one client.
+/// The owners: one of each sort, and a new one. The first two belong to one client.
 const PLAIN: &str = "00000000-0000-8000-8000-000000000001:1";
 const LIMITED: &str = "00000000-0000-8000-8000-000000000001:2";
 const KEEPS: &str = "00000000-0000-8000-8000-000000000002:1";

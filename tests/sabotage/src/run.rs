@@ -45,7 +45,6 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds the programs that these mutations need.
     pub fn build(package: &Path, target: &Path, mutations: &[&Mutation]) -> Result<Programs> {
         let suites = mutations.iter().map(|one| &one.suite);
         let names: BTreeSet<&str> = suites.map(|suite| suite.program.as_str()).collect();

@@ -123,7 +123,7 @@ fn planted_links_are_not_followed() {
     let safe = tempfile::tempdir().unwrap();
     let (_, fence) = fences();
     let victim = safe.path().join("victim");
-    fs::write(&victim, "").unwrap(); // as a register without a token is
+    fs::write(&victim, "").unwrap(); // empty, like a register without a token
     let planted = |name: &str, ending: &str| {
         let path = folder.path().join(name);
         symlink(&victim, beside(&path, ending)).unwrap();
@@ -136,7 +136,7 @@ fn planted_links_are_not_followed() {
     let path = planted("by its register", ".fence");
     assert!(fencing::write_file(&path, fence, b"new").is_err());
     assert!(!path.exists());
-    // To the kernel a hard link is no link, but it names the victim's file.
+    // To the kernel a hard link is an ordinary file, but this one is the victim's.
     let path = folder.path().join("by a second name");
     let inside = folder.path().join("victim");
     fs::write(&inside, "").unwrap();

@@ -1,16 +1,17 @@
-//! Our checker of histories: by intervals, where Porcupine searches for an order.
+//! Checks a history by the intervals of its holds. (The other checker, Porcupine, searches for an order of all
+//! operations.)
 //!
-//! A hold certainly stands from the return of its acquire, or re-entry, to the call of its end. If all
-//! certain holds fit together, so does the history: each acquire took effect when it returned, each end when
-//! it was called.
+//! A hold certainly exists from the return of its acquire, or of a re-entry, to the call of its end. If these
+//! intervals do not conflict, the history is possible: each acquire took effect when it returned, and each end
+//! when it was called.
 
 use std::collections::BTreeMap;
 
 use super::operations::{Doing, Model, Operation, by_lock};
 
-/// A span in which a hold certainly exists, without its two ends.
+/// The open interval in which a hold certainly exists.
 #[derive(Clone, Debug)]
-struct Stands<'a> {
+struct CertainHold<'a> {
     by: &'a Operation,
     from: u64,
     to: u64,
@@ -18,8 +19,8 @@ struct Stands<'a> {
     within: (u64, u64),
 }
 
-impl Stands<'_> {
-    fn meets(&self, other: &Stands<'_>) -> bool {
+impl CertainHold<'_> {
+    fn meets(&self, other: &CertainHold<'_>) -> bool {
         self.from.max(other.from) < self.to.min(other.to)
     }
 
@@ -44,9 +45,9 @@ pub fn check(operations: &[Operation]) -> BTreeMap<String, Vec<String>> {
 
 fn check_holds(operations: &[&Operation]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut holds: BTreeMap<u64, Stands<'_>> = BTreeMap::new();
+    let mut holds: BTreeMap<u64, CertainHold<'_>> = BTreeMap::new();
     for by in operations.iter().filter(|operation| operation.f == Doing::Acquire) {
-        let stands = Stands { by, from: by.done(), to: u64::MAX, within: (by.call, u64::MAX) };
+        let stands = CertainHold { by, from: by.done(), to: u64::MAX, within: (by.call, u64::MAX) };
         if holds.insert(by.hold, stands).is_some() {
             found.push(format!("hold {} was acquired twice", by.hold));
         }
@@ -68,7 +69,7 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
             _ => found.push(format!("hold {} was entered again that did not stand", again.hold)),
         }
     }
-    let mut holds: Vec<Stands<'_>> = holds.into_values().collect();
+    let mut holds: Vec<CertainHold<'_>> = holds.into_values().collect();
     holds.sort_by_key(|hold| (hold.from, hold.to));
     found.extend(overlaps(&holds));
     found.extend(
@@ -98,16 +99,16 @@ fn check_holds(operations: &[&Operation]) -> Vec<String> {
 }
 
 /// Pairs of certain holds that exclude each other and overlap.
-fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
+fn overlaps(holds: &[CertainHold<'_>]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut open: Vec<&Stands<'_>> = Vec::new();
+    let mut open: Vec<&CertainHold<'_>> = Vec::new();
     for hold in holds {
         open.retain(|other| other.to > hold.from);
         let met: Vec<_> = open.iter().filter(|other| other.meets(hold)).collect();
         let by = hold.by;
         match by.model {
             Model::Semaphore => {
-                // An empty span contains no moment.
+                // A hold with an empty interval uses no units at any moment.
                 let used = met.iter().map(|other| other.by.units).sum::<i64>() + by.units;
                 if hold.from < hold.to && used > by.limit {
                     found.push(format!("{used} units of {} at once, with hold {}", by.limit, by.hold));
@@ -132,8 +133,8 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
 
 fn check_latch(operations: &[&Operation]) -> Vec<String> {
     let mut found = Vec::new();
-    // The remaining count only falls. In the order of the counts, no operation may therefore end before an
-    // operation that saw a higher count begins.
+    // The count only falls. So an operation that saw a higher count must begin before an operation that saw a
+    // lower count ends.
     let mut told: Vec<&&Operation> =
         operations.iter().filter(|operation| operation.value.is_some()).collect();
     told.sort_by_key(|operation| {
@@ -155,7 +156,7 @@ fn check_latch(operations: &[&Operation]) -> Vec<String> {
         let here: Vec<_> = told.iter().filter(|operation| operation.value == Some(value)).collect();
         let downs: Vec<_> = here.iter().filter(|operation| operation.f == Doing::CountDown).collect();
         match downs.len() {
-            // An unanswered count-down may have made this step before any operation saw it.
+            // Perhaps an unanswered count-down made this step.
             0 => {
                 let latest = told
                     .iter()

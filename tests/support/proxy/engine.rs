@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// The sender has closed its end, so the receiver's end closes after the bytes before.
+    /// The sender has closed its end. The receiver's end closes after all earlier bytes are written.
     fn finish(&mut self, id: u64, direction: Direction) {
         if let Some(link) = self.links.get_mut(&id) {
             let end = Item { bytes: Vec::new(), due: now(), gate: None, after: After::End };
@@ -293,7 +293,7 @@ impl Shared {
         true
     }
 
-    /// Makes the thread that accepts check the state again, by a connection.
+    /// Connects to the proxy, so that the accepting thread wakes and checks the state.
     pub(super) fn wake_acceptor(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number())));
     }
@@ -307,8 +307,8 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // Under the mutex: whoever sees `listening == false` is refused, and queued connections are
-                // reset. Shut down before closing, since a child that another thread is starting has a copy.
+                // The listener closes under the mutex, so whoever sees `listening == false` is refused. It is
+                // shut down first, because a child that another thread is starting has a copy of the socket.
                 if let Some(listener) = listener.take() {
                     drop(SockRef::from(&listener).shutdown(Shutdown::Both));
                 }
@@ -321,7 +321,7 @@ impl Shared {
                 continue;
             }
             if listener.is_none() {
-                // The port is claimed; only an old listener in a child just starting may be in the way.
+                // This fails only while a child that is just starting has a copy of the old listener.
                 match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                     Ok(bound) => listener = Some(bound),
                     Err(_) => {

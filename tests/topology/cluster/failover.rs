@@ -55,8 +55,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = seen.losses();
         let (grants, unknown) = load::end(load);
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
-        // If a member died with the answer to a hand-off, nobody can read or repeat it, and its unlock
-        // reports an unknown outcome.
+        // If a member died with the answer to a release that passes the lock to a thread of the same client,
+        // nobody can read or repeat the answer, and the unlock reports an unknown outcome.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(

@@ -85,7 +85,7 @@ fn under_load(
             assert_every_hash_has_a_ttl(server);
         }
         set.heal();
-        // Within this time a client could have used the returned server.
+        // A client that wrongly used the returned server would do so within this time.
         throughout(ms(300), || true);
     }
     let outcome = load.stop();

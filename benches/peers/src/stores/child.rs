@@ -56,7 +56,6 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// A small stack, so that hundreds of threads do not dominate the measured memory.
 const STACK: usize = 256 * 1024;
 
-/// A contender for the lock.
 pub(super) trait Contender: Send {
     /// Runs the work under the lock; `false` if the lock was not acquired in time.
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool>;

@@ -31,7 +31,7 @@ impl ClusterStore {
         let all = || members.iter().map(ToString::to_string).collect();
         self.noted(page_by_server(from, all, |server, from| {
             let Some(member) = members.iter().find(|member| member.to_string() == server) else {
-                let words = format!("the cluster has no member {server} with slots now");
+                let words = format!("the cluster's member {server} no longer has slots");
                 return Failure::refused(Error::new(ErrorKind::Busy, "list", words));
             };
             ask(&self.topology.node(member).map_err(Failure::Refused)?.store, from)

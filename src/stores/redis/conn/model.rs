@@ -172,7 +172,6 @@ fn every_caller_gets_its_own_reply() {
     });
 }
 
-/// Each request that has no reply at the break fails; no later request fails.
 #[test]
 fn a_broken_connection_fails_waiting_requests_but_no_later_ones() {
     for answers in 0..3 {

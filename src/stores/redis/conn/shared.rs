@@ -294,7 +294,7 @@ impl SharedConnection {
         let mut out = self.out.lock();
         out.is_replaced = false;
         if drained.is_none() || out.notifying > 0 {
-            let words = "the connection that is to be replaced still owes replies";
+            let words = "the old connection still has unanswered requests";
             return Err(Error::new(ErrorKind::TimedOut, "request", words));
         }
         out.install(slot, connection)?;
@@ -678,7 +678,7 @@ fn timed_out() -> Error {
 }
 
 fn unasked() -> Error {
-    Error::new(ErrorKind::Protocol, "read", "the server sent what nobody asked for")
+    Error::new(ErrorKind::Protocol, "read", "the server sent a reply to no request")
 }
 
 pub(super) fn shut_down() -> Error {

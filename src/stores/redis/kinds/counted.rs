@@ -25,7 +25,7 @@ use crate::stores::redis::script::{
 };
 use crate::time::millis;
 
-const NO_HOLDER: &str = "what is counted has no holder";
+const NO_HOLDER: &str = "semaphores, latches and conditions have no holder";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CountedKind {
@@ -87,7 +87,7 @@ impl RedisKind for CountedKind {
                 command.arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
             }
             CountedKind::Permits => with_ids(permits(&PERMITS_RELEASE, claim), claim),
-            // A latch has nothing to release. Each kind has a request for it, so this one only reads.
+            // A latch has nothing to release, so its request for a release only reads.
             CountedKind::Latch => LATCH_ATTEMPT.on(&[key]),
             CountedKind::Condition => change(claim, "leave"),
         }
@@ -154,7 +154,7 @@ impl RedisKind for CountedKind {
                 return Ok(None);
             }
             (_, Counting::Notify { .. } | Counting::Enlist) => {
-                return Err(unsupported("a counter notifies nobody"));
+                return Err(unsupported("only a condition notifies waiters"));
             }
             (_, _by_id) => return Err(unsupported("these permits have no ids")),
         };

@@ -97,7 +97,7 @@ fn known(holder: String) -> String {
     }
     let owner = holder.strip_suffix(":write").unwrap_or(&holder);
     // Other text may be another program's secret.
-    if Owner::is_one(owner) { owner } else { "something that is no owner of a lock" }.to_owned()
+    if Owner::is_one(owner) { owner } else { "another program" }.to_owned()
 }
 
 pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {

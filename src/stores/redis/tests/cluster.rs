@@ -17,7 +17,7 @@ const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5
                         cluster\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
 
 /// A member that answers each script with the result of `says`, or not at all for `None`.
-struct RingMember {
+struct FakeMember {
     port: u16,
     shared: Arc<Shared>,
 }
@@ -32,8 +32,8 @@ struct Shared {
     has_shards: Mutex<bool>,
 }
 
-impl RingMember {
-    fn start(says: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> RingMember {
+impl FakeMember {
+    fn start(says: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> FakeMember {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Shared {
@@ -55,7 +55,7 @@ impl RingMember {
             }
         };
         std::thread::Builder::new().spawn(serve).unwrap();
-        RingMember { port, shared }
+        FakeMember { port, shared }
     }
 
     fn asked(&self) -> Vec<String> {
@@ -75,7 +75,7 @@ impl RingMember {
     }
 }
 
-impl Drop for RingMember {
+impl Drop for FakeMember {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         drop(TcpStream::connect(("127.0.0.1", self.port)));
@@ -133,11 +133,11 @@ fn freed() -> Option<String> {
 
 #[test]
 fn a_redirection_is_followed_once() {
-    let there = RingMember::start(|_| granted());
+    let there = FakeMember::start(|_| granted());
     let port = there.port;
     for redirect in ["MOVED", "ASK"] {
         there.shared.asked.lock().clear();
-        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
+        let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
         store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).granted();
         assert_eq!(here.asked(), ["lk"]);
@@ -153,9 +153,9 @@ fn a_redirection_is_followed_once() {
 
 #[test]
 fn an_entry_on_a_moving_slot_is_written_behind_asking() {
-    let there = RingMember::start(|_| Some("+OK\r\n".to_owned()));
+    let there = FakeMember::start(|_| Some("+OK\r\n".to_owned()));
     let port = there.port;
-    let here = RingMember::start(move |_| Some(format!("-ASK 5 127.0.0.1:{port}\r\n")));
+    let here = FakeMember::start(move |_| Some(format!("-ASK 5 127.0.0.1:{port}\r\n")));
     let store = here.store();
     let entry = Entry {
         client: ClientId::random(),
@@ -179,7 +179,7 @@ fn an_entry_on_a_moving_slot_is_written_behind_asking() {
 fn circular_redirections_end_with_nothing_done() {
     let port = Arc::new(Mutex::new(0_u16));
     let named = Arc::clone(&port);
-    let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
+    let here = FakeMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{}\r\n", named.lock())));
     *port.lock() = here.port;
     let store = here.store();
     let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).refused();
@@ -192,7 +192,7 @@ fn circular_redirections_end_with_nothing_done() {
 #[test]
 fn a_redirected_hand_off_is_refused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let here = RingMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{port}\r\n")));
+    let here = FakeMember::start(move |_| Some(format!("-MOVED 5 127.0.0.1:{port}\r\n")));
     let store = here.store();
     let [from, to] = [(), ()].map(|()| claim(Kind::Mutex, "lk", 30_000));
     let error = store.hand_off(&from, &to, soon()).unwrap().wait().refused();
@@ -209,7 +209,7 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
 /// moved.
 #[test]
 fn an_interrupted_script_is_harmless_only_if_it_reads() {
-    let here = RingMember::start(|_| {
+    let here = FakeMember::start(|_| {
         let words =
             "Script attempted to access a non local key in a cluster node script: 01, on @user_script:20.";
         Some(format!("-ERR {words}\r\n"))
@@ -232,8 +232,8 @@ fn an_interrupted_script_is_harmless_only_if_it_reads() {
 /// member, and then lose it to the late release.
 #[test]
 fn requests_wait_behind_an_unanswered_release() {
-    let there = RingMember::start(|_| granted());
-    let here = RingMember::start(|_| None);
+    let there = FakeMember::start(|_| granted());
+    let here = FakeMember::start(|_| None);
     let store = here.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let (done, outcome) = bounded(1);
@@ -257,9 +257,9 @@ fn requests_wait_behind_an_unanswered_release() {
 #[test]
 fn a_later_reply_reader_follows_a_releases_redirect() {
     for redirect in ["MOVED", "ASK"] {
-        let there = RingMember::start(|_| freed());
+        let there = FakeMember::start(|_| freed());
         let port = there.port;
-        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
+        let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
         let (done, outcome) = bounded(1);
         let take = Sink::new(move |answer| done.send(answer).unwrap());
@@ -274,7 +274,7 @@ fn a_later_reply_reader_follows_a_releases_redirect() {
 #[test]
 fn a_hanging_member_delays_no_other_renewal() {
     let renewed = || Some("*1\r\n$7\r\nrenewed\r\n".to_owned());
-    let (there, here) = (RingMember::start(move |_| renewed()), RingMember::start(|_| None));
+    let (there, here) = (FakeMember::start(move |_| renewed()), FakeMember::start(|_| None));
     let (answering, hanging) = (slot("answering"), slot("hanging"));
     *here.shared.slots.lock() = vec![(answering, answering, there.port), (hanging, hanging, here.port)];
     let store = here.store();
@@ -289,9 +289,9 @@ fn a_hanging_member_delays_no_other_renewal() {
 
 #[test]
 fn several_members_are_asked_for_slots() {
-    let there = RingMember::start(|_| granted());
-    let here = RingMember::start(|_| None);
-    let gone = RingMember::start(|_| None);
+    let there = FakeMember::start(|_| granted());
+    let here = FakeMember::start(|_| None);
+    let gone = FakeMember::start(|_| None);
     *here.shared.slots.lock() = vec![(0, 8_000, here.port), (8_001, 16_383, gone.port)];
     let store = here.store();
     *gone.shared.slots.lock() = vec![(0, 16_383, there.port)];
@@ -305,7 +305,7 @@ fn several_members_are_asked_for_slots() {
 
 #[test]
 fn sharded_messages_are_refused_by_servers_without_them() {
-    let old = RingMember::start(|_| None);
+    let old = FakeMember::start(|_| None);
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
         let url = format!("redis-cluster://127.0.0.1:{}", old.port);
@@ -324,7 +324,7 @@ fn sharded_messages_are_refused_by_servers_without_them() {
 #[test]
 fn a_hanging_look_up_respects_the_deadline() {
     for redirect in ["MOVED", "ASK"] {
-        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
+        let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 hangs.example:7000\r\n")));
         let (_never, nothing) = bounded::<()>(0);
         let hosts = Hosts::resolving(move |_| {
             assert!(nothing.recv().is_err());
@@ -347,7 +347,7 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
     let port = there.local_addr().unwrap().port();
     let me = claim(Kind::Mutex, "lk", 30_000);
     for redirect in ["MOVED", "ASK"] {
-        let here = RingMember::start(move |_| Some(format!("-{redirect} 5 localhost:{port}\r\n")));
+        let here = FakeMember::start(move |_| Some(format!("-{redirect} 5 localhost:{port}\r\n")));
         let store = here.store_with(Hosts::allowing(vec!["10.0.0.1".to_owned()]));
         let error = store.attempt(&me, 1, soon()).refused();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -358,10 +358,10 @@ fn redirects_to_disallowed_hosts_are_not_followed() {
         assert_eq!(there.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{redirect}");
     }
     // Allowed are the URL's host, at any port, and the hosts of the list.
-    let there = RingMember::start(|_| granted());
+    let there = FakeMember::start(|_| granted());
     let port = there.port;
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {
-        let here = RingMember::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
+        let here = FakeMember::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
         let store = here.store_with(Hosts::allowing(vec![allowed.to_owned()]));
         store.attempt(&me, 1, soon()).granted();
     }

@@ -47,7 +47,7 @@ fn waiters_of_each_kind_notify_a_listening_holder() {
     }
 }
 
-/// A waiter outside the queue, for example one that spins, sent a recall and removed the mark.
+/// A waiter outside the queue, for example one that spins, sent a recall and removed `leasehold:cached`.
 #[test]
 fn a_mark_removed_by_a_recall_is_set_again() {
     let (server, store) = served();

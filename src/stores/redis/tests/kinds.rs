@@ -396,8 +396,8 @@ fn read_markers_are_prolonged_but_never_shortened() {
     assert_eq!(messages.payloads(), ["1", "0"]);
 }
 
-/// Redisson also keeps the writer's longer time at a nested read, but its watchdog cuts a longer time to its
-/// own lease.
+/// Redisson too keeps a writer's longer lease at a nested read, but its watchdog shortens such a lease to its
+/// own.
 #[test]
 fn a_writers_read_or_renewal_does_not_shorten_its_lease() {
     let (server, store) = served();

@@ -420,7 +420,7 @@ fn two_busy_clients_share_a_lock_fairly() {
                 });
             }
         }
-        // Enough cycles for many time slices of a few milliseconds.
+        // Enough cycles for many turns of each client, which last a few milliseconds.
         eventually(|| cycles.iter().all(|cycles| cycles.load(Ordering::SeqCst) >= 2_000));
         is_over.store(true, Ordering::SeqCst);
     });

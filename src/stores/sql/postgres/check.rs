@@ -60,7 +60,7 @@ pub(super) fn session(
         Ok(other) => Some(other),
         // A full server refuses at once, but a pooler without a free session lets the client wait.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
-            let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
+            let words = "a second connection neither opened nor was refused while the first was open: a pooler such as \
                          PgBouncer has too small a pool for this user and database (default_pool_size, pool_size), or the \
                          server is very slow; a client has pool_size connections, one for renewals and one to listen on";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
@@ -156,7 +156,7 @@ pub(super) fn queue(place: &Place) -> Answer<()> {
         (false, false) => (ErrorKind::Unsupported, "there is no table"),
     };
     let words = format!(
-        "{what} {}, in which waiting clients stand: connect once with create_schema() as a user who may create it, or run \
+        "{what} {}, the queue of waiting clients: connect once with create_schema() as a user who may create it, or run \
          the statements in docs/stores.md",
         beside(&place.shown.name, QUEUE)
     );

@@ -300,8 +300,8 @@ impl PostgresConnection {
             }
             answers
         })?;
-        // Checked after a statement's first use. None is prepared in a transaction, so an open one is a
-        // pooler's.
+        // After a statement's first use. No statement is prepared in a transaction, so a pooler left an open
+        // one.
         let is_untried = std::mem::take(&mut self.is_untried) && matches!(answers.last(), Some(Some(_)));
         let is_open = is_untried && self.is_begun();
         self.ended |= is_open;

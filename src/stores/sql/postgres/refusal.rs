@@ -153,8 +153,8 @@ const ENDED: &str = "the server is starting, stopping, or ended the connection";
 pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in \
     transaction mode: connect to the server directly, or use session mode";
 
-pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
-    mode, or the server; connect past it";
+pub(super) const BEGUN: &str = "a transaction that this client had not begun was open after a statement: a pooler (such as pgpool-II in raw \
+    mode) or the server began it; connect without the pooler";
 
 /// The meaning of single codes. Other codes are classified by their class.
 const CODES: &[(&[&str], Words)] = &[
@@ -175,8 +175,8 @@ const CODES: &[(&[&str], Words)] = &[
         &["42P07"],
         (
             ErrorKind::InvalidInput,
-            "a table of this name is in a schema outside the search path: name the one that is meant, or the one to be made, \
-             with its schema by table(\"schema.name\")",
+            "a table of this name is in a schema outside the search path: give the schema of the table to use or to create, by \
+             table(\"schema.name\")",
         ),
     ),
     (&["54000"], (ErrorKind::Busy, "a limit of the server's is reached, such as that of its NOTIFY queue")),

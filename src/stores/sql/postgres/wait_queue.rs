@@ -64,8 +64,8 @@ impl Postgres {
 
     pub(super) fn take_or_join(&self, link: &mut PostgresConnection, claim: &Claim) -> Answer<Attempt> {
         let args = self.taking(claim, claim.wants_fence).and("client", claim.owner.client().to_string());
-        // Usually the lock is free, so the statement that spares the queue is tried first. A candidate for
-        // leadership always tries it first: the queue takes only three of them.
+        // Usually the lock is free, so the statement without the queue is tried first. A candidate for
+        // leadership always tries it first, because the queue takes only three candidates.
         let is_candidate = claim.queue_mode == QueueMode::Waits && claim.leads;
         if claim.queue_mode == QueueMode::Yields
             || is_candidate
@@ -175,7 +175,7 @@ impl Postgres {
         });
         let look = |at: i64, hears: bool, is_new: bool| match looked.as_ref().map(|found| found.get(&at)) {
             Ok(Some((_, true))) => Ok(CachedCheck::Wanted),
-            // A recall removes the channel; if the claim hears, a locked row may also lack it.
+            // A recall removes the channel. For a claim that `hears`, a locked row may lack the channel too.
             Ok(Some((true, _))) if !hears => Ok(CachedCheck::Wanted),
             Ok(Some(_)) => Ok(if is_new { CachedCheck::Unmarked } else { CachedCheck::Stays }),
             Ok(None) => Ok(CachedCheck::Lost),

@@ -1,5 +1,5 @@
-//! How long a client counts on a granted lock: the lease less a share for differing clocks, from before the
-//! request. A lost hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
+//! How long a client counts on a granted lock: from before the request, for the lease less a share for
+//! differing clocks. A lost hold stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/mod.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;

@@ -114,7 +114,7 @@ impl World<'_> {
             return self.foreign_is_to_wait(owner, left_ms);
         }
         let now = self.server.now_ms();
-        let lined = self.kind.has_line(&self.owners[owner].who);
+        let lined = self.kind.has_wait_queue(&self.owners[owner].who);
         let fair = self.kind == Kind::Fair;
         let owner = &mut self.owners[owner];
         owner.has_asked = true;

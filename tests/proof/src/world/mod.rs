@@ -271,7 +271,7 @@ impl<'a> World<'a> {
         let is_last = match self.kind {
             Kind::Plain | Kind::Fenced => self.successor(owner).is_none(),
             Kind::Semaphore(_) => self.successor(owner).is_none() && !self.waits_beside(owner),
-            Kind::Fair | Kind::ReadWrite => self.kind.has_line(&who) && self.owners[owner].has_asked,
+            Kind::Fair | Kind::ReadWrite => self.kind.has_wait_queue(&who) && self.owners[owner].has_asked,
         };
         if is_last || self.kind == Kind::Fair && self.owners[owner].has_asked {
             self.send(owner, Op::Leave, None, false);

@@ -4,7 +4,7 @@
 --   the server process of this connection, the server's version, whether it is a standby;
 --   of the table of locks that the search path finds: schema, name, tables of that name in other schemas, comment;
 --   whether the table of clients exists, whether the wait queue's table exists;
--- whether the user needs no more rights: may use the wait queue's table, or may not take locks anyway;
+--   whether the user needs no more rights: may use the wait queue's table, or may not take locks anyway;
 --   the schemas of the search path.
 SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery(),
     n.nspname, c.relname, (
