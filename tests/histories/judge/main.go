@@ -121,8 +121,9 @@ func read(name string) (map[string][]*operation, error) {
 // operation without a return as unknown.
 func writeKnossos(folder, lock string, operations []*operation) error {
 	type event struct {
-		at   int64
-		text string
+		at    int64
+		isEnd bool
+		text  string
 	}
 	var events []event
 	for _, op := range operations {
@@ -132,15 +133,18 @@ func writeKnossos(folder, lock string, operations []*operation) error {
 		}
 		say := func(what string, at int64) {
 			text := fmt.Sprintf("{:process %d, :type :%s, :f :%s, :value nil, :time %d}", op.Hold, what, f, at)
-			events = append(events, event{at, text})
+			events = append(events, event{at, what == "ok", text})
 		}
 		say("invoke", op.Call)
 		if op.Ret != nil {
 			say("ok", *op.Ret)
 		}
 	}
-	// Calls come before returns of the same moment in the file, which is stable: both checkers count them as concurrent.
-	sort.SliceStable(events, func(a, b int) bool { return events[a].at < events[b].at })
+	// Calls come before returns of the same moment: both checkers count them as concurrent.
+	sort.SliceStable(events, func(a, b int) bool {
+		one, other := events[a], events[b]
+		return one.at < other.at || one.at == other.at && !one.isEnd && other.isEnd
+	})
 	var text strings.Builder
 	for _, event := range events {
 		text.WriteString(event.text + "\n")
