@@ -170,7 +170,6 @@ impl Wire {
     }
 }
 
-/// Where unread bytes may be.
 enum Unread<'a> {
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,

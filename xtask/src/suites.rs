@@ -193,7 +193,6 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
     let ran =
         !came.good || ran_a_test(&came.output) || job.failed(&format!("{name} {arguments} ran no test"));
-    // Prints how to repeat each failed test alone.
     for test in failed_tests(&came.output) {
         job.say(&format!("to run it alone: ./check test {test}"));
     }
