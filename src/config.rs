@@ -254,7 +254,6 @@ impl TlsOptions {
         Ok(is_wanted)
     }
 
-    /// Refuses TLS options, which would have no effect; `why` is the reason in the error.
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {
             TlsOptions { ca: None, identity: None } => return Ok(()),

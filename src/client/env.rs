@@ -135,7 +135,6 @@ impl ClientBuilder {
     }
 }
 
-/// The variables of the environment, or of a test.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
 }

@@ -101,7 +101,7 @@ impl LockClient {
     /// Lists the held locks, ours and Redisson's, whose names match `pattern`: `*` stands for any text, `?`
     /// for a character, `[ab]` and `[a-c]` for one of those, `\` escapes the next character.
     ///
-    /// For operators: on Redis SCAN passes over each key of the server; [`Locks::cost`] counts those that
+    /// For operators: on Redis SCAN reads each key of the server; [`Locks::cost`] counts those that
     /// match. On ZooKeeper a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that
     /// folder; any other, the locks whose names are no paths.
     ///

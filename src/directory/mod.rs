@@ -76,7 +76,7 @@ pub struct ClientInfo {
     pub written_ago: Duration,
     /// Whether this is the client that asked.
     pub by_this_client: bool,
-    /// The client's holds and waits when the entry was written; at most 64.
+    /// The client's holds and waits when it wrote the entry: up to 64, and those of threads that hold and wait.
     pub uses: Vec<LockUse>,
     /// Number of further holds and waits.
     pub unlisted: u64,

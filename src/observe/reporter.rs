@@ -103,16 +103,16 @@ impl Reporter {
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
         // Without thread-local storage the thread is ending, so no observer runs on it.
-        RUNS_HERE.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
+        RUNS_HERE.try_with(|running| running.borrow().contains(&here)).unwrap_or(false)
     }
 
     /// Runs the program's code in the middle of a call.
     fn run_here(&self, job: impl FnOnce()) {
         let here = std::ptr::from_ref(self).addr();
-        let is_noted = RUNS_HERE.try_with(|telling| telling.borrow_mut().push(here)).is_ok();
+        let is_noted = RUNS_HERE.try_with(|running| running.borrow_mut().push(here)).is_ok();
         run(job);
         if is_noted {
-            RUNS_HERE.try_with(|telling| telling.borrow_mut().pop()).ok();
+            RUNS_HERE.try_with(|running| running.borrow_mut().pop()).ok();
         }
     }
 
@@ -179,7 +179,7 @@ impl Reporter {
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
                 let notify =
-                    move || notify_observers(&observers, |observer| observer.event(&Event::CallbacksDelayed));
+                    move || report_to(&observers, |observer| observer.event(&Event::CallbacksDelayed));
                 // If no thread can be started, only `CallbacksCaughtUp` reports the drops, afterwards.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
@@ -187,13 +187,11 @@ impl Reporter {
         }
         let observers = self.observers.clone();
         self.run_later(move || {
-            notify_observers(&observers, about);
+            report_to(&observers, about);
             let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
                 let dropped = news.dropped.swap(0, Ordering::SeqCst);
-                notify_observers(&observers, |observer| {
-                    observer.event(&Event::CallbacksCaughtUp { dropped })
-                });
+                report_to(&observers, |observer| observer.event(&Event::CallbacksCaughtUp { dropped }));
             }
         });
     }
@@ -202,7 +200,7 @@ impl Reporter {
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
-            self.run_later(move || notify_observers(&observers, about));
+            self.run_later(move || report_to(&observers, about));
         }
     }
 
@@ -233,7 +231,7 @@ impl Reporter {
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
-                    notify_observers(&observers, |observer| observer.event(&event));
+                    report_to(&observers, |observer| observer.event(&event));
                 }
             });
         }
@@ -317,7 +315,7 @@ impl Drop for RequestReport<'_> {
     }
 }
 
-fn notify_observers(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
+fn report_to(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
     observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
 }
 

@@ -143,7 +143,6 @@ impl Gate {
         locked(&self.variables).insert(name.to_owned(), value.into());
     }
 
-    /// Sets the variable unless the caller has set it.
     pub fn set_default(&self, name: &str, value: &str) {
         if std::env::var(name).is_ok_and(|value| !value.is_empty()) {
             return;

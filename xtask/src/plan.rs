@@ -97,7 +97,6 @@ pub const SOAK: &[&str] = &[
     "windows",
 ];
 
-/// The work of a part; returns whether all passed.
 pub type Work = fn(&Job<'_>) -> bool;
 
 const PARTS: &[(&str, Work)] = &[
