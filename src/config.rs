@@ -13,7 +13,7 @@ use crate::ident::Owner;
 use crate::inquiry::{Cause, Told};
 use crate::time::{checked_lease, checked_span};
 
-/// Shortest lease that is renewed: the watchdog needs time to renew after each third of a lease.
+/// Shortest lease that is renewed: a renewal after each third of a lease needs time.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
 /// Shortest wait that is checked for deadlocks: each check costs requests.
@@ -232,7 +232,6 @@ impl ServerOptions {
     }
 }
 
-/// The PEM files with the trusted authorities and the client certificate.
 #[derive(Clone, Default)]
 pub(crate) struct TlsOptions {
     /// The authorities to trust instead of the system's.
@@ -255,7 +254,6 @@ impl TlsOptions {
         Ok(is_wanted)
     }
 
-    /// Refuses TLS options, which would have no effect; `why` is the reason in the error.
     pub(crate) fn refused_without_tls(&self, why: &str) -> Result<()> {
         let given = match self {
             TlsOptions { ca: None, identity: None } => return Ok(()),
@@ -367,8 +365,7 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
 // Omits secrets: the URL's user part and the password.
 debug_fields!(ServerOptions, |it| database: it.database, client_name: it.client_name, pool_size: it.pool_size);
 
-/// Longest user name and password.
-const LONGEST: usize = 64 * 1024;
+const LONGEST_CREDENTIAL: usize = 64 * 1024;
 
 /// User and password, from a provider of [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
 ///
@@ -420,7 +417,7 @@ impl Credentials {
         match () {
             () if self.password.is_empty() => Err("the password is empty"),
             () if texts().any(|text| text.contains('\0')) => Err("there is a NUL in them"),
-            () if texts().any(|text| text.len() > LONGEST) => Err("they are longer than 64 KiB"),
+            () if texts().any(|text| text.len() > LONGEST_CREDENTIAL) => Err("they are longer than 64 KiB"),
             () => Ok(()),
         }
     }

@@ -19,7 +19,6 @@ pub(crate) enum ReplicaRule {
     Required(Replicas),
 }
 
-/// How many replicas a grant must have reached, and how long that may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) count: u32,

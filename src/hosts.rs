@@ -152,10 +152,11 @@ impl Lifetime {
     }
 }
 
-/// Maximum of [`link`], by which a reservation is extended; `lua/wait_queue.lua` has the same bound.
+/// Maximum of [`link`]; `lua/wait_queue.lua` has the same bound.
 const FARTHEST_LINK: u32 = 6;
 
-/// How often 10 ms must double to cover two round trips, and 8 ms until the notified thread runs.
+/// How slow the network is: how often a reservation's 10 ms must double to cover two round trips and 8 ms, in
+/// which the notified thread runs.
 pub(crate) fn link(round_trip: Duration) -> u32 {
     let wanted = round_trip.saturating_mul(2) + Duration::from_millis(8);
     (0..FARTHEST_LINK).find(|link| wanted <= Duration::from_millis(10 << link)).unwrap_or(FARTHEST_LINK)

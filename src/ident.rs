@@ -84,7 +84,7 @@ impl ClientId {
     }
 
     /// The id in version 4, which tells others that this client's releases notify no wait queue.
-    pub(crate) fn unlined(self) -> ClientId {
+    pub(crate) fn without_queue(self) -> ClientId {
         self.of_version(4)
     }
 
@@ -137,8 +137,8 @@ impl serde::Serialize for ClientId {
 
 /// The owner of a hold, written `uuid:number` in the store, as Redisson does: the client and an owner number.
 ///
-/// The crate counts owner numbers itself, since the system reuses thread ids. A thread changes its number
-/// while a late request under the old one could still reach the server and affect its next hold.
+/// The crate counts owner numbers itself, since the system reuses thread ids. A thread takes another number
+/// when a late request under the old one could still reach the server and affect the thread's next hold.
 ///
 /// # Examples
 /// ```
@@ -259,8 +259,8 @@ pub(crate) struct ThreadMarker {
 impl ThreadMarker {
     fn new() -> ThreadMarker {
         let number = unbound_number();
-        // `ID` has no destructor, so it outlives `MARK`: a later marker of this thread has the same id, and
-        // therefore the thread's holds.
+        // `ID` has no destructor, so it outlives `MARK`: a marker made after `MARK`'s end has the same id, to
+        // which the thread's holds belong.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }

@@ -283,9 +283,10 @@ impl Inspection {
 
     /// Sets `by_this_client` of the holders, waiters and permits that belong to `client`.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
-        let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
+        let (prefix, without_queue) = (format!("{client}:"), format!("{}:", client.without_queue()));
         let id = client.to_string();
-        let is_own = |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&unlined) || owner == id;
+        let is_own =
+            |owner: &str| owner.starts_with(&prefix) || owner.starts_with(&without_queue) || owner == id;
         // A permit's id begins with this part of its client's id.
         let id: String = prefix.chars().filter(|c| *c != '-').take(12).collect();
         self.holders.iter_mut().for_each(|one| one.by_this_client = is_own(&one.owner));

@@ -107,7 +107,7 @@ pub(crate) struct Renewable<T> {
     options: ServerOptions,
     make: fn(&ServerOptions) -> Result<T>,
     inquiry: Arc<Inquiry<Arc<Secrets>>>,
-    /// The values made: one for each server's address if there is a provider, which may distinguish servers.
+    /// One value for each server's address if there is a provider, which may distinguish servers, else one.
     made: Mutex<HashMap<Box<str>, Made<T>>>,
     /// Refusals since the sources last changed.
     refusals: AtomicU32,
@@ -127,7 +127,7 @@ impl<T> Clone for Made<T> {
 }
 
 impl<T> Renewable<T> {
-    /// Returns the value, and the form of the options without a provider's credentials.
+    /// Also returns the options' form without a provider's credentials.
     pub(crate) fn new(
         options: &ServerOptions,
         make: fn(&ServerOptions) -> Result<T>,

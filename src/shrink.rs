@@ -88,10 +88,10 @@ fn is_mostly_empty(room: usize, len: usize) -> bool {
     room > MIN_CAPACITY && len < room / 8
 }
 
-/// Shortest interval between two searches for entries that ended without a message.
+/// Shortest interval between two searches for entries that have expired.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Schedules searches for entries that ended by themselves.
+/// Schedules searches for entries that have expired.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     next: AtomicU64,

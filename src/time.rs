@@ -100,14 +100,14 @@ pub(crate) fn wall_ms() -> u64 {
     since.map_or(0, millis)
 }
 
-/// The end of a hold: when the watchdog's renewals end, or after a fixed time.
+/// The end of a hold: when renewals end, or after a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lease {
-    /// The client's lease, renewed by the watchdog until released.
+    /// The client's lease, renewed until released.
     Renewed,
     /// Ends by itself after this time; not renewed.
     Fixed(Duration),
-    /// The explicit lease of a group: renewed until all locks of the group are acquired, then `Fixed`.
+    /// The explicit lease of a multi-lock: renewed until all its locks are acquired, then `Fixed`.
     Kept(Duration),
 }
 
@@ -188,7 +188,7 @@ struct ManualState {
 struct ClockSleepers {
     next_id: u64,
     wakers: Vec<(u64, Waker)>,
-    /// Threads that act by the clock (watchdogs): id, and until when each sleeps; `None` while it works.
+    /// Clients' threads that act by the clock: id, and until when each sleeps; `None` while it works.
     services: Vec<(u64, Option<Moment>)>,
 }
 
@@ -203,15 +203,15 @@ impl ManualClock {
         Moment(self.shared.now.load(Ordering::SeqCst))
     }
 
-    /// Moves the clock by `duration`, stopping wherever a watchdog has work.
+    /// Moves the clock by `duration`, stopping wherever a client has work, such as a renewal.
     ///
     /// # Blocking
-    /// Until every watchdog on this clock has done its work.
+    /// Until every client on this clock has done its work.
     pub fn advance(&self, duration: Duration) {
         let target = self.now().plus(duration);
         loop {
             let mut state = self.shared.state.lock();
-            // A working watchdog may still schedule work before `target`.
+            // A working service may still schedule work before `target`.
             while state.services.iter().any(|(_, until)| until.is_none()) {
                 self.shared.all_asleep.wait(&mut state);
             }

@@ -196,7 +196,6 @@ pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
 }
 
-/// Reads and writes `socket` through a session.
 #[cfg(feature = "postgres")]
 pub(crate) type Stream<'a, S> = rustls::Stream<'a, ClientConnection, S>;
 

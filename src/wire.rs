@@ -16,7 +16,6 @@ mod model;
 #[cfg(leasehold_shuttle)]
 pub(crate) use self::model::Pipe;
 
-/// Runs the same code on each type of socket.
 macro_rules! on_socket {
     ($wire:expr, $socket:ident => $do:expr, $pipe:pat => $model:expr) => {
         match $wire {
@@ -170,7 +169,6 @@ impl Wire {
     }
 }
 
-/// Where unread bytes may be.
 enum Unread<'a> {
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,

@@ -313,8 +313,8 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) want: Want,
     /// The process for which the lock is kept; when this process ends, the lock is released. Defaults to the
-    /// calling shell ($$). Needed in a list in the background ($BASHPID), under programs that fork workers,
-    /// and if a program that ends with `hold`, such as sudo or timeout, starts it ($$).
+    /// calling shell ($$). Needed in a background job ($BASHPID), under programs that fork workers, and if a
+    /// program such as sudo or timeout, which ends with `hold`, starts it ($$).
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// The signal to the shell and all processes that it started when the lock cannot be kept. An interactive

@@ -69,7 +69,7 @@ impl ClientBuilder {
     }
 
     /// Holds each lock on a majority of these servers; see [`LockClient::redlock`]. All other options apply
-    /// to each of them, except user, password and database of a node's URL.
+    /// to each of them, and take precedence over user, password and database of a node's URL.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
         self.server.url_files.clear();
@@ -116,14 +116,14 @@ impl ClientBuilder {
     /// path; for PostgreSQL and etcd all hosts that the URL names, with commas between them.
     ///
     /// The client asks for each new connection (connections within one second share an answer). If a server
-    /// refuses the login, the client asks again: immediately, then after growing pauses of up to 1 s. On Redis
-    /// each server is asked for by its own address: the master that Sentinels name, each member of a cluster,
-    /// each server of a Redlock or a ring. On etcd the client asks when it needs a token.
+    /// refuses the login, the client asks again: immediately, then after growing pauses of up to 1 s. On
+    /// Redis `provider` gets one server's address: of the master that Sentinels name, of a member of a
+    /// cluster, of a server of a Redlock or a ring. On etcd the client asks when it needs a token.
     ///
     /// # Blocking
     /// `provider` may block: it runs on a thread of its own, at most four at a time, and holds up no lock of
-    /// this crate. A connection waits for it as for the server, up to the connect time-out; for half of that
-    /// where an earlier answer can be tried.
+    /// this crate. A connection waits for it up to the connect time-out, or half of that if an earlier answer
+    /// can be tried.
     ///
     /// # Errors
     /// If `provider` fails, panics, gives no answer in time, or a password that is empty, and the server
@@ -196,7 +196,7 @@ impl ClientBuilder {
     /// The entry says on which host, in which process, program and thread the client holds or waits;
     /// [`LockClient::inspect`] and [`LockClient::clients`] show it to all who may read the store. It is
     /// written once each third of the lease, ends with the lease, and is removed by [`LockClient::shutdown`].
-    /// A client whose user may not write the entry has none, which is no error; its owners are then only ids.
+    /// A client whose user may not write the entry has none, without an error: its owners are shown by id.
     pub fn directory(mut self, directory: bool) -> Self {
         self.server.notes = directory;
         self.options.directory = directory;
@@ -217,8 +217,8 @@ impl ClientBuilder {
 
     /// The owner of another client's hold for which this process works, as text
     /// ([`OwnedGuard::owner`](crate::OwnedGuard::owner)). That hold cannot end while this client waits, so
-    /// the search for deadlocks follows both. Spaces separate several owners; text that is no owner is
-    /// ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
+    /// the search for deadlocks counts the wait as that owner's too. Spaces separate several owners; text
+    /// that is no owner is ignored. `leasehold run` passes the owner to its command by `LEASEHOLD_UNDER`.
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
         self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
@@ -246,7 +246,7 @@ impl ClientBuilder {
         crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
         options.place = open::place(&server, servers.urls(&server));
-        options.store = open::label(&server, &servers)?;
+        options.store = open::checked_kind(&server, &servers)?;
         let store = if self.is_lazy {
             open::check(&server, &servers, options.store)?;
             let (reporter, options) = (Arc::clone(&reporter), options.clone());
@@ -283,9 +283,9 @@ impl ClientBuilder {
     /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
     pub fn node_timeout(mut self, timeout: Duration) -> Self = node_timeout: Some(timeout);
 
-    /// How long a hold outlives its dead process, unless the call names a lease; renewed after each third of
-    /// it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested session
-    /// time-out, which the servers bound.
+    /// The lease of holds whose call names none: how long a hold outlives its dead process. The client renews
+    /// it after each third. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested
+    /// session time-out, which the servers bound.
     pub fn lease(mut self, lease: Duration) -> Self = options.lease: lease;
 
     /// How long connecting may take. Defaults to 3 s.
@@ -322,7 +322,7 @@ impl ClientBuilder {
     pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self =
         options.map_names: Some(Arc::new(map));
 
-    /// How long a subscription outlives its last waiter. Defaults to 5 s.
+    /// How long a subscription to a lock's messages outlives the last waiter. Defaults to 5 s.
     pub fn unsubscribe_delay(mut self, delay: Duration) -> Self = server.unsubscribe_delay: delay;
 
     /// How the members of a cluster notify waiters (`redis-cluster://`). Defaults to [`ClusterPubSub::Auto`].
@@ -331,10 +331,10 @@ impl ClientBuilder {
     /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
     /// semaphores, latches and conditions.
     ///
-    /// Defaults, with a `redis-sentinel://` or `redis-cluster://` URL, to one of the replicas that the server
-    /// reports as connected, within 1 s, or two thirds of the `command_timeout` if that is less. With no
-    /// replica connected the default grants nevertheless, and reports [`Event::NoReplica`] once. With other
-    /// URLs the default waits for no replica.
+    /// With a `redis-sentinel://` or `redis-cluster://` URL the default is one of the replicas that the
+    /// server reports as connected. Its time limit is 1 s, or two thirds of the `command_timeout` if that is
+    /// less. With no replica connected the default grants nevertheless, and reports [`Event::NoReplica`]
+    /// once. With other URLs the default waits for no replica.
     ///
     /// The client asks for the acknowledgements by WAIT, on a connection of its own; one WAIT covers all
     /// grants before it. If fewer come within `timeout`, the client releases the lock at once, and the
@@ -397,11 +397,11 @@ impl ClientBuilder {
     /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
     /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
     ///
-    /// The client checks then, and after 1, 2, 4, 8, 16 and 30 s, with 50 requests a second at most for all
-    /// its threads. A deadlock is reported as [`Event::Deadlock`].
+    /// The client checks then, again after 1, 2, 4, 8 and 16 s, and then each 30 s, by 33 requests a second
+    /// on average at most for all its threads. A deadlock is reported as [`Event::Deadlock`].
     pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self = options.detect_deadlocks_after: wait;
 
-    /// Whether a wait of this client that is the youngest of a deadlock ends, with an error of kind
+    /// Whether the client ends its wait if that is the youngest of a deadlock, with an error of kind
     /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
     ///
     /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the

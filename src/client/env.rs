@@ -38,8 +38,8 @@ macro_rules! setters {
 
 const OPTIONS: &[(&str, Setter)] = client_options!(setters);
 
-/// Options whose setters take no value, or two.
-const MORE: &[(&str, Setter)] = &[
+/// Options that `client_options` has no parser for: their setters take no value, or two.
+const OTHER_OPTIONS: &[(&str, Setter)] = &[
     ("LEASEHOLD_SESSION_LOCKS", |builder, text| {
         Ok(if switch(text)? { builder.session_locks() } else { builder })
     }),
@@ -117,10 +117,10 @@ impl ClientBuilder {
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
         builder = servers(builder, &variables)?;
-        for &(name, set) in OPTIONS.iter().chain(MORE) {
+        for &(name, set) in OPTIONS.iter().chain(OTHER_OPTIONS) {
             let Some(text) = variables.text(name)? else { continue };
-            builder = set(builder, &text).map_err(|why| bad(name, why))?;
-            builder.check_times().map_err(|error| bad(name, error.detail()))?;
+            builder = set(builder, &text).map_err(|why| unusable(name, why))?;
+            builder.check_times().map_err(|error| unusable(name, error.detail()))?;
         }
         if let Some(password) = variables.text("LEASEHOLD_PASSWORD")? {
             builder = builder.password(&password);
@@ -131,11 +131,10 @@ impl ClientBuilder {
             builder.server.sentinel_credentials =
                 variables.file("LEASEHOLD_SENTINEL_PASSWORD")?.map(password_in);
         }
-        secured(builder, &variables)
+        with_tls(builder, &variables)
     }
 }
 
-/// The variables of the environment, or of a test.
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
 }
@@ -150,11 +149,11 @@ impl Variables<'_> {
         let file = format!("{name}{FILE}");
         match (value, self.value(&file)?) {
             (value, None) => Ok(value),
-            (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
+            (Some(_), Some(_)) => Err(unusable(&file, &format!("{name} is set too: set one of them"))),
             // The path may be the secret itself, set by mistake: no error shows it.
             (None, Some(path)) => {
                 let read = if name.ends_with("PASSWORD") { read_secret } else { read_urls };
-                read(&path.into()).map(Some).map_err(|why| bad(&file, &why))
+                read(&path.into()).map(Some).map_err(|why| unusable(&file, &why))
             }
         }
     }
@@ -167,7 +166,7 @@ impl Variables<'_> {
         match (self.get)(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(value)) => Ok(Some(value)),
-            Some(Err(_unreadable)) => Err(bad(name, "it is not Unicode")),
+            Some(Err(_unreadable)) => Err(unusable(name, "it is not Unicode")),
         }
     }
 
@@ -176,8 +175,8 @@ impl Variables<'_> {
         match (self.text(one)?, self.text(other)?) {
             (Some(first), Some(second)) => Ok(Some((first, second))),
             (None, None) => Ok(None),
-            (Some(_), None) => Err(bad(one, &format!("{other} is not set, and both are needed"))),
-            (None, Some(_)) => Err(bad(other, &format!("{one} is not set, and both are needed"))),
+            (Some(_), None) => Err(unusable(one, &format!("{other} is not set, and both are needed"))),
+            (None, Some(_)) => Err(unusable(other, &format!("{one} is not set, and both are needed"))),
         }
     }
 }
@@ -185,7 +184,7 @@ impl Variables<'_> {
 fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
     let mut given = None;
     let mut one_of = |name: &'static str| match (variables.text(name)?, given) {
-        (Some(_), Some(other)) => Err(bad(name, &format!("{other} is set too: set one of them"))),
+        (Some(_), Some(other)) => Err(unusable(name, &format!("{other} is set too: set one of them"))),
         (None, _) => Ok(None),
         (text, None) => {
             given = Some(name);
@@ -193,14 +192,14 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
         }
     };
     if let Some(url) = one_of("LEASEHOLD_URL")? {
-        check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
+        check_scheme(&url).map_err(|error| unusable("LEASEHOLD_URL", error.detail()))?;
         builder = builder.url(&url);
         builder.server.url_files.extend(variables.file("LEASEHOLD_URL")?);
     }
     if let Some(urls) = one_of("LEASEHOLD_REDLOCK")? {
         let urls: Vec<&str> = urls.split_whitespace().collect();
         for url in &urls {
-            check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
+            check_scheme(url).map_err(|error| unusable("LEASEHOLD_REDLOCK", error.detail()))?;
         }
         builder = builder.redlock(urls);
         builder.server.url_files.extend(variables.file("LEASEHOLD_REDLOCK")?);
@@ -209,7 +208,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
     if let Some(nodes) = one_of("LEASEHOLD_RING")? {
         let mut ring = Ring::new(ring_nodes("LEASEHOLD_RING", &nodes)?);
         if let Some(epoch) = epoch {
-            ring = ring.epoch(number(&epoch).map_err(|why| bad("LEASEHOLD_RING_EPOCH", why))?);
+            ring = ring.epoch(number(&epoch).map_err(|why| unusable("LEASEHOLD_RING_EPOCH", why))?);
         }
         if let Some(from) = from {
             ring = ring.moving_from(ring_nodes("LEASEHOLD_RING_FROM", &from)?);
@@ -220,7 +219,7 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
         }
     } else if epoch.is_some() || from.is_some() {
         let name = if epoch.is_some() { "LEASEHOLD_RING_EPOCH" } else { "LEASEHOLD_RING_FROM" };
-        return Err(bad(name, "LEASEHOLD_RING is not set"));
+        return Err(unusable(name, "LEASEHOLD_RING is not set"));
     }
     Ok(builder)
 }
@@ -229,14 +228,14 @@ fn servers(mut builder: ClientBuilder, variables: &Variables<'_>) -> Result<Clie
 fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
     let node = |word: &str| {
         let (before, url) = labelled(word);
-        check_scheme(url).map_err(|error| bad(name, error.detail()))?;
+        check_scheme(url).map_err(|error| unusable(name, error.detail()))?;
         let (label, weight) = before.rsplit_once('*').unwrap_or((before, ""));
         let mut node = RingNode::new(url);
         if !label.is_empty() {
             node = node.label(label);
         }
         if !weight.is_empty() {
-            node = node.weight(number(weight).map_err(|why| bad(name, why))?);
+            node = node.weight(number(weight).map_err(|why| unusable(name, why))?);
         }
         Ok(node)
     };
@@ -244,7 +243,7 @@ fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
 }
 
 /// Applies the variables for TLS. Without the feature they are refused rather than ignored.
-fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
+fn with_tls(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBuilder> {
     #[cfg(feature = "tls")]
     let builder = {
         let builder = variables.text("LEASEHOLD_TLS_CA")?.into_iter().fold(builder, ClientBuilder::tls_ca);
@@ -264,7 +263,7 @@ fn secured(builder: ClientBuilder, variables: &Variables<'_>) -> Result<ClientBu
 }
 
 /// The error of an unusable variable, which names the variable but never its content.
-fn bad(name: &str, why: &str) -> Error {
+fn unusable(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }
 

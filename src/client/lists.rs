@@ -54,7 +54,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// The number of requests sent.
     pub requests: u64,
-    /// The number of keys or rows of the wanted form that the store looked at, locks or not.
+    /// The number of keys or rows that the store looked at, locks or not; on Redis those that match.
     pub keys: u64,
 }
 
@@ -101,9 +101,9 @@ impl LockClient {
     /// Lists the held locks, ours and Redisson's, whose names match `pattern`: `*` stands for any text, `?`
     /// for a character, `[ab]` and `[a-c]` for one of those, `\` escapes the next character.
     ///
-    /// For operators: on Redis each key of the server is examined; [`Locks::cost`] counts them. On ZooKeeper
-    /// a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that folder; any other, the
-    /// locks whose names are no paths.
+    /// For operators: on Redis SCAN reads each key of the server; [`Locks::cost`] counts those that
+    /// match. On ZooKeeper a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that
+    /// folder; any other, the locks whose names are no paths.
     ///
     /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); the pattern
     /// applies to names that [`map_names`](crate::ClientBuilder::map_names) made. Free locks are not listed;
@@ -132,8 +132,8 @@ impl LockClient {
 
     /// Lists the clients that hold or wait for locks on this store, by their [directory entries](ClientInfo).
     ///
-    /// The list lacks Redisson's clients, and a client that began a moment ago, has its
-    /// [directory](crate::ClientBuilder::directory) off or lacks the permission. A dead client is listed for
+    /// The list lacks Redisson's clients, and clients that began a moment ago, have their
+    /// [directory](crate::ClientBuilder::directory) off or lack the permission. A dead client is listed for
     /// up to its lease.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl LockClient {
     ///
     /// # Blocking
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client between a wait and its holders. A cycle takes a second more, and is read again.
+    /// each client on the way from a wait to its holders. A cycle is read again after a second.
     ///
     /// # Errors
     /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
@@ -251,7 +251,7 @@ fn locks_page(
     let Page { found, next, requests, examined } = page.map_err(|error| error.during("list"))?;
     let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
     let shown = found.into_iter().filter(is_held).map(|seen| {
-        // Stores that do not map names show the lock's own name.
+        // Clients' entries name the lock by this key.
         (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
     });
     let mut shown: Vec<(String, Inspection)> = shown.collect();

@@ -114,7 +114,7 @@ impl LockClient {
     /// lease. Options: [`ClientBuilder::redlock`].
     ///
     /// # Blocking
-    /// Until a majority has answered; then as long again, or one `node_timeout` (50 ms), for the other
+    /// Until a majority has answered; then as long again, at least one `node_timeout` (50 ms), for the other
     /// servers. A server that answers later joins then. Without a majority, up to the connect time-out
     /// (default 3 s) for each connection.
     ///
@@ -171,9 +171,9 @@ impl LockClient {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees
-    /// No name is granted by two nodes, whichever lists processes use: the new node grants a moved name only
-    /// after the old node has stored the new number, which ends its own grants, and reports the name free.
-    /// While the old node cannot be asked, the name cannot be locked; see [`RingNode::lost`].
+    /// No name is granted by two nodes, whichever lists processes use. The old node stores the new number,
+    /// from then on refuses the old list, and reports the name free; only then does the new node grant a
+    /// moved name. While the old node cannot be asked, the name cannot be locked; see [`RingNode::lost`].
     ///
     /// # Examples
     /// ```no_run
@@ -209,7 +209,7 @@ impl LockClient {
     /// Makes a client on a memory store, which clients may share.
     ///
     /// # Panics
-    /// If the system cannot start the watchdog's thread, or the process was forked after it had made a
+    /// If the system cannot start the thread that renews, or the process was forked after it had made a
     /// client.
     #[must_use]
     #[expect(clippy::expect_used, reason = "documented; for tests, where a Result only adds noise")]
@@ -242,8 +242,8 @@ impl LockClient {
 
     /// The owner of the calling thread's next lock; in a forked child an owner that holds nothing.
     ///
-    /// If this client has no right to the wait queue, its ids on plain and fenced locks have version 4 in
-    /// place of 8 (see
+    /// If this client has no right to the store's queue of waiters, the owner's id on plain and fenced locks
+    /// has version 4 in place of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
@@ -327,8 +327,8 @@ impl LockClient {
     /// The same lock as [`get_lock`](Self::get_lock), whose waiters poll with sleeps that double from 1 ms to
     /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
-    /// For users without the right to subscribe, and for locks that are rarely waited for. Unlike Java's spin
-    /// lock, this lock wakes waiters that listen when released. Spinning threads of a client queue locally.
+    /// For users without the right to subscribe, and for locks that are rarely waited for. Its release wakes
+    /// waiters that listen, unlike that of Java's spin lock. Spinning threads of a client queue locally.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_builder(name).spin(Backoff::default()).build()
     }
@@ -483,9 +483,9 @@ impl LockClient {
     /// two ticks. If a process dies during its job, the first tick after `at_most` runs the job again.
     ///
     /// # Blocking
-    /// One round trip, then `job`, then one round trip, or up to the client's retry time-out or the end of
-    /// `at_most` while the server does not answer. On Redlock, processes that ask at the same moment may all
-    /// be refused; they ask again at random moments, for two seconds at most.
+    /// One round trip, then `job`, then one round trip; while the server does not answer, up to the client's
+    /// retry time-out or the end of `at_most`. On Redlock, processes that ask at the same moment may all be
+    /// refused; they ask again at random moments, for two seconds at most.
     ///
     /// # Errors
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: an
@@ -572,8 +572,8 @@ impl LockClient {
     /// notified of the loss, later calls return an error of kind [`ShutDown`](crate::ErrorKind::ShutDown).
     ///
     /// # Blocking
-    /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
-    /// together; at most three command time-outs without an answer. A second call waits for the first.
+    /// Until the calls of other threads, which are woken, have ended; then one round trip for all holds
+    /// together. Without answers at most three command time-outs. A second call waits for the first.
     ///
     /// # Errors
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
@@ -596,7 +596,7 @@ impl MemoryStore {
     }
 
     /// Stops this client's own threads until the result is dropped, as if its process were stopped: the
-    /// client renews nothing, and reports no loss. Afterwards the client continues, and finds out.
+    /// client renews nothing, and reports no loss. Afterwards the client continues, and reports what it lost.
     ///
     /// The test's own threads continue, unlike a stopped process's, and callbacks already due still run.
     ///
@@ -646,9 +646,9 @@ impl Drop for PausedClient {
     }
 }
 
-// These types may be used after a caught panic (`catch_unwind`), and with them all types that are made of
-// them. Observers, callbacks and name mappings run where nothing is locked or half done, and their panics are
-// caught, so guards and clients stay consistent. The compiler cannot see this through the locks inside.
+// These types, and all types made of them, may be used after a caught panic (`catch_unwind`). Observers,
+// callbacks and name mappings run where nothing is locked or half done, and their panics are caught, so
+// guards and clients stay consistent. The compiler cannot see this through the locks inside.
 macro_rules! unwind_safe {
     ($($name:ty),+) => {
         $(

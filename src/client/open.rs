@@ -84,8 +84,8 @@ fn scheme(url: &str) -> String {
     url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The kind of store, for messages. Refuses `durable()` for a store that cannot keep that promise.
-pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
+/// The kind of store, for messages. Refuses unknown URLs, and `durable()` for a store that cannot keep it.
+pub(super) fn checked_kind(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     let store = match servers {
         Servers::Redlock(_) => "redlock",
         Servers::Ring(_) => "ring",
@@ -351,7 +351,7 @@ mod tests {
         "{s}://u:S3CR3T@127.0.0.1:99999{p}",
         "{s}://u:S3CR3T@127.0.0.1:port{p}",
         "{s}://u:S3CR3T@local host{p}",
-        // In place of `*`: in these URLs a character ends the host, or the password, too early.
+        // The test puts a character for `*` that ends the host, or the password, too early.
         "{s}://S3CR3T*x@127.0.0.1:1{p}",
         "{s}://x*S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T*x@127.0.0.1:1{p}",

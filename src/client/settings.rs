@@ -30,7 +30,6 @@ pub struct Settings {
     credentials: Option<Provider>,
     pub database: Option<i64>,
     pub tls_ca: Option<PathBuf>,
-    /// The certificate and its key.
     pub tls_identity: Option<(PathBuf, PathBuf)>,
     pub key_prefix: String,
     pub client_name: Option<String>,

@@ -20,11 +20,11 @@ use crate::time::millis;
 /// Maximum number of holds and waits in an entry.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Maximum number of additional waits of threads that hold something, and of holds of such threads.
+/// Maximum number of further waits and holds, for the search for deadlocks: of threads that wait and hold.
 pub(crate) const MAX_REPORTED: usize = 512;
 
-/// Maximum number of bytes in the names of these additional locks: two of the longest fit. An entry stays
-/// below ZooKeeper's megabyte even if each byte of a name is escaped.
+/// Maximum number of bytes in the names of these further locks: two of the longest fit. An entry stays below
+/// ZooKeeper's megabyte even if each byte of a name is escaped.
 pub(crate) const MAX_REPORTED_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// Maximum number of items read from an entry, which any program may have written.
@@ -76,7 +76,7 @@ pub struct ClientInfo {
     pub written_ago: Duration,
     /// Whether this is the client that asked.
     pub by_this_client: bool,
-    /// The client's holds and waits when the entry was written; at most 64.
+    /// The client's holds and waits when it wrote the entry: up to 64, and those of threads that hold and wait.
     pub uses: Vec<LockUse>,
     /// Number of further holds and waits.
     pub unlisted: u64,

@@ -135,7 +135,7 @@ impl Engine {
         // If the server refuses the wait queue, locks that use it get another client id. Read-write locks
         // keep theirs, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
-        let client = if is_refused { self.id.unlined() } else { self.id };
+        let client = if is_refused { self.id.without_queue() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }

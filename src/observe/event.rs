@@ -87,10 +87,10 @@ pub enum Event<'a> {
         holds: u64,
         /// The time of the request.
         took: Duration,
-        /// How late the request was for its most overdue hold: zero while the watchdog keeps up.
+        /// How late the request was for its most overdue hold: zero while renewals are in time.
         lag: Duration,
     },
-    /// A request that changes something in the store ended.
+    /// A request ended that changes something in the store.
     #[non_exhaustive]
     Request {
         /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
@@ -207,8 +207,8 @@ pub enum Event<'a> {
         /// The server, or the Sentinels that name it.
         server: &'a str,
     },
-    /// Callbacks are slow and reports wait: repeated reports are dropped from now on. Reported on its own
-    /// thread, since the callback thread is busy.
+    /// Callbacks are slow and reports wait: those of renewals, releases and replicas are dropped from now on.
+    /// Reported on its own thread, since the callback thread is busy.
     CallbacksDelayed,
     /// Callbacks keep up again.
     #[non_exhaustive]

@@ -50,7 +50,6 @@ described! {
     SUBSCRIPTION describe_gauge("leasehold_subscription_up") "Whether releases elsewhere wake waiters here.";
 }
 
-/// The number of groups of names that have series of their own; all others are `other`.
 const MOST_GROUPS: usize = 64;
 
 /// Sends what happens to a client's locks to the recorder installed for the crate

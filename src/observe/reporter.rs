@@ -22,44 +22,44 @@ type CallbackJob = Box<dyn FnOnce() + Send>;
 
 pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 
-/// Runs the program's observers and callbacks where they block neither watchdog nor the reader of messages.
+/// Runs the program's observers and callbacks so that they delay neither renewals nor reading messages.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
     has_own: bool,
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
-    news: Arc<QueuedReports>,
-    /// Number of subscribers that currently receive no messages, and so wake no waiter.
-    silent: AtomicUsize,
+    news: Arc<DroppableReports>,
+    /// While one is down, releases elsewhere may wake no waiter here.
+    subscriptions_down: AtomicUsize,
     /// Events that observers have not received yet: `Some` is a `WakeupsDown`, `None` a `WakeupsUp`.
     unheard: Arc<Mutex<VecDeque<Option<Error>>>>,
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks of released holds, which never run. The callback thread only drops them.
+/// Callbacks of released holds, which will not run; see `drop_later`.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
-    is_asked: bool,
+    has_job: bool,
 }
 
-/// Repeated reports, dropped while callbacks do not keep up.
+/// Counts of the reports that may be dropped while callbacks do not keep up.
 #[derive(Default)]
-struct QueuedReports {
+struct DroppableReports {
     waiting: AtomicUsize,
     dropped: AtomicU64,
 }
 
 const MOST_NEWS: usize = 1024;
 
-/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. If there are more, pairs of them are dropped.
+/// Maximum number of queued `WakeupsDown` and `WakeupsUp`. Beyond it a pair of opposites is dropped.
 const MOST_UNHEARD: usize = 16;
 
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The addresses of the reporters whose code runs on this thread in the middle of a call, innermost last.
-    static TELLING: RefCell<Vec<usize>> = RefCell::default();
+    /// The addresses of reporters that run program code here in the middle of a call, innermost last.
+    static RUNS_HERE: RefCell<Vec<usize>> = RefCell::default();
 }
 
 enum CallbackThread {
@@ -82,7 +82,7 @@ impl Reporter {
             state: Mutex::new(CallbackThread::NotStarted),
             news: Arc::default(),
             unneeded: Arc::default(),
-            silent: AtomicUsize::new(0),
+            subscriptions_down: AtomicUsize::new(0),
             unheard: Arc::default(),
         }
     }
@@ -103,20 +103,20 @@ impl Reporter {
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
         // Without thread-local storage the thread is ending, so no observer runs on it.
-        TELLING.try_with(|telling| telling.borrow().contains(&here)).unwrap_or(false)
+        RUNS_HERE.try_with(|running| running.borrow().contains(&here)).unwrap_or(false)
     }
 
     /// Runs the program's code in the middle of a call.
     fn run_here(&self, job: impl FnOnce()) {
         let here = std::ptr::from_ref(self).addr();
-        let is_noted = TELLING.try_with(|telling| telling.borrow_mut().push(here)).is_ok();
+        let is_noted = RUNS_HERE.try_with(|running| running.borrow_mut().push(here)).is_ok();
         run(job);
         if is_noted {
-            TELLING.try_with(|telling| telling.borrow_mut().pop()).ok();
+            RUNS_HERE.try_with(|running| running.borrow_mut().pop()).ok();
         }
     }
 
-    /// A report of a request, which is sent when it is dropped: the caller first acts on the answer.
+    /// A report of a request, sent when the report is dropped, so that the caller acts on the answer first.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -166,9 +166,9 @@ impl Reporter {
         }
     }
 
-    /// Reports, on the callback thread, a condition that repeats while it lasts. If too many reports wait,
-    /// this one is dropped and counted. A thread of its own reports the first drop, since the callback thread
-    /// may be stuck; `CallbacksCaughtUp` reports the number of drops.
+    /// Reports, on the callback thread, what may be dropped. If too many reports wait, this one is dropped
+    /// and counted. A thread of its own reports the first drop, since the callback thread may be stuck;
+    /// `CallbacksCaughtUp` reports the number of drops.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -178,19 +178,20 @@ impl Reporter {
             news.waiting.fetch_sub(1, Ordering::SeqCst);
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
-                let notify = move || tell(&observers, |observer| observer.event(&Event::CallbacksDelayed));
-                // If no thread can be started, only `CallbacksCaughtUp` tells of the drops, when they end.
+                let notify =
+                    move || report_to(&observers, |observer| observer.event(&Event::CallbacksDelayed));
+                // If no thread can be started, only `CallbacksCaughtUp` reports the drops, afterwards.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
             }
             return;
         }
         let observers = self.observers.clone();
         self.run_later(move || {
-            tell(&observers, about);
+            report_to(&observers, about);
             let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
                 let dropped = news.dropped.swap(0, Ordering::SeqCst);
-                tell(&observers, |observer| observer.event(&Event::CallbacksCaughtUp { dropped }));
+                report_to(&observers, |observer| observer.event(&Event::CallbacksCaughtUp { dropped }));
             }
         });
     }
@@ -199,16 +200,16 @@ impl Reporter {
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
-            self.run_later(move || tell(&observers, about));
+            self.run_later(move || report_to(&observers, about));
         }
     }
 
-    /// Reports that a subscriber no longer receives messages, with the reason, or receives them again
-    /// (`None`). Each subscriber must report each change.
+    /// Reports that a subscription is down, with the reason, or up again (`None`). Each subscription reports
+    /// each change.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
-            Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
-            None => self.silent.fetch_sub(1, Ordering::SeqCst),
+            Some(_) => self.subscriptions_down.fetch_add(1, Ordering::SeqCst),
+            None => self.subscriptions_down.fetch_sub(1, Ordering::SeqCst),
         };
         if self.observers.is_empty() {
             return;
@@ -230,14 +231,14 @@ impl Reporter {
                     let next = unheard.lock().pop_front();
                     let Some(down) = next else { return };
                     let event = down.as_ref().map_or(Event::WakeupsUp, |error| Event::WakeupsDown { error });
-                    tell(&observers, |observer| observer.event(&event));
+                    report_to(&observers, |observer| observer.event(&event));
                 }
             });
         }
     }
 
     pub(crate) fn can_wake(&self) -> bool {
-        self.silent.load(Ordering::SeqCst) == 0
+        self.subscriptions_down.load(Ordering::SeqCst) == 0
     }
 
     /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where
@@ -266,21 +267,22 @@ impl Reporter {
         }
     }
 
-    /// Drops callbacks that never run, on the callback thread: a callback may own the client, whose end waits
-    /// for the thread that reads replies. If too many wait, the thread may be stuck: a new thread drops all.
+    /// Drops a callback that will not run. It may own the client, whose end waits for the thread that reads
+    /// replies, so the callback thread drops it. If too many wait, that thread may be stuck: a new one drops
+    /// all.
     pub(crate) fn drop_later(&self, callback: OnLost) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
             unneeded.callbacks.push(callback);
             let is_too_many = unneeded.callbacks.len() > MOST_UNNEEDED;
             let too_many = is_too_many.then(|| std::mem::take(&mut unneeded.callbacks));
-            (!std::mem::replace(&mut unneeded.is_asked, true), too_many)
+            (!std::mem::replace(&mut unneeded.has_job, true), too_many)
         };
         if is_first {
             let unneeded = Arc::clone(&self.unneeded);
             self.run_later(move || {
                 let mut asked = unneeded.lock();
-                asked.is_asked = false;
+                asked.has_job = false;
                 let callbacks = std::mem::take(&mut asked.callbacks);
                 drop(asked); // a dropped callback may end a hold, which locks this mutex
                 drop_all(callbacks);
@@ -313,7 +315,7 @@ impl Drop for RequestReport<'_> {
     }
 }
 
-fn tell(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
+fn report_to(observers: &[Arc<dyn Observer>], about: impl Fn(&dyn Observer)) {
     observers.iter().for_each(|observer| run(|| about(observer.as_ref())));
 }
 

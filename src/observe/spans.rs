@@ -19,7 +19,7 @@ struct Span;
 
 /// `lock.acquire`: from a call to its grant, or to its end without one.
 ///
-/// The span is not entered: the call's thread only waits, and a hold is no part of its wait.
+/// The span is not entered, so that the caller's span is the parent of `lock.hold` too.
 pub(crate) struct WaitSpan(Span);
 
 impl WaitSpan {
@@ -92,8 +92,8 @@ impl HoldSpan {
         within(self.0.lock().clone())
     }
 
-    /// Ends the hold. The returned function runs a report as that of `around` does; dropping it ends the
-    /// span.
+    /// Ends the hold. The returned function runs a report inside the span, which ends when the function is
+    /// dropped.
     pub(crate) fn end(&self, how: &'static str) -> impl Fn(&dyn Fn()) + Send + use<> {
         let span = if cfg!(feature = "tracing") { self.0.lock().take() } else { None };
         #[cfg(feature = "tracing")]

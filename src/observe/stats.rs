@@ -76,7 +76,6 @@ impl Stats {
 
 macro_rules! counters {
     ($($count:ident)+) => {
-        /// Counters change when a call waits or fails, or a hold is lost; an uncontended call counts its grant.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             waited_for: WaitedFor,

@@ -12,7 +12,7 @@ pub(crate) enum Attempt {
     /// The owner holds the lock with the wanted count, for at least the claim's lease from the request on.
     Granted {
         fence: Option<FencingToken>,
-        /// The number of clients in the queue, this one included; zero: it did not queue, or that is unknown.
+        /// The number of clients in the queue, this one included; zero if this one is not queued, or unknown.
         queued: u32,
     },
     Busy {
@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again without a message; `None`: unknown.
         retry_after: Option<Duration>,
         listens_for: ListensFor,
-        /// Whether this client is first in the queue. It also listens to releases, as one may skip the queue.
+        /// Whether this client also listens to releases, since it is first and some releasers skip the queue.
         watches: bool,
     },
     /// The claim was for a re-entry, but the owner does not hold the lock. Nothing changed.

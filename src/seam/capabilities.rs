@@ -135,7 +135,7 @@ pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50),
 
 /// A store whose holds can end before their lease, for example with a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// Registers the timer's thread, which the store wakes when a [`Bound`] has ended, or may have.
+    /// Registers the engine's timer thread, which the store wakes when a [`Bound`] has ended, or may have.
     fn attach(&self, timer: ServiceWaker);
 
     /// The end of this granted hold besides its lease, if there is one. Called once for each grant.
@@ -143,8 +143,8 @@ pub(crate) trait Sessions: Send + Sync {
 }
 
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was closed since the last call, so that the server may have lost its holds;
-    /// `None`: unknown. Called often while anything is held; does not wait.
+    /// Whether a connection was closed since the last call, so that the server may have lost this client's
+    /// holds; `None`: unknown. Called often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
@@ -158,13 +158,13 @@ pub(crate) trait Sweeping: Send + Sync {
 
 /// A store with a wait queue: a release notifies the first waiting client.
 pub(crate) trait WaitQueues: Send + Sync {
-    /// Whether the server refuses to notify the wait queue. Later holds' client ids tell waiters so. No I/O.
+    /// Whether the server refuses to notify the wait queue. Later holds say so by ids of version 4. No I/O.
     fn is_refused(&self) -> bool {
         false
     }
 
-    /// Removes the claim's client from the lock's queue, and passes on its reservation. Arrives before later
-    /// requests of this client about the lock, and waits only if the store needs that.
+    /// Removes the claim's client from the lock's queue, and passes on its reservation. The request arrives
+    /// before later ones of this client about the lock; the caller waits only if the store needs that.
     fn leave_wait_queue(&self, claim: &Claim, deadline: Moment);
 
     /// Ends this client's subscription to releases of the lock, once no thread here listens. Does not wait.
@@ -193,8 +193,8 @@ pub(crate) enum CachedCheck {
     Stays,
     /// Other clients want the lock; for a cached hold also if the store cannot tell.
     Wanted,
-    /// For a hold that [hears](Claim::hears): no waiter is known, but the request to waiters for a recall was
-    /// missing, and was stored now. After the first check, this means that a waiter has sent a recall.
+    /// For a hold that [hears](Claim::hears): the mark that asks waiters for a recall was missing, and was
+    /// set now. At the first check that is usual; later a waiter took the mark when it sent a recall.
     Unmarked,
     Lost,
 }

@@ -24,8 +24,8 @@ pub(crate) struct Claim {
     pub(crate) queue_mode: QueueMode,
     /// The messages that this waiter listens for, as the store's last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Whether the owner is a candidate in an election. An election's queue has room for three; the store
-    /// tells further candidates to listen for [`Nothing`](ListensFor::Nothing).
+    /// Whether the owner is a candidate in an election. An election's queue has room for three, so that a
+    /// fleet sends few requests; further candidates listen for [`Nothing`](ListensFor::Nothing).
     pub(crate) leads: bool,
     /// For read-write locks: waiting writers go before new readers. A writer with this option registers in
     /// the store that it waits; a reader with this option lets registered writers go first.
@@ -79,7 +79,7 @@ impl Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep notes about this hold. Such a hold is released by a request of its own.
+    /// Whether the store may have a [`HoldNote`] of this hold, which then needs a release of its own.
     pub(crate) fn has_notes(&self) -> bool {
         self.note.is_some() || self.caches || self.hears
     }

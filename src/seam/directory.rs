@@ -21,8 +21,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) client: ClientId,
     pub(crate) text: &'a str,
     pub(crate) lease: Duration,
-    /// Whether to wait for the answer, so that writes stay in order. Otherwise the answer may be that of the
-    /// write before. The thread that renews holds writes the entries, and so awaits few.
+    /// Whether to wait for the answer. Otherwise a failure may be returned by the next write. Few writes are
+    /// awaited, because the thread that renews holds sends them.
     pub(crate) is_awaited: bool,
 }
 
@@ -148,7 +148,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
         let Some(byte) = text.get(place) else {
             return rest.is_empty();
         };
-        match one(rest, *byte) {
+        match element_length(rest, *byte) {
             Some(length) => {
                 at += length;
                 place += 1;
@@ -162,8 +162,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The length of the pattern's first element if that element matches `byte`, else `None`.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+/// The length of the pattern's first element if it matches `byte`.
+fn element_length(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
         [b'?', ..] => Some(1),

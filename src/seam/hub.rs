@@ -93,8 +93,8 @@ impl<P: WakeupProtocol> Hub<P> {
         listening
     }
 
-    /// As [`listen`](Self::listen), but the subscription notifies `source` when it is dropped, and `source`
-    /// calls [`ChannelSource::left`] of the hub. The caller calls [`wake`](Self::wake) without a mutex.
+    /// As [`listen`](Self::listen), but a dropped subscription notifies `source`, which in turn calls the
+    /// hub's [`ChannelSource::left`]. The caller then calls [`wake`](Self::wake), without a mutex.
     pub(crate) fn listen_for(
         self: &Arc<Self>,
         channel: &str,
@@ -110,7 +110,7 @@ impl<P: WakeupProtocol> Hub<P> {
     pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
         let state = self.state.lock();
         if state.channels.is_empty() {
-            return None; // usual; the channel's name need not be built
+            return None; // usual, and saves building the channel's name
         }
         let channel = &state.channels.get(channel()?.as_ref())?.channel;
         channel.is_up().then(|| channel.message_count())

@@ -179,7 +179,7 @@ pub(crate) enum Counting {
         all: bool,
     },
     Enlist,
-    /// The client has read the answer to a change, so the store may delete its record. No answer is read.
+    /// Says that the client has read a change's answer, so that the store may delete its record.
     Forget,
 }
 

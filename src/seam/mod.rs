@@ -69,10 +69,10 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Sets the owner's hold count to `left`. Zero frees the lock and notifies waiters. Keeps the lease.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) to zero, but may return before the answer, which the thread that reads
-    /// it passes to `done`. Before this client gets the answer of a later request about the lock, the store
-    /// calls either `done` or [`overtaken`](Releasing::overtaken). A claim that waits leaves its place in the
-    /// queue, as by [`clean_up`](Self::clean_up).
+    /// As [`release`](Self::release) to zero, but may return before the answer. The thread that reads the
+    /// answer passes it to `done`. Before this client gets the answer of a later request about the lock, the
+    /// store calls either `done` or [`overtaken`](Releasing::overtaken). A claim that waits leaves its place
+    /// in the queue, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done.answer(self.release_or_leave(claim, deadline));
     }
@@ -126,7 +126,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
     /// Reads answers for which no thread waits, and gives up those whose deadline has passed. Returns whether
-    /// more are expected. The engine's watchdog calls this at least a few times in each lease.
+    /// more are expected. The watchdog, which renews, calls this at least a few times in each lease.
     fn poll_completions(&self) -> bool {
         false
     }

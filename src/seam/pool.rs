@@ -166,7 +166,7 @@ impl<L> PoolState<L> {
 pub(crate) struct Place<'a, C: Connector> {
     pool: &'a Pool<C>,
     rank: Rank,
-    /// Returns to the pool when the place is dropped. `None` during a request: a panic closes the connection.
+    /// Returned to the pool when the place is dropped. `None` during a request: a panic then closes it.
     back: Option<C::Link>,
     /// Whether the pool counts this place's connection as `busy`.
     is_open: bool,
@@ -206,7 +206,7 @@ impl<C: Connector> Place<'_, C> {
         }
     }
 
-    /// Wakes threads in `borrow`, which give up when `busy` is zero.
+    /// Also wakes threads in `borrow`, which give up when `busy` is zero.
     fn set_open(&mut self, is_open: bool) {
         if std::mem::replace(&mut self.is_open, is_open) == is_open {
             return;

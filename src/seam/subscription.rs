@@ -165,7 +165,7 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener at once, so no sweep ends the channel if the caller has the channels' mutex.
+    /// The caller has the channels' mutex, so that no sweep ends the channel before the listener counts.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);

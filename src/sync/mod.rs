@@ -1,7 +1,7 @@
 //! The mutexes, atomics, channels and threads that all other modules use.
 //!
 //! With `--cfg leasehold_shuttle` (`./check model`) they come from `model`, and shuttle runs the code under
-//! thousands of schedules. Process counters and channels for losses stay real: no thread waits for them.
+//! thousands of schedules. Process-wide counters and channels for losses stay real: no thread waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

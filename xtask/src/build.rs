@@ -250,7 +250,6 @@ pub fn deny(job: &Job<'_>) -> bool {
     deny(&format!("deny --workspace --locked check {known}"))
 }
 
-/// Breaking changes since the last tagged release.
 pub fn semver(job: &Job<'_>) -> bool {
     let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
     let tags = job.answer(&tags).unwrap_or_default();

@@ -6,8 +6,7 @@ use crate::build::tested;
 use crate::job::{Job, Run, path_of};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
-/// The target for which part `package` checks the packages. The soak's part `release` builds for musl on
-/// x86_64.
+/// The target for which part `package` checks the packages; the soak's part `release` builds on x86_64.
 const MUSL: &str = "aarch64-unknown-linux-musl";
 /// The crates of the workspace that users get.
 const OURS: &str = "--locked --workspace --exclude xtask --all-features";
@@ -32,8 +31,7 @@ fn checked_for(target: &str, run: Run) -> Run {
     run.with(&format!("AR_{name}"), "ar")
 }
 
-/// Repeats a check for another system, if the compiler can. Missing crates are fetched first: the check
-/// itself is offline.
+/// The check, for musl if the compiler can. Fetches missing crates first, since the check is offline.
 pub fn on_musl(job: &Job<'_>, run: Run) -> Run {
     let can = has(job, MUSL) && job.cargo(&format!("fetch --locked --target {MUSL}"));
     if can { checked_for(MUSL, run) } else { run }

@@ -67,7 +67,6 @@ impl Outcome {
         if self.skipped == 0 { verdict.to_owned() } else { format!("{verdict}, {} skipped", self.skipped) }
     }
 
-    /// The part's line in the summary, with its duration and its processor time.
     fn line(&self) -> String {
         format!("{:<16} {:>5} s {:>6} s  {}", self.part, self.seconds, self.processor, self.verdict())
     }
@@ -144,7 +143,6 @@ impl Gate {
         locked(&self.variables).insert(name.to_owned(), value.into());
     }
 
-    /// Sets the variable unless the caller has set it.
     pub fn set_default(&self, name: &str, value: &str) {
         if std::env::var(name).is_ok_and(|value| !value.is_empty()) {
             return;

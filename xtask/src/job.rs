@@ -73,7 +73,7 @@ impl Run {
         Run { has_no_limit: true, ..self }
     }
 
-    /// Whether the output is only returned and not shown.
+    /// The output is only returned, not shown.
     pub fn silent(self) -> Run {
         Run { is_silent: true, ..self }
     }
@@ -98,11 +98,9 @@ enum Words {
 pub struct Job<'a> {
     pub gate: &'a Gate,
     words: Arc<Mutex<Words>>,
-    /// The processor time in seconds that this part's commands have used.
-    processor: Arc<Mutex<f64>>,
+    processor_seconds: Arc<Mutex<f64>>,
     variables: Vec<(String, String)>,
-    /// The `nice` value of this part's commands.
-    back: u8,
+    nice: u8,
     /// A command is ended after this many seconds, unless the environment sets another limit.
     limit: u64,
 }
@@ -110,13 +108,13 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     pub fn logged(gate: &'a Gate, file: File, to_terminal: bool) -> Job<'a> {
         let words = Arc::new(Mutex::new(Words::Log { file, to_terminal }));
-        Job { gate, words, processor: Arc::default(), variables: Vec::new(), back: 0, limit: 900 }
+        Job { gate, words, processor_seconds: Arc::default(), variables: Vec::new(), nice: 0, limit: 900 }
     }
 
-    /// A job for the same part, whose commands get other settings.
+    /// A copy for the same part, to give its commands other settings.
     pub fn also(&self) -> Job<'a> {
-        let (words, processor) = (Arc::clone(&self.words), Arc::clone(&self.processor));
-        Job { gate: self.gate, words, processor, variables: self.variables.clone(), ..*self }
+        let (words, processor_seconds) = (Arc::clone(&self.words), Arc::clone(&self.processor_seconds));
+        Job { gate: self.gate, words, processor_seconds, variables: self.variables.clone(), ..*self }
     }
 
     /// A job for the same part, for commands in parallel: their output is held until
@@ -132,7 +130,7 @@ impl<'a> Job<'a> {
     }
 
     pub fn standing_back(self) -> Job<'a> {
-        Job { back: 10, limit: self.limit.max(2700), ..self }
+        Job { nice: 10, limit: self.limit.max(2700), ..self }
     }
 
     pub fn with_limit(self, limit: u64) -> Job<'a> {
@@ -151,7 +149,7 @@ impl<'a> Job<'a> {
     }
 
     pub fn processor(&self) -> f64 {
-        *locked(&self.processor)
+        *locked(&self.processor_seconds)
     }
 
     pub fn say(&self, line: &str) {
@@ -201,15 +199,15 @@ impl<'a> Job<'a> {
         self.started(run, false)
     }
 
-    /// Starts a command and waits for its end. If `is_asked`, only errors go to the part's output.
-    fn started(&self, run: &Run, is_asked: bool) -> Came {
+    /// Starts a command and waits for its end. If `is_question`, only errors go to the part's output.
+    fn started(&self, run: &Run, is_question: bool) -> Came {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let (complaints, complains) = std::io::pipe().expect("a pipe");
         let times = self.gate.scratch();
         let mut command = Command::new("bash");
         command.args([OsStr::new("-c"), OsStr::new(METERED), times.as_os_str()]);
-        if self.back > 0 {
-            command.args(["nice", "-n", &self.back.to_string()]);
+        if self.nice > 0 {
+            command.args(["nice", "-n", &self.nice.to_string()]);
         }
         command.args(&run.words).envs(self.gate.variables()).envs(self.variables.iter().cloned());
         command.envs(run.variables.iter().cloned());
@@ -217,7 +215,7 @@ impl<'a> Job<'a> {
             command.current_dir(folder);
         }
         // Only the command may hold the writing ends of the pipes: otherwise reading would never end.
-        let errors = if is_asked {
+        let errors = if is_question {
             complains
         } else {
             drop(complains);
@@ -237,7 +235,7 @@ impl<'a> Job<'a> {
         let group = self.gate.groups.enter((!run.has_terminal).then_some(child.id()));
         let limit = (self.gate.in_ci && !run.has_no_limit).then(|| self.gate.limit().unwrap_or(self.limit));
         let (ended, ends) = channel::<()>();
-        let is_shown = !is_asked && !run.is_silent;
+        let is_shown = !is_question && !run.is_silent;
         let (output, status, is_late) = std::thread::scope(|scope| {
             let (group, ends) = (&group, ends);
             let watch = scope.spawn(move || limit.is_some_and(|limit| end_after(limit, group, &ends)));
@@ -247,7 +245,8 @@ impl<'a> Job<'a> {
             drop(ended);
             (output, status, watch.join().unwrap_or(false))
         });
-        *locked(&self.processor) += processor_seconds(&std::fs::read_to_string(&times).unwrap_or_default());
+        *locked(&self.processor_seconds) +=
+            processor_seconds(&std::fs::read_to_string(&times).unwrap_or_default());
         std::fs::remove_file(&times).ok(); // does not exist if the command was ended
         if is_late {
             let limit = limit.unwrap_or_default();

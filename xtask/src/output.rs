@@ -8,7 +8,6 @@ pub fn ran_a_test(output: &str) -> bool {
         .any(|rest| rest.starts_with(|first: char| ('1'..='9').contains(&first)))
 }
 
-/// The tests that a program lists as failed, each once.
 pub fn failed_tests(output: &str) -> Vec<&str> {
     let is_name = |name: &&str| {
         !name.is_empty()
@@ -21,7 +20,6 @@ pub fn failed_tests(output: &str) -> Vec<&str> {
     failed
 }
 
-/// The lines that the summary repeats.
 pub fn for_the_summary(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter(|line| line.starts_with("SKIPPED ") || line.starts_with("to run it alone: "))
 }

@@ -28,7 +28,6 @@ pub fn shell(job: &Job<'_>) -> bool {
             job.say(&format!("{script} is not executable"));
             good = false;
         }
-        // Skips shellcheck if it is not installed.
         good &= path_of("shellcheck").is_none()
             || job.run(&Run::new("shellcheck").args(["--external-sources", &script])).good;
     }
@@ -249,8 +248,7 @@ pub fn release(job: &Job<'_>) -> bool {
     job.run(&Run::new("./release").args(["tools", "build", "pack", "test", "again"])).good
 }
 
-/// The unit tests of the library without features, which all other tests turn on: of the engine and the
-/// memory store.
+/// The unit tests of engine and memory store, without the features that all other tests turn on.
 pub fn unit_plain(job: &Job<'_>) -> bool {
     let threads = &job.gate.threads;
     let test = format!("test --locked --no-default-features --lib -- --test-threads={threads}");

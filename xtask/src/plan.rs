@@ -27,8 +27,8 @@ pub const TESTS: &[&str] = &[
 ];
 pub const LANES: usize = 3;
 /// The parts that compile. They run one at a time until no test program is left to start, since two
-/// compilations beside the tests would keep a test's threads from the processors for seconds. The last test
-/// programs, beside which two may run, are short.
+/// compilations beside the tests would keep a test's threads from the processors for seconds. Beside the last
+/// test programs, which are short, two may run.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// The parts that measure how soon a waiter is woken. They run last, when nothing else runs, one test after
@@ -97,7 +97,6 @@ pub const SOAK: &[&str] = &[
     "windows",
 ];
 
-/// The work of a part; returns whether all passed.
 pub type Work = fn(&Job<'_>) -> bool;
 
 const PARTS: &[(&str, Work)] = &[

@@ -193,14 +193,12 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
     let ran =
         !came.good || ran_a_test(&came.output) || job.failed(&format!("{name} {arguments} ran no test"));
-    // Prints how to repeat each failed test alone.
     for test in failed_tests(&came.output) {
         job.say(&format!("to run it alone: ./check test {test}"));
     }
     came.good && ran
 }
 
-/// How many tests a program of this part runs at a time.
 pub fn threads(job: &Job<'_>) -> usize {
     job.variable("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or(job.gate.threads)
 }
@@ -209,7 +207,6 @@ pub fn one_at_a_time<'a>(job: &Job<'a>) -> Job<'a> {
     job.also().with("LEASEHOLD_THREADS", "1")
 }
 
-/// Runs all suites of a part, with additional arguments.
 pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == part).collect();
     let mut good = !suites.is_empty() || job.failed(&format!("there are no tests of part {part}"));

@@ -99,7 +99,7 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// `--max-hold` also ends the lock in the store (see [`lock`]): a hold within a lease is not renewed.
+/// Whether the hold is renewed: not if `--max-hold` is within a lease and the store ends it (see [`lock`]).
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store

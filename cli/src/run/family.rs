@@ -124,7 +124,7 @@ impl Awake {
         Awake()
     }
 
-    /// Postpones the timers: they fire only while this process is stopped, which has work to do at `due`.
+    /// Postpones the timers, so that they fire only if this process is stopped, with work to do at `due`.
     ///
     /// One timer is not enough: a stop discards a pending SIGCONT, and the timer that sent it never fires
     /// again. On a busy machine the first timer's signal may stay pending for long, so the other two first

@@ -262,7 +262,7 @@ fn with_client(
     let client = connect(common, lease, label.as_deref(), away, &caught, say)?;
     let ended = act(&client, &caught, say);
     if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // a signal has already cut a wait short
+        store::finish_within(client, Duration::ZERO); // a signal has already ended this program's work
     } else {
         store::finish(client);
     }

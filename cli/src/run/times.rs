@@ -13,7 +13,7 @@ pub(super) struct Times {
     pub(super) tick: Duration,
 }
 
-/// The default grace, or a tenth of the window if that is less: the store may then be down for half a lease.
+/// Default grace: a tenth of the window, this at most, so that the store may be down for nearly half a lease.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);

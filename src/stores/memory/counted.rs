@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::ident::{ClientId, Owner};
 use crate::inspect::{ObjectKind, PermitInfo};
 use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, QueueMode, Release, not_set_up};
-use crate::stores::memory::line::{Alive, Line};
+use crate::stores::memory::wait_queue::{TimedQueue, WaitQueue};
 use crate::time::Moment;
 
 #[derive(Default)]
@@ -19,12 +19,12 @@ pub(super) struct Counted {
     leased: HashMap<[u8; 16], Moment>,
     /// The results of requests, so that a repeated one changes nothing.
     results: HashMap<Owner, i64>,
-    queue: Alive<Owner>,
+    queue: TimedQueue<Owner>,
     /// Waiters for a condition that were notified, and have not asked since.
-    notified: Alive<Owner>,
+    notified: TimedQueue<Owner>,
     /// Waiters to which this request sends a message.
     signalled: Vec<Owner>,
-    pub(super) line: Line,
+    pub(super) wait_queue: WaitQueue,
     /// The waiting client that this request refused.
     refused: Option<ClientId>,
 }
@@ -67,21 +67,21 @@ impl Counted {
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
         }
-        self.line.expire(now);
+        self.wait_queue.expire(now);
         let out = self.leased.len();
         self.leased.retain(|_, until| *until > now);
         self.give_back(number(out - self.leased.len()));
         before
     }
 
-    /// What a request changed: whether to wake all listeners, the waiters for a condition to wake, and the
-    /// clients to notify of reserved permits. Clients behind a refused one may want fewer permits.
+    /// Returns whether to wake all listeners, the waiters for a condition to wake, and the clients to notify
+    /// of permits reserved for them. Skips clients up to a refused one: those behind it may want fewer.
     pub(super) fn news(&mut self, before: Option<i64>, now: Moment) -> (bool, Vec<Owner>, Vec<ClientId>) {
         let has_fewer = self.count.is_some() && self.count <= before;
         let free = usize::try_from(self.count.unwrap_or(0)).unwrap_or(0);
-        let behind = self.refused.take().map_or(0, |client| self.line.up_to(client));
+        let behind = self.refused.take().map_or(0, |client| self.wait_queue.position_of(client));
         let signalled = std::mem::take(&mut self.signalled);
-        (self.count != before && !has_fewer, signalled, self.line.tell(free, behind, now))
+        (self.count != before && !has_fewer, signalled, self.wait_queue.take_next(free, behind, now))
     }
 
     fn give_back(&mut self, amount: i64) {
@@ -142,15 +142,15 @@ impl Counted {
         let client = claim.owner.client();
         let kept = match claim.queue_mode {
             QueueMode::Barges => 0,
-            _ => self.line.kept_for_others(Some(client)),
+            _ => self.wait_queue.kept_for_others(Some(client)),
         };
         if self.has(claim.units.saturating_add(u32::try_from(kept).unwrap_or(u32::MAX))) {
             self.add(-i64::from(claim.units));
-            self.line.leave(client);
+            self.wait_queue.leave(client);
             return Ok(GRANTED);
         }
         let first = self.leased.values().min().map(|until| until.since(now));
-        let attempt = self.line.stand(claim, now, first);
+        let attempt = self.wait_queue.refuse(claim, now, first);
         self.refused = Some(client).filter(|_| matches!(attempt, Attempt::InWaitQueue { .. }));
         Ok(attempt)
     }
@@ -167,7 +167,7 @@ impl Counted {
         if self.notified.leave(claim.owner) || !self.queue.iter().any(|(owner, _)| owner == claim.owner) {
             return GRANTED;
         }
-        self.queue.stand(claim.owner, now.plus(PLACE_LASTS));
+        self.queue.join_or_renew(claim.owner, now.plus(PLACE_LASTS));
         Attempt::Busy { retry_after: None }
     }
 
@@ -297,7 +297,7 @@ impl Counted {
             }
             Counting::Notify { all } => self.notify(if *all { usize::MAX } else { 1 }, now),
             Counting::Enlist => {
-                self.queue.stand(claim.owner, now.plus(PLACE_LASTS));
+                self.queue.join_or_renew(claim.owner, now.plus(PLACE_LASTS));
                 0
             }
         };

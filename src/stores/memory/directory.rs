@@ -1,7 +1,7 @@
 //! Lists locks and the clients' entries (what each client says of itself), and answers `inspect`.
 //!
 //! In this store, objects of several kinds may have one name. `inspect` shows the first that exists, in the
-//! order of this file. On Redis they would share one key.
+//! order of this file. On Redis a name has one key, and so one object.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl MemoryState {
                 (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
                 (seen.kind, seen.listeners) = match (mode, seen.waiting, seen.fencing_token) {
                     (Some(mode), ..) => {
-                        let listeners = listeners(&rw_channel(key)) + count(lock.line.len());
+                        let listeners = listeners(&rw_channel(key)) + count(lock.wait_queue.len());
                         (ObjectKind::ReadWriteLock { mode }, Some(listeners))
                     }
                     _ if lock.is_token() => (ObjectKind::TokenLock, None),
@@ -119,7 +119,7 @@ impl MemoryState {
             seen.permits = counted.lent(now);
             seen.permits_out = count(seen.permits.len());
             seen.permits.truncate(MOST);
-            seen.listeners = Some(listeners(&kind.channel(key)) + count(counted.line.len()));
+            seen.listeners = Some(listeners(&kind.channel(key)) + count(counted.wait_queue.len()));
             return seen;
         }
         seen.kind = match (seen.waiting, seen.fencing_token) {

@@ -116,7 +116,7 @@ impl MemoryKind for LockKind {
             LockKind::Plain | LockKind::Fair | LockKind::Token => {}
             LockKind::Read => drop(lock.readers.leave(claim.owner.client())),
             LockKind::Write => {
-                lock.line.leave(claim.owner.client());
+                lock.wait_queue.leave(claim.owner.client());
                 self.publish(lock, access, &claim.name, false);
             }
         });
@@ -137,7 +137,7 @@ impl MemoryKind for LockKind {
                 LockKind::Plain | LockKind::Token => access.is_listened_to(key),
                 LockKind::Fair => lock.queue.first().is_some(),
                 LockKind::Read | LockKind::Write => {
-                    access.is_listened_to(&rw_channel(key)) || !lock.line.is_empty()
+                    access.is_listened_to(&rw_channel(key)) || !lock.wait_queue.is_empty()
                 }
             };
             match lock.own(*self, claim.owner).is_some() {
@@ -211,7 +211,7 @@ impl MemoryKind for CountedKind {
     }
 
     fn leave_line(&self, access: &mut Access<'_>, claim: &Claim) {
-        with_counted(*self, access, claim, |counted, _| counted.line.leave(claim.owner.client()));
+        with_counted(*self, access, claim, |counted, _| counted.wait_queue.leave(claim.owner.client()));
     }
 
     fn attempt(&self, access: &mut Access<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {

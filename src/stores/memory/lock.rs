@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, Owner};
 use crate::inspect::{Holder, Mode};
 use crate::seam::{Attempt, Claim, Family, HoldNote, Kind, Others, PLACE_LASTS, QueueMode, Release};
-use crate::stores::memory::line::{Alive, KEPT, Line};
+use crate::stores::memory::wait_queue::{RESERVED_FOR, TimedQueue, WaitQueue};
 use crate::time::Moment;
 
 /// When the first writer in the queue has waited this long, later readers wait behind it.
@@ -33,16 +33,16 @@ impl LockKind {
 #[derive(Default)]
 pub(super) struct Lock {
     holds: Vec<Hold>,
-    pub(super) queue: Alive<Owner>,
+    pub(super) queue: TimedQueue<Owner>,
     /// The waiting writers of a lock with `writers_first`, which come before readers.
-    pub(super) waiting: Alive<Owner>,
-    pub(super) line: Line,
+    pub(super) waiting: TimedQueue<Owner>,
+    pub(super) wait_queue: WaitQueue,
     /// The clients whose readers have waited since the last write.
-    pub(super) readers: Alive<ClientId>,
+    pub(super) readers: TimedQueue<ClientId>,
     /// The clients whose readers were waiting when the last write ended, and have not asked since.
-    expected: Alive<ClientId>,
+    expected: TimedQueue<ClientId>,
     /// The end of the last write during which readers waited.
-    phase: Option<Moment>,
+    write_ended: Option<Moment>,
 }
 
 pub(super) struct Hold {
@@ -89,7 +89,7 @@ impl Lock {
         self.holds.retain(|hold| hold.until > now || Some(hold.owner) == writer);
         self.queue.expire_first(now);
         self.waiting.expire(now);
-        self.line.expire(now);
+        self.wait_queue.expire(now);
         self.readers.expire(now);
         self.expected.expire(now);
     }
@@ -98,7 +98,7 @@ impl Lock {
         self.holds.is_empty()
             && self.queue.is_empty()
             && self.waiting.is_empty()
-            && self.line.is_empty()
+            && self.wait_queue.is_empty()
             && self.readers.is_empty()
             && self.expected.is_empty()
     }
@@ -163,7 +163,7 @@ impl Lock {
                 self.readers.leave(client);
                 self.expected.leave(client);
             }
-            LockKind::Write => self.line.leave(client),
+            LockKind::Write => self.wait_queue.leave(client),
         }
         self.holds.push(Hold::new(kind, claim, count, now));
         Ok(())
@@ -172,9 +172,8 @@ impl Lock {
     fn busy(&mut self, kind: LockKind, claim: &Claim, now: Moment) -> Attempt {
         let (owner, alive_until) = (claim.owner, now.plus(PLACE_LASTS));
         if kind == LockKind::Write && claim.writers_first && claim.waits {
-            self.waiting.stand(owner, alive_until);
+            self.waiting.join_or_renew(owner, alive_until);
         }
-        // A reader waits only for a write hold.
         let in_its_way = |hold: &&Hold| kind != LockKind::Read || hold.mode == Some(Mode::Write);
         let holds = self.holds.iter().filter(in_its_way).map(|hold| hold.until);
         let longest = holds.chain(self.waiting.iter().map(|(_, until)| until)).max();
@@ -183,17 +182,17 @@ impl Lock {
             LockKind::Plain | LockKind::Token => {}
             LockKind::Fair => {
                 if claim.waits {
-                    self.queue.stand(owner, alive_until);
+                    self.queue.join_or_renew(owner, alive_until);
                 }
                 // A message wakes the waiter. The poll covers waiters in front whose places expire.
                 return Attempt::Busy { retry_after: retry_after.or(Some(PLACE_LASTS)) };
             }
             LockKind::Read => {
                 if claim.waits && !claim.writers_first {
-                    self.readers.stand(owner.client(), alive_until);
+                    self.readers.join_or_renew(owner.client(), alive_until);
                 }
             }
-            LockKind::Write => return self.line.stand(claim, now, retry_after),
+            LockKind::Write => return self.wait_queue.refuse(claim, now, retry_after),
         }
         Attempt::Busy { retry_after }
     }
@@ -201,36 +200,37 @@ impl Lock {
     /// Whether a writer goes before this reader: a writer had waited for too long when the reader came, or
     /// the free lock is reserved for a writer. Readers that waited when the last write ended may still enter.
     fn is_held_back(&self, claim: &Claim, now: Moment) -> bool {
-        let is_kept = self.holds.is_empty() && self.line.kept_for_others(None) > 0;
+        let is_kept = self.holds.is_empty() && self.wait_queue.kept_for_others(None) > 0;
         let came = now.minus(claim.waited);
-        is_kept || self.a_writer_waits_long(now) && came > self.phase.unwrap_or_default()
+        is_kept || self.a_writer_waits_long(now) && came > self.write_ended.unwrap_or_default()
     }
 
     pub(super) fn a_writer_waits_long(&self, now: Moment) -> bool {
-        self.line.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
+        self.wait_queue.first_since().is_some_and(|since| now.since(since) >= PATIENCE)
     }
 
     fn may_write(&self, claim: &Claim) -> bool {
         let is_next = claim.queue_mode == QueueMode::IsNext || claim.queue_mode == QueueMode::Barges;
-        is_next || self.line.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
+        is_next
+            || self.wait_queue.kept_for_others(Some(claim.owner.client())) == 0 && self.expected.is_empty()
     }
 
     /// After a release, or when a writer stops waiting: the clients to notify, each with its message. Readers
     /// that waited for a write come first; "standby" lets the next writer ask soon, in case they fail to.
     pub(super) fn pass_on(&mut self, ends_write: bool, now: Moment) -> Vec<(ClientId, &'static [u8])> {
         if ends_write && !self.readers.is_empty() {
-            self.expected = Alive::default();
+            self.expected = TimedQueue::default();
             let readers = std::mem::take(&mut self.readers);
-            self.expected.join(readers.iter().map(|(reader, _)| reader), now.plus(KEPT));
-            self.phase = Some(now);
+            self.expected.join(readers.iter().map(|(reader, _)| reader), now.plus(RESERVED_FOR));
+            self.write_ended = Some(now);
         }
         if self.is_held() {
             return Vec::new();
         }
         if !self.expected.is_empty() {
-            return self.line.first().map(|first| (first, b"standby".as_slice())).into_iter().collect();
+            return self.wait_queue.first().map(|first| (first, b"standby".as_slice())).into_iter().collect();
         }
-        self.line.tell(1, 0, now).into_iter().map(|client| (client, b"next".as_slice())).collect()
+        self.wait_queue.take_next(1, 0, now).into_iter().map(|client| (client, b"next".as_slice())).collect()
     }
 
     /// Removes a waiting writer. Returns whether it was the last one, so that readers may enter.

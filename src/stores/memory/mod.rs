@@ -7,10 +7,10 @@ mod access;
 mod counted;
 mod directory;
 mod kinds;
-mod line;
 mod lock;
 mod state;
 mod store;
+mod wait_queue;
 
 pub(crate) use access::MemoryAccess;
 pub use store::{Fault, MemoryStore};

@@ -87,7 +87,7 @@ impl Redlock {
         }
         // Stores the format number (`seam/format.rs`) on each node, by a deadline of its own.
         for member in nodes.iter().filter_map(|node| node.member.get()) {
-            member.noted(Clock::System.after(self.monitor.node_timeout))?;
+            member.store_format(Clock::System.after(self.monitor.node_timeout))?;
         }
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();
@@ -137,12 +137,12 @@ impl NodeMonitor {
     pub(super) fn begin_to_open_late(self: &Arc<Self>, node: usize) {
         self.begin(node, |node| {
             let member = (node.open)(LATE_CONNECT)?;
-            let noted = member.noted(Clock::System.after(LATE_CONNECT));
+            let noted = member.store_format(Clock::System.after(LATE_CONNECT));
             noted.inspect_err(|_| member.store.close()).map(|()| member)
         });
     }
 
-    /// Takes a server into use, unless another node is the same server. `connect` compares the first servers.
+    /// Takes a server into use; after `connect`, which compares all, not if another node is the same server.
     fn note_opened(&self, at: usize, opened: Result<Voter>) {
         let Some(node) = self.nodes.get(at) else { return };
         let mut first = self.opened.lock();

@@ -36,7 +36,7 @@ struct PendingCleanup {
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// After a silent server has returned, requests sent earlier may still arrive during this time.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A batch may take one node time-out for each of these many claims, and one for the rest.
+/// A batch may take one node time-out, and one more for each of these many claims.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 pub(super) fn batch_timeout(node_timeout: Duration, claims: usize) -> Duration {
@@ -186,7 +186,7 @@ impl NodeMonitor {
     /// Cleans up a claim on a server, until the claim is gone there and no late request can bring it back.
     /// Until then the server does not count for the claim.
     pub(super) fn clean_up_later(&self, node: usize, claim: Claim) {
-        // Raised first, so that a caller that learns the outcome takes a new owner number.
+        // First, so that a caller that learns the outcome takes a new owner number.
         self.spend_numbers();
         self.restores.doubt(node, &claim);
         let now = Clock::System.now();

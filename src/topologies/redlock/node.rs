@@ -26,8 +26,8 @@ pub(crate) struct Voter {
 pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
-    /// Stores the format number. Fails only if there is another: a client that may not write can still lock.
-    pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
+    /// Fails only if the server has another format: a client that may not write can still lock.
+    pub(super) fn store_format(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
                 Err(error.during("connect"))
@@ -213,7 +213,6 @@ mod tests {
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));
-        // A second outage begins with the short pause again.
         assert!(put_out(30));
         assert!(may_hold(29) && !may_hold(30));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");

@@ -70,8 +70,8 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // All steps that can fail come before the request, and before the start of the lookout, which treats the
-    // end of this process as a loss.
+    // All steps that can fail come before the request, and before the start of the lookout, which
+    // signals the shell if this process ends.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 

@@ -11,18 +11,18 @@ use crate::seam::{Attempt, Claim, ListensFor, PLACE_LASTS, QueueMode};
 use crate::time::Moment;
 
 /// How long a reservation for a notified client lasts.
-pub(super) const KEPT: Duration = Duration::from_millis(10);
+pub(super) const RESERVED_FOR: Duration = Duration::from_millis(10);
 
 /// Waiters in order of arrival, each with the time until which its place lasts unless it asks again.
-pub(super) struct Alive<T>(VecDeque<(T, Moment)>);
+pub(super) struct TimedQueue<T>(VecDeque<(T, Moment)>);
 
-impl<T> Default for Alive<T> {
-    fn default() -> Alive<T> {
-        Alive(VecDeque::new())
+impl<T> Default for TimedQueue<T> {
+    fn default() -> TimedQueue<T> {
+        TimedQueue(VecDeque::new())
     }
 }
 
-impl<T: Copy + PartialEq> Alive<T> {
+impl<T: Copy + PartialEq> TimedQueue<T> {
     pub(super) fn expire(&mut self, now: Moment) {
         self.0.retain(|(_, until)| *until > now);
     }
@@ -55,7 +55,7 @@ impl<T: Copy + PartialEq> Alive<T> {
         self.0.pop_front().map(|(first, _)| first)
     }
 
-    pub(super) fn stand(&mut self, one: T, until: Moment) {
+    pub(super) fn join_or_renew(&mut self, one: T, until: Moment) {
         match self.0.iter_mut().find(|(other, _)| *other == one) {
             Some(place) => place.1 = until,
             None => self.0.push_back((one, until)),
@@ -81,13 +81,13 @@ struct Place {
 }
 
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct WaitQueue {
     places: Vec<Place>,
     /// The notified clients, each with the end of its reservation.
-    next: Alive<ClientId>,
+    next: TimedQueue<ClientId>,
 }
 
-impl Line {
+impl WaitQueue {
     pub(super) fn expire(&mut self, now: Moment) {
         self.places.retain(|place| place.alive_until > now);
         self.next.expire(now);
@@ -114,7 +114,7 @@ impl Line {
     }
 
     /// Refuses the claim. If it waits, its client joins the wait queue.
-    pub(super) fn stand(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
+    pub(super) fn refuse(&mut self, claim: &Claim, now: Moment, retry_after: Option<Duration>) -> Attempt {
         if !claim.waits || matches!(claim.queue_mode, QueueMode::Barges | QueueMode::Yields) {
             return Attempt::Busy { retry_after };
         }
@@ -133,7 +133,7 @@ impl Line {
     }
 
     /// The client's position in the queue, counted from one; zero if it has none.
-    pub(super) fn up_to(&self, client: ClientId) -> usize {
+    pub(super) fn position_of(&self, client: ClientId) -> usize {
         self.places.iter().position(|place| place.client == client).map_or(0, |at| at + 1)
     }
 
@@ -143,12 +143,12 @@ impl Line {
     }
 
     /// Takes from the queue, after `skip` clients, those to notify: one for each free, unreserved permit.
-    pub(super) fn tell(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
+    pub(super) fn take_next(&mut self, free: usize, skip: usize, now: Moment) -> Vec<ClientId> {
         let left = free.saturating_sub(self.next.len());
         let told: Vec<ClientId> =
             self.places.iter().skip(skip).take(left).map(|place| place.client).collect();
         self.places.retain(|place| !told.contains(&place.client));
-        self.next.join(told.iter().copied(), now.plus(KEPT));
+        self.next.join(told.iter().copied(), now.plus(RESERVED_FOR));
         told
     }
 }
