@@ -4,8 +4,8 @@ pub(crate) mod derived;
 
 use std::cell::Cell;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use uuid::Uuid;
 
@@ -16,19 +16,30 @@ use crate::sync::{thread, thread_local};
 /// Maximum length of a lock's name after mapping, in bytes.
 pub const MAX_NAME_LEN: usize = 64 * 1024;
 
-/// A checked lock name: as given, and as the store's key.
-#[derive(Debug, PartialEq, Eq)]
+/// A checked lock name: as given, and as the store's key. Names with equal keys are equal.
+#[derive(Debug)]
 pub(crate) struct LockName {
     given: Arc<str>,
     key: Box<str>,
-    hash: u64,
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &LockName) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for LockName {}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
 }
 
 impl LockName {
     fn of(given: Arc<str>, key: String) -> LockName {
-        // Strangers may choose names; the random state keeps them from choosing names that collide.
-        static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
+        LockName { given, key: key.into_boxed_str() }
     }
 
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
@@ -53,11 +64,6 @@ impl LockName {
 
     pub(crate) fn key(&self) -> &str {
         &self.key
-    }
-
-    /// Computed once, since each acquire and release looks the lock up several times.
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash
     }
 
     /// A name for the crate's own use, which no lock can have.

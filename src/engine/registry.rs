@@ -1,6 +1,6 @@
 //! All local locks of a client, with their holds and waiters.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use crate::directory::LockUse;
@@ -20,8 +20,8 @@ pub(crate) struct Registry {
     locks: Arc<Locks>,
     /// Expired holds, which their threads may still try to release.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered, and until when, the earliest first.
-    remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
+    /// Locks that are kept even if no value refers to them, and until when.
+    pub(super) remembered: Mutex<HashMap<LockKey, (Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
 
@@ -66,28 +66,16 @@ impl Registry {
 
     /// Keeps the local lock for a while, because a program may make a new lock value for each use.
     pub(crate) fn remember(&self, local: &Arc<LocalLock>, now: Moment) {
-        let until = now.plus(REMEMBERED);
-        if local.remembered_until.fetch_max(until.nanos(), Ordering::SeqCst) == 0 {
-            self.remembered.lock().push_back((until, Arc::clone(local)));
-        }
+        let kept = (now.plus(REMEMBERED), Arc::clone(local));
+        self.remembered.lock().insert(local.key.clone(), kept);
     }
 
     /// Forgets locks whose time has passed.
     pub(crate) fn tidy(&self, now: Moment) {
         let mut remembered = self.remembered.lock();
-        let due = remembered.partition_point(|(until, _)| *until <= now);
-        let due: Vec<_> = remembered.drain(..due).collect();
-        drop(remembered);
-        for (_, local) in due {
-            let noted = local.remembered_until.load(Ordering::SeqCst);
-            // Races with `remember`, which only enters a lock that is not remembered.
-            let end =
-                |noted| local.remembered_until.compare_exchange(noted, 0, Ordering::SeqCst, Ordering::SeqCst);
-            let later = if noted > now.nanos() { Err(noted) } else { end(noted) };
-            if let Err(until) = later {
-                self.remembered.lock().push_back((Moment::from_nanos(until), local));
-            }
-        }
+        let over: Vec<_> = remembered.extract_if(|_, (until, _)| *until <= now).collect();
+        drop(remembered); // a local lock that is dropped takes other mutexes
+        drop(over);
     }
 
     pub(crate) fn take_due(&self, by: Moment, most: usize) -> Vec<Arc<LocalLock>> {

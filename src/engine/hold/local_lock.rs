@@ -1,7 +1,6 @@
 //! One lock in this process. All lock values and holds of the same lock share it.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,12 +14,12 @@ use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Family, Kind};
 use crate::shrink::CrowdMap;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// The key of a lock. Kinds of one family are one lock in the store, so they have the same key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LockKey {
     pub(crate) family: Family,
     pub(crate) name: Arc<LockName>,
@@ -29,20 +28,6 @@ pub(crate) struct LockKey {
 impl LockKey {
     pub(crate) fn new(kind: Kind, name: &Arc<LockName>) -> LockKey {
         LockKey { family: kind.family(), name: Arc::clone(name) }
-    }
-}
-
-impl PartialEq for LockKey {
-    fn eq(&self, other: &LockKey) -> bool {
-        self.family == other.family && self.name.key() == other.name.key()
-    }
-}
-
-impl Eq for LockKey {}
-
-impl Hash for LockKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.name.hash().wrapping_add(self.family as u64));
     }
 }
 
@@ -58,9 +43,6 @@ pub(crate) struct LocalLock {
     state: Mutex<LockState>,
     /// Whether the cache thread watches the lock. Cleared under the mutex.
     pub(crate) is_watched: AtomicBool,
-    /// Until when the registry keeps the local lock, even if no value refers to it, as `Moment::nanos`; zero:
-    /// not at all.
-    pub(crate) remembered_until: AtomicU64,
     /// The registry's table, which this local lock leaves when it is dropped.
     locks: Arc<Locks>,
 }
@@ -84,14 +66,8 @@ pub(crate) const REMEMBERED: Duration = RULES.contended;
 
 impl LocalLock {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LocalLock> {
-        let (is_watched, remembered_until) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(LocalLock {
-            key,
-            state: Mutex::default(),
-            is_watched,
-            remembered_until,
-            locks: Arc::clone(locks),
-        })
+        let (state, is_watched) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(LocalLock { key, state, is_watched, locks: Arc::clone(locks) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {

@@ -294,7 +294,7 @@ fn local_hand_offs_are_limited() {
     // for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
-    let is_remembered = || mine.hold.local().remembered_until.load(Ordering::SeqCst) != 0;
+    let is_remembered = || engine.registry.remembered.lock().contains_key(&mine.hold.local().key);
     assert!(is_remembered());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(!is_remembered());
