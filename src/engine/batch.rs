@@ -217,7 +217,7 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, *level, |_| None, at));
+        let ended = hold.local.on(begun, |lock, at| lock.end(hold.serial, *level, |_| None, at));
         let ended = ended.ok_or_else(|| engine.no_level(action, hold))?;
         let Some(next) = engine.unless_lost(hold, ended.left, ended.next, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));

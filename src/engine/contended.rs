@@ -12,8 +12,10 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::core::Core;
 use crate::engine::hold::{Hold, Listener, LocalLock, OnContended};
+use crate::engine::lock::Hears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
+use crate::inspect::Mode;
 use crate::seam::capabilities::HoldCaching;
 use crate::seam::{Family, Kind};
 use crate::sync::atomic::Ordering;
@@ -41,18 +43,17 @@ impl Engine {
     ) -> Result<()> {
         let recalls = self.can_hear(action, hold.kind(), hold.name())?;
         let no_thread = || Error::new(ErrorKind::Resource, action, "the system could not start a thread");
-        let (service, waker) = self.cache_thread().ok_or_else(no_thread)?;
+        let (_, waker) = self.cache_thread().ok_or_else(no_thread)?;
         callback
             .into_iter()
             .for_each(|callback| hold.listen(Listener::OnContended(callback), &self.reporter));
         if !hold.hears.swap(true, Ordering::SeqCst) {
             hold.retire_owner_on_end();
-            hold.with(|own| own.recallable = None);
             let now = self.clock.now();
             // Marked first, because `LocalLock::watch` ends a subscription that no hold needs.
-            hold.local().state().hear(hold.serial, now);
-            hold.local().listen(false, || recalls.hear(&hold.claim(), waker));
-            self.core.cache_thread.watch(service, hold.local(), now);
+            hold.with(|own| (own.recallable, own.hears) = (None, Some(Hears::new(now))));
+            hold.local.listen(false, || recalls.hear(&hold.claim(), waker));
+            self.core.cache_thread.watch(&hold.local, now);
         }
         waker.wake();
         Ok(())
@@ -60,7 +61,7 @@ impl Engine {
 
     /// Moves the listeners of a hold that ended by release to the next hold of its guard.
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
-        for listener in ended.take_listeners() {
+        for listener in ended.listeners.end() {
             match listener {
                 // The store accepted `on_contended` for the guard's previous hold, so an error is unlikely here, and
                 // is ignored.
@@ -79,7 +80,7 @@ impl Engine {
         }
         let now = self.clock.now();
         let is_wanted = hold.with(|own| own.hears.is_some_and(|hears| hears.is_wanted(now)));
-        Ok(is_wanted || self.is_waited_for_here(hold.local()))
+        Ok(is_wanted || self.is_waited_for_here(&hold.local))
     }
 }
 
@@ -93,17 +94,13 @@ impl Core {
     }
 
     fn other_half(&self, local: &LocalLock) -> Option<Arc<LocalLock>> {
-        let half = match local.key.family {
-            Family::Read => Kind::Write,
-            Family::Write => Kind::Read,
-            Family::Lock | Family::Token | Family::Counted => return None,
-        };
+        let half = if local.key.family.mode()? == Mode::Read { Kind::Write } else { Kind::Read };
         self.registry.found(half, &local.key.name)
     }
 
     /// Whether a thread of this client waits for the lock. Waiting readers do not count for a reader's hold.
     pub(super) fn is_waited_for_here(&self, local: &LocalLock) -> bool {
-        let is_waited_for = |local: &LocalLock| !local.state().queue.is_empty();
+        let is_waited_for = |local: &LocalLock| !local.state().queue.tickets.is_empty();
         self.other_half(local).is_some_and(|other| is_waited_for(&other))
             || local.key.family != Family::Read && is_waited_for(local)
     }

@@ -194,7 +194,7 @@ impl Core {
     }
 
     pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
-        let in_time = if hold.is_renewed() {
+        let in_time = if hold.with(|own| own.is_renewed()) {
             hold.confirm(sent, lease, &self.clock)
         } else {
             hold.with(|own| own.kept_alive_at = sent);
@@ -249,12 +249,13 @@ pub(crate) struct Ended {
 }
 
 impl CacheThread {
-    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LocalLock>, moment: Moment) {
+    /// Makes the thread, which has been started, watch this lock.
+    pub(crate) fn watch(&self, lock: &Arc<LocalLock>, moment: Moment) {
         if !lock.is_watched.swap(true, Ordering::SeqCst) {
             // The lock is listed before the thread is woken, so the thread finds it.
             self.locks.lock().push(Arc::clone(lock));
         }
-        service.run_by(moment);
+        self.service.get().into_iter().flatten().for_each(|(service, _)| service.run_by(moment));
     }
 
     pub(crate) fn stop(&self) {

@@ -3,7 +3,7 @@
 //! The entry costs acquires and releases nothing: only the timer, while anything is held, and waiters about
 //! to sleep ask for it. The watchdog then writes it, at most once in each third of the lease.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::directory::run::{id_under, written_under};
 use crate::directory::{ClientInfo, LockUse, MOST_USES, clients_of, locate, waiters_of};
@@ -200,13 +200,8 @@ pub(crate) fn unknown<T>(
     clients: impl Iterator<Item = ClientId>,
     known: &HashMap<ClientId, T>,
 ) -> Vec<ClientId> {
-    let mut wanted = Vec::new();
-    for client in clients {
-        if !known.contains_key(&client) && !wanted.contains(&client) {
-            wanted.push(client);
-        }
-    }
-    wanted
+    let wanted: HashSet<ClientId> = clients.filter(|client| !known.contains_key(client)).collect();
+    wanted.into_iter().collect()
 }
 
 #[cfg(test)]

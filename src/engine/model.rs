@@ -101,7 +101,14 @@ impl Client {
     fn end(self) {
         assert!(!self.lock().is_locked().unwrap());
         assert!(self.engine.registry.holds().is_empty());
-        assert_eq!(self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()), 0);
+        assert_eq!(
+            self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local
+                .state()
+                .queue
+                .tickets
+                .len()),
+            0
+        );
         self.engine.shutdown().unwrap();
     }
 }
@@ -139,7 +146,13 @@ fn local_waiters_get_the_lock_one_at_a_time() {
 
 /// Sleeps until `length` threads wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
-    while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()) < length {
+    while client
+        .engine
+        .registry
+        .found(Kind::Mutex, &name())
+        .map_or(0, |local| local.state().queue.tickets.len())
+        < length
+    {
         thread::yield_now();
     }
 }
@@ -650,7 +663,14 @@ fn the_end_of_a_client_leaves_nothing() {
             client.engine.shutdown().unwrap();
         }
         assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
-        assert_eq!(client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local.waiting()), 0);
+        assert_eq!(
+            client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |local| local
+                .state()
+                .queue
+                .tickets
+                .len()),
+            0
+        );
         reading.join().unwrap();
     });
 }

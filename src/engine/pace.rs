@@ -66,11 +66,6 @@ pub(crate) fn renewal_slack(lease: Duration) -> Duration {
     lease / 30
 }
 
-/// With less than this left of its lease, a renewed hold is "at risk", because its renewal is late.
-pub(crate) fn at_risk(lease: Duration) -> Duration {
-    lease / 2
-}
-
 #[cfg(not(leasehold_shuttle))]
 #[cfg(test)]
 mod tests {

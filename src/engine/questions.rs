@@ -50,7 +50,7 @@ impl Engine {
     ) -> Result<Option<Snapshot>> {
         self.usable_for(action, kind, name)?;
         let local = self.registry.found(kind, name);
-        local.iter().for_each(|local| self.release_cached(local));
+        local.iter().for_each(|local| self.core.release_cached(local, None));
         let thread = ThreadMarker::current();
         let hold = local.and_then(|local| local.of_thread(thread.id()));
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
@@ -113,8 +113,7 @@ impl Engine {
                     stats.holds += 1;
                     stats.holds_at_risk += u64::from(matches!(standing, Standing::AtRisk(_)));
                     ends = ends.min(hold.until());
-                    let overdue = if hold.is_renewed() { now.since(hold.due()) } else { Duration::ZERO };
-                    stats.longest_overdue = stats.longest_overdue.max(overdue);
+                    stats.longest_overdue = stats.longest_overdue.max(hold.with(|own| own.overdue(now)));
                 }
             }
         }
@@ -125,7 +124,7 @@ impl Engine {
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
         self.usable_for(action, kind, name)?;
         let local = self.registry.found(kind, name);
-        local.iter().for_each(|local| self.release_cached(local));
+        local.iter().for_each(|local| self.core.release_cached(local, None));
         let holds = local.map(|local| local.holds()).unwrap_or_default();
         // Not repeated: a late second request could free the next owner's lock.
         let answer = self.store.force(kind, name, self.one_command());

@@ -10,7 +10,6 @@ use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
 /// Mutexes are locked in this order: a local lock's, the timer table's, `remembered`. Only
@@ -58,9 +57,9 @@ impl Registry {
     }
 
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
-        hold.local().state().note_released(others, now);
+        hold.local.state().note_released(others, now);
         if others != Others::Nobody {
-            self.remember(hold.local(), now);
+            self.remember(&hold.local, now);
         }
     }
 
@@ -96,7 +95,8 @@ impl Registry {
     }
 
     pub(crate) fn renewed(&self, now: Moment) -> Vec<Arc<Hold>> {
-        let is_renewed = |hold: &Arc<Hold>| hold.is_renewable() && hold.stands(now) && !hold.is_orphaned();
+        let is_renewed =
+            |hold: &Arc<Hold>| hold.with(|own| own.is_renewable()) && hold.stands(now) && !hold.is_orphaned();
         self.holds().into_iter().filter(is_renewed).collect()
     }
 
@@ -124,12 +124,12 @@ impl Registry {
 
     /// As `remove`. `released`: the store freed the lock; the clients that it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
-        let mut state = hold.local().state();
+        let mut state = hold.local.state();
         let taken = state.remove(hold.serial, released);
         drop(state);
         drop(taken);
         if let Some((_, now)) = released.filter(|(others, _)| *others != Others::Nobody) {
-            self.remember(hold.local(), now);
+            self.remember(&hold.local, now);
         }
     }
 
@@ -142,7 +142,7 @@ impl Registry {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for local in self.all() {
             let state = local.state();
-            if state.holds.is_empty() && state.queue.is_empty() {
+            if state.holds.is_empty() && state.queue.tickets.is_empty() {
                 continue; // an unused lock value
             }
             let room = most.saturating_sub(uses.len());
@@ -154,7 +154,7 @@ impl Registry {
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|state| shown(&local.key, state, now)));
             let room = most.saturating_sub(uses.len());
-            let mut waiting = state.queue.iter().filter_map(|ticket| ticket.waiter.sleeper.as_ref());
+            let mut waiting = state.queue.tickets.iter().filter_map(|ticket| ticket.waiter.sleeper.as_ref());
             let (named, before) = (waiting.by_ref().take(room), uses.len());
             uses.extend(named.map(|one| LockUse {
                 is_waiting: true,
@@ -185,5 +185,5 @@ pub(super) fn shown(key: &LockKey, state: &State, now: Moment) -> LockUse {
     let thread = hold.holder.thread();
     let name = thread.as_ref().map_or("", |thread| thread.name());
     let used = LockUse::new(key.name.key(), hold.owner().number(), name, now.since(hold.since()));
-    LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
+    LockUse { is_leader: hold.leads, ends: !state.is_renewed(), ..used }
 }

@@ -92,7 +92,7 @@ impl Due {
             let hold = &item.hold;
             hold.is_releasing()
                 || hold.is_orphaned()
-                || !hold.is_renewable()
+                || !hold.with(|own| own.is_renewable())
                 || matches!(hold.standing(now), Standing::Lost(_))
         };
         let gone = self.items.extract_if(.., gone).map(|item| item.hold).collect();

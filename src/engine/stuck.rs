@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::directory::{LockUse, MAX_REPORTED, MAX_REPORTED_BYTES, WaitRecord};
-use crate::engine::hold::{Hold, State};
+use crate::engine::hold::State;
 use crate::engine::registry::{Registry, shown};
 use crate::engine::waiter::Wait;
 use crate::ident::{Owner, unbound_number};
@@ -101,19 +101,17 @@ impl Registry {
             .iter()
             .filter(|local| local.key.family != Family::Counted)
             .map(|local| (&local.key, local.state()))
-            .filter(|(_, local)| !local.holds.is_empty() || !local.queue.is_empty())
+            .filter(|(_, local)| !local.holds.is_empty() || !local.queue.tickets.is_empty())
             .collect();
         let (mut waits, mut awaited, mut next) = (Vec::new(), HashSet::new(), Moment::NEVER);
         for (key, local) in &entries {
-            for ticket in local.queue.iter() {
+            for ticket in local.queue.tickets.iter() {
                 awaited.insert(key.name.key());
                 let Some(one) = ticket.waiter.sleeper.as_ref() else { continue };
                 // A hold is entered before its waiter leaves the queue, so this one may be granted.
                 let is_granted = |state: &State| {
-                    let hold = &state.hold;
-                    let is_own =
-                        hold.kept_by(state) == Some(one.thread.id()) || hold.owner().number() == one.number;
-                    is_own && stands(hold, now)
+                    let is_own = state.keeper() == Some(one.thread.id()) || state.number == one.number;
+                    is_own && !state.is_cached() && state.hold.stands(now)
                 };
                 if local.holds.iter().any(is_granted) {
                     continue;
@@ -132,8 +130,8 @@ impl Registry {
         let threads: HashSet<u64> = waits.iter().map(|(_, _, one)| one.thread.id()).collect();
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
         for (key, local) in &entries {
-            for state in local.holds.iter().filter(|state| stands(&state.hold, now)) {
-                let (by, taker) = (state.hold.kept_by(state), state.hold.holder.taker());
+            for state in local.holds.iter().filter(|state| !state.is_cached() && state.hold.stands(now)) {
+                let (by, taker) = (state.keeper(), state.hold.holder.taker());
                 let waiter = by.or(taker).filter(|thread| threads.contains(thread));
                 // Both halves of a read-write lock have one name.
                 if waiter.is_some() || awaited.contains(key.name.key()) {
@@ -164,10 +162,6 @@ impl Registry {
         });
         Stuck { waits: waits.collect(), holds, under: under.to_vec(), next }
     }
-}
-
-fn stands(hold: &Hold, now: Moment) -> bool {
-    !hold.is_cached() && !hold.is_releasing() && hold.loss_at(now).is_none()
 }
 
 #[cfg(not(leasehold_shuttle))]

@@ -215,7 +215,7 @@ fn while_called<T: Send>(call: impl FnOnce() -> T + Send, meanwhile: impl Fn()) 
 /// Whether the first waiter in the local queue sleeps, so that it can be handed the lock.
 fn sleeps(engine: &Engine, name: &Arc<LockName>) -> bool {
     let local = engine.registry.found(Kind::Mutex, name);
-    local.is_some_and(|local| local.state().queue.iter().next().is_some_and(|head| head.is_asleep))
+    local.is_some_and(|local| local.state().queue.tickets.iter().next().is_some_and(|head| head.is_asleep))
 }
 
 /// Makes another thread wait for a held lock, and calls `release_it` once that thread sleeps. Returns whether
@@ -307,7 +307,7 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
                 let _ends = Ends(failing);
                 let waits = || {
                     let local = engine.registry.found(Kind::Mutex, name);
-                    local.is_some_and(|local| local.state().queue.iter().any(|one| one.follows))
+                    local.is_some_and(|local| local.state().queue.tickets.iter().any(|one| one.follows))
                 };
                 comes_about("an attempt, or its wait", || store.attempts.count() > attempts || waits());
                 let wakes = || engine.stats().woken_locally + engine.stats().woken_by_message;

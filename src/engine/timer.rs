@@ -118,7 +118,8 @@ impl Timer {
     fn check_holds(&self, holds: Vec<Arc<Hold>>, now: Moment) -> bool {
         let mut renewals = Vec::new();
         for hold in holds {
-            if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
+            let by = now.plus(renewal_slack(hold.renewed_lease()));
+            if self.is_to_be_kept(&hold, now) && hold.with(|own| own.due() <= by && own.is_renewable()) {
                 renewals.push(Arc::clone(&hold));
             } else {
                 hold.plan_check(now);
@@ -157,7 +158,7 @@ impl Timer {
             // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
             self.core.undo_renewal(hold, now);
         }
-        if !hold.is_of_any_thread() || hold.is_orphaned() || hold.is_cached() {
+        if hold.holder.thread().is_none() || hold.is_cached() {
             self.core.registry.remove(hold); // no thread will try to release it
         } else if is_first && !hold.with(|own| own.levels.was_renewed) {
             self.core.registry.remember_lapsed(hold);

@@ -98,7 +98,7 @@ impl Round {
         let core = &self.core;
         let sent = core.clock.now();
         let (mut asked, mut claims) = (Vec::new(), Vec::new());
-        let late = batch.items.iter().map(|item| sent.since(item.hold.due()));
+        let late = batch.items.iter().map(|item| item.hold.with(|own| sent.since(own.due())));
         let lag = if core.reporter.is_observed() { late.max().unwrap_or_default() } else { Duration::ZERO };
         for item in std::mem::take(&mut batch.items) {
             match item.hold.begin_renewal(sent) {

@@ -54,7 +54,7 @@ impl Engine {
             }
             Found::Leaving => number = Some(unbound_number()),
             Found::Stale(hold, next) => {
-                self.core.send_cached_release(Some((hold, next)), begun, None);
+                self.core.send_cached_release(Some((hold, next)), None);
             }
             // A lost hold was found, or the lock is in use. After a loss the new hold has another owner
             // number, so that late requests cannot affect it; see `Hold::lose`.
@@ -62,7 +62,7 @@ impl Engine {
         }
         if !is_uncontended {
             if !call.by_thread || begun >= call.limit {
-                self.release_cached(call.local); // the call would find the lock busy, but no thread holds it
+                self.core.release_cached(call.local, None); // the call would find the lock busy, but no thread holds it
             }
             if let Some(words) = self.own_hold_in_the_way(call, &thread, None) {
                 return self.would_wait_for_itself(call, words);

@@ -95,7 +95,7 @@ impl LocalLock {
         place: &mut Option<QueuePlace>,
         clock: &Clock,
     ) -> Option<Moment> {
-        let look = own.hold.next_check(&own, own.hold.since());
+        let look = own.next_check(own.hold.since());
         own.check_at = look;
         let mut state = self.state();
         if !state.counts(&own, clock.now()) {
@@ -196,15 +196,10 @@ impl LocalLock {
         QueuePlace { local: Arc::clone(self), ticket, wait, has_left: false }
     }
 
-    #[cfg(leasehold_shuttle)]
-    pub(crate) fn waiting(&self) -> usize {
-        self.state().queue.len()
-    }
-
     /// Notes since when the head has had only failures, and the last one; `None`: the store answered.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
-        if !state.queue.is_empty() {
+        if !state.queue.tickets.is_empty() {
             state.beside.failure = failure;
         }
     }
@@ -259,7 +254,7 @@ impl Drop for QueuePlace {
         }
         let mut state = self.local.state();
         let left = state.leave(self.ticket);
-        if state.queue.is_empty() {
+        if state.queue.tickets.is_empty() {
             state.beside.failure = None;
         }
         drop(state);
@@ -310,7 +305,7 @@ impl TimerTable {
 mod tests {
     use super::*;
     use crate::engine::hold::Holder;
-    use crate::engine::lock::Next;
+    use crate::engine::lock::{Hears, Next};
     use crate::error::ErrorKind;
     use crate::ident::{ClientId, Owner};
     use crate::seam::subscription::Channel;
@@ -421,7 +416,7 @@ mod tests {
             let channel = Arc::new(Channel::new("a", true));
             let listen = || Some(Subscription::new(channel, Arc::new(Nobody), &Waker::default()));
             local.listen(keeps_recalls, listen);
-            local.state().hear(hold.serial, at(0));
+            hold.with(|own| own.hears = Some(Hears::new(at(0))));
             assert!(matches!(local.watch(false, at(0)), Watched::Until { .. }));
             drop(local.state().remove(hold.serial, None));
             assert!(matches!(local.watch(false, at(9)), Watched::Over));

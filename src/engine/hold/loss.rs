@@ -1,8 +1,6 @@
 //! A hold's news for its listeners: its loss, and that others want its lock.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Hold;
 use crate::engine::hold::phase::Listener;
@@ -37,7 +35,7 @@ impl Hold {
         self.listeners.end().into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
-        let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
+        let overdue = self.with(|own| own.overdue(now));
         let (held, span) = (now.since(self.since()), self.span.end(reason.end(is_abandoned)));
         reporter.observe_later(move |observer| {
             span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, overdue, is_abandoned }));
@@ -87,10 +85,6 @@ impl Hold {
     /// `are_kept`: a release keeps the listeners, so that the next hold of the guard can take them over.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
         self.listeners.are_kept.store(are_kept, Ordering::SeqCst);
-    }
-
-    pub(crate) fn take_listeners(&self) -> VecDeque<Listener> {
-        self.listeners.end()
     }
 
     /// The hold was released: drops the listeners, unless they are kept.

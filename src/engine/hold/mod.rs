@@ -18,7 +18,6 @@ pub(crate) use crate::engine::hold::local_lock::{LocalLock, LockState, QueuePlac
 pub(crate) use crate::engine::hold::phase::{Listener, OnContended, Standing};
 use crate::engine::hold::phase::{Listeners, Phase};
 use crate::engine::lock::{Handle, HoldState, Stage};
-use crate::engine::pace::{at_risk, renewal_slack};
 use crate::ident::{FencingToken, LockName, Owner, ThreadMarker};
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
@@ -69,7 +68,7 @@ impl Releasing for Hold {
 pub(crate) struct Hold {
     /// The claim for renewals and releases; its lease is replaced by `renewed_lease`.
     claim: Claim,
-    local: Arc<LocalLock>,
+    pub(crate) local: Arc<LocalLock>,
     pub(crate) serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
@@ -89,7 +88,7 @@ pub(crate) struct Hold {
     fence: OnceLock<FencingToken>,
     /// Whether `unlock` has ended a level that has a guard.
     has_spent_guard: AtomicBool,
-    listeners: Listeners,
+    pub(super) listeners: Listeners,
     /// Whether the hold hears of waiters. The store then has more data for this hold than its owner.
     pub(crate) hears: AtomicBool,
 }
@@ -115,7 +114,7 @@ impl Hold {
             ceiling: None,
             bound: None,
             may_be_cached: false,
-            phase: Phase::live(),
+            phase: Phase::default(),
             until: AtomicU64::new(sent.plus(window(claim.lease)).nanos()),
             since: AtomicU64::new(sent.nanos()),
             renewed_lease: AtomicU64::new(nanos(renewed_lease)),
@@ -152,10 +151,6 @@ impl Hold {
         &self.claim.name
     }
 
-    pub(crate) fn local(&self) -> &Arc<LocalLock> {
-        &self.local
-    }
-
     pub(crate) fn owner(&self) -> Owner {
         self.claim.owner
     }
@@ -183,21 +178,8 @@ impl Hold {
         Claim { lease: self.renewed_lease(), hears: self.hears(), ..self.claim.clone() }
     }
 
-    pub(crate) fn is_of_any_thread(&self) -> bool {
-        matches!(self.holder, Holder::Thread { .. })
-    }
-
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
-    }
-
-    /// The one thread that can release the hold: its holder, or the thread that is still acquiring the other
-    /// locks of a group. `None`: any thread with the guard.
-    pub(crate) fn kept_by(&self, state: &State) -> Option<u64> {
-        match &self.holder {
-            Holder::Thread { id, .. } => Some(*id),
-            Holder::Guard { .. } => state.acquires_more,
-        }
     }
 
     pub(crate) fn is_first(&self, noted: impl FnOnce(&mut State) -> &mut bool) -> bool {
@@ -266,13 +248,6 @@ impl Hold {
         is_free.then(|| levels.into_iter().map(|(is_own, lease, _)| (is_own, lease)).collect())
     }
 
-    pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
-        self.with(|state| {
-            state.levels.take(level)?;
-            u32::try_from(state.levels.open.len()).ok()
-        })
-    }
-
     /// Whether the level of a guard was ended by `unlock`. Usually known without the mutex.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let is_open = |state: &mut State| state.levels.get_mut(level).is_some();
@@ -283,22 +258,8 @@ impl Hold {
         u32::try_from(self.with(|state| state.levels.open.len())).unwrap_or(u32::MAX)
     }
 
-    /// Whether the client renews the hold: a level asks for renewals, or the hold may be cached until a
-    /// recall, and `max_hold` leaves time.
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.with(|state| self.is_renewed_in(state))
-    }
-
-    pub(crate) fn is_renewed_in(&self, state: &State) -> bool {
-        (state.levels.renewed > 0 || state.recallable.is_some()) && !self.is_at_ceiling()
-    }
-
     pub(crate) fn renewed_lease(&self) -> Duration {
         Duration::from_nanos(self.renewed_lease.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn slack(&self) -> Duration {
-        renewal_slack(self.renewed_lease())
     }
 
     pub(crate) fn within_ceiling(&self, lease: Duration, now: Moment) -> Duration {
@@ -360,8 +321,9 @@ impl Hold {
         }
         let until = self.until();
         let is_at_risk = self.with(|state| {
-            let is_late = state.renewal_has_failed || until.since(now) < at_risk(self.renewed_lease());
-            is_late && self.is_renewed_in(state)
+            // Less than half a lease is left, because the renewal is late.
+            let is_late = state.renewal_has_failed || until.since(now) < self.renewed_lease() / 2;
+            is_late && state.is_renewed()
         });
         if is_at_risk { Standing::AtRisk(until) } else { Standing::Held }
     }
@@ -383,11 +345,6 @@ impl Hold {
 
     pub(crate) fn stands(&self, now: Moment) -> bool {
         !self.is_releasing() && self.loss_at(now).is_none()
-    }
-
-    /// See `Machine::begin_return`.
-    pub(crate) fn begin_release(&self) -> bool {
-        self.local.state().begin_return(self.serial)
     }
 }
 

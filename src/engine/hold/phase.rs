@@ -41,14 +41,11 @@ pub(crate) enum Standing {
 /// A flag beside the phase: the hold is cached, or was when its release or loss began.
 const UNUSED: u8 = 0x10;
 
-#[derive(Debug)]
+/// `LIVE` at first.
+#[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
 impl Phase {
-    pub(super) fn live() -> Phase {
-        Phase(AtomicU8::new(LIVE))
-    }
-
     fn stage(&self) -> u8 {
         self.0.load(Ordering::SeqCst) & !UNUSED
     }
@@ -91,7 +88,7 @@ impl Phase {
 pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     /// Channels come first, because callbacks may hang.
     pub(super) list: Mutex<VecDeque<Listener>>,
     /// Whether `list` may have an entry. Changed under its mutex, which a cached hold's release does not take.
@@ -130,7 +127,7 @@ impl Listener {
 
 impl Listeners {
     /// The hold has ended: takes the listeners out.
-    pub(super) fn end(&self) -> VecDeque<Listener> {
+    pub(crate) fn end(&self) -> VecDeque<Listener> {
         let mut list = self.list.lock();
         self.has_ended.store(true, Ordering::SeqCst);
         self.are_there.store(false, Ordering::SeqCst);

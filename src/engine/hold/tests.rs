@@ -1,6 +1,7 @@
 use super::*;
 use crate::engine::lock::caching::RULES;
 use crate::engine::lock::{Found, Next};
+use crate::engine::pace::renewal_slack;
 use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMarker};
 use crate::task::TaskMarker;
@@ -21,7 +22,23 @@ impl Hold {
     }
 
     fn renewal(&self, now: Moment) -> Option<Claim> {
-        self.with(|own| self.renewal_in(own, now))
+        self.with(|own| own.renewal(now))
+    }
+
+    fn due(&self) -> Option<Moment> {
+        self.with(|own| Some(own.due()))
+    }
+
+    fn is_renewed(&self) -> bool {
+        self.with(|own| own.is_renewed())
+    }
+
+    pub(crate) fn begin_return(&self) -> bool {
+        self.local.state().begin_return(self.serial)
+    }
+
+    fn end_level(&self, level: Option<u64>) -> Option<usize> {
+        self.with(|own| own.levels.take(level).map(|_| own.levels.open.len()))
     }
 
     fn note_failed_renewal(&self) {
@@ -155,12 +172,12 @@ fn a_number_to_retire_is_used_until_the_release() {
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();
     assert_eq!(mark.number(), number);
-    assert!(hold.begin_release());
+    assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
     // The same order as above, but the release comes before the retirement.
     let number = mark.number();
     let other = of_thread(&mark);
-    assert!(other.begin_release());
+    assert!(other.begin_return());
     assert_eq!(mark.number(), number);
     other.retire_owner_on_end();
     assert_ne!(mark.number(), number);
@@ -171,14 +188,14 @@ fn a_release_during_a_renewal_retires_the_owner_number() {
     let mark = ThreadMarker::current();
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
-    assert!(hold.begin_release());
+    assert!(hold.begin_return());
     assert_ne!(mark.number(), number);
     // The thread keeps the number if the renewal was answered before the release, or was refused after
     // it.
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(hold.begin_renewal(hold.since()).is_some());
     hold.end_renewal();
-    assert!(hold.begin_release());
+    assert!(hold.begin_return());
     assert!(hold.begin_renewal(hold.since()).is_none());
     assert_eq!(mark.number(), number);
 }
@@ -217,8 +234,8 @@ fn a_client_shutdown_retires_only_numbers_in_doubt() {
 fn a_releasing_hold_does_not_expire() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
     let reporter = Reporter::new(None);
-    assert!(hold.begin_release());
-    assert!(!hold.begin_release());
+    assert!(hold.begin_return());
+    assert!(!hold.begin_return());
     assert!(!hold.lose(LossReason::Expired, hold.since(), &reporter));
     assert!(hold.lose(LossReason::Gone, hold.since(), &reporter));
 }
@@ -243,7 +260,7 @@ fn a_settled_group_hold_is_not_renewed() {
     let cached = hold(Lease::Kept(short), start);
     cached.renewed_lease.store(nanos(short), Ordering::Relaxed);
     assert_eq!(cached.renewal(start).map(|claim| claim.lease), Some(short));
-    assert!(cached.slack() < short / 3, "it is not due as soon as it is had");
+    assert!(renewal_slack(cached.renewed_lease()) < short / 3, "it is not due as soon as it is had");
     cached.settle_level(1, LEASE);
     assert!(cached.renewal(start).is_none());
     // A later level without a lease of its own is renewed for the client's lease.
@@ -273,7 +290,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
     let start = ManualClock::new().now().plus(LEASE);
     let hold = hold(Lease::Renewed, start);
     let due = hold.due();
-    assert_eq!(due, start.plus(LEASE / 3));
+    assert_eq!(due, Some(start.plus(LEASE / 3)));
     for seconds in [5, 9] {
         confirm(&hold, start.plus(Duration::from_secs(seconds)), Duration::from_secs(1));
     }
@@ -286,17 +303,17 @@ fn a_read_hold_is_renewed_for_its_longest_level() {
     let start = ManualClock::new().now();
     let hold = reading(Lease::Renewed, start);
     let third = start.plus(LEASE / 3);
-    assert_eq!(hold.due(), third);
+    assert_eq!(hold.due(), Some(third));
     hold.add_level(Lease::Fixed(LEASE * 4));
     confirm(&hold, start, LEASE * 4);
-    assert_eq!(hold.due(), third);
+    assert_eq!(hold.due(), Some(third));
     let asked = hold.renewal(third).unwrap().lease;
     assert_eq!(third.plus(asked), hold.until());
     confirm(&hold, third, asked);
-    assert_eq!(hold.due(), third.plus(LEASE / 3));
+    assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
     // The confirmation of a short explicit level does not postpone the renewal.
     confirm(&hold, third.plus(LEASE / 6), LEASE / 30);
-    assert_eq!(hold.due(), third.plus(LEASE / 3));
+    assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
 }
 
 #[test]
@@ -318,10 +335,10 @@ fn an_unrenewed_read_hold_keeps_its_own_end() {
     // Readers share one key, and another reader may shorten the key's time to live. So even a read hold with
     // a fixed lease is renewed, but only up to its own end.
     let hold = reading(Lease::Fixed(LEASE), start);
-    assert_eq!(hold.due(), third);
+    assert_eq!(hold.due(), Some(third));
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
     hold.with(|own| own.kept_alive_at = third);
-    assert_eq!(hold.due(), third.plus(LEASE / 3));
+    assert_eq!(hold.due(), Some(third.plus(LEASE / 3)));
     assert_eq!(hold.until(), start.plus(window(LEASE)), "it is not prolonged");
 }
 
@@ -330,7 +347,7 @@ fn a_late_loss_listener_hears_of_the_release() {
     let start = ManualClock::new().now();
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
-    assert!(hold.begin_release());
+    assert!(hold.begin_return());
     hold.forget_listeners(&reporter);
     for channel in [before, hold.loss_channel()] {
         assert_eq!(channel.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
@@ -442,7 +459,7 @@ fn callbacks_of_live_holds_run_one_at_a_time() {
     assert_eq!(called(&calls, &reporter), 1, "a slow one is not called again meanwhile");
     hold.call_back(&reporter, &clock);
     assert_eq!(called(&calls, &reporter), 2);
-    assert!(hold.begin_release());
+    assert!(hold.begin_return());
     hold.call_back(&reporter, &clock);
     assert_eq!(called(&calls, &reporter), 2, "it is over");
 }

@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use crate::engine::lock::hearing::Hears;
 use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage, Waits};
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
@@ -165,7 +164,7 @@ impl Caching {
 impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     /// Caches a hold whose last level has ended, if the rules allow it; `by_time_slice`: for a slice too.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
-        let waiting = self.queue.len();
+        let waiting = self.queue.tickets.len();
         // At most one hold of a lock is cached, handed off or being released at a time.
         if self.holds.iter().any(|other| !matches!(other.stage, Stage::Held | Stage::Lost)) {
             return None;
@@ -233,10 +232,6 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.holds.iter().any(HoldState::is_cached_until_recall)
-    }
-
-    pub(crate) fn hear(&mut self, serial: u64, now: Moment) {
-        self.state_of(serial).into_iter().for_each(|own| own.hears = Some(Hears::new(now)));
     }
 
     /// Handles the answer to a check. If others want a hold that no thread uses, begins its release.

@@ -33,7 +33,7 @@ pub(crate) struct Hears {
 }
 
 impl Hears {
-    pub(super) fn new(since: Moment) -> Hears {
+    pub(crate) fn new(since: Moment) -> Hears {
         let (heard, last_check, called) = (None, None, None);
         let wanted_until = Moment::from_nanos(0);
         Hears { since, heard, last_check, is_marked: false, is_wanted: false, wanted_until, called }

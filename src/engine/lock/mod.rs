@@ -28,6 +28,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 pub(crate) use crate::engine::lock::caching::{Caching, Rules, Watched};
+pub(crate) use crate::engine::lock::hearing::Hears;
 pub(crate) use crate::engine::lock::state::{CachedFor, HoldState, Queue, Retired, Stage, Ticket, TicketId};
 use crate::observe::LossReason;
 use crate::seam::Others;
@@ -199,7 +200,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     pub(crate) fn is_uncontended(&self, at: At<'_>) -> bool {
         let is_contended = self.contended.is_some_and(|(since, _)| at.now.since(since) < at.rules.contended);
-        self.holds.is_empty() && self.queue.is_empty() && !is_contended
+        self.holds.is_empty() && self.queue.tickets.is_empty() && !is_contended
     }
 
     /// The waiter to which the lock is being handed off, and whether the request was sent.
@@ -264,7 +265,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     /// Whether this waiter must give up the client's place in the store's queue, because no other thread here
     /// waits. It sends that request before it leaves the local queue, so that later requests follow.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
-        self.queue.len() == 1 && std::mem::take(&mut self.queued)
+        self.queue.tickets.len() == 1 && std::mem::take(&mut self.queued)
     }
 
     /// Whether a grant counts: its window is open, and no earlier request under its number may still arrive.
@@ -363,7 +364,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     pub(crate) fn promise(&mut self, at: At<'_>) -> Next {
         let is_handing = self.handing().is_some();
         let Machine { queue, local_handoffs, caching, .. } = self;
-        let Some(head) = queue.head() else { return Next::Nobody };
+        let Some(head) = queue.tickets.front_mut() else { return Next::Nobody };
         let (handed, began) = local_handoffs.get_or_insert((0, at.now));
         if *handed >= at.rules.local_handoffs
             || at.now.since(*began) >= LOCAL_HANDOFF_TIME
@@ -423,7 +424,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
     }
 
     pub(crate) fn forget_if_unused(&mut self) {
-        if self.queue.is_empty() && self.holds.is_empty() {
+        if self.queue.tickets.is_empty() && self.holds.is_empty() {
             self.caching.ends = None;
             (self.local_handoffs, self.queued) = (None, false);
         }

@@ -104,6 +104,12 @@ impl<H: Handle> HoldState<H> {
         self.thread == Some(thread)
     }
 
+    /// The one thread that can release the hold: its holder, or the thread that is still acquiring the other
+    /// locks of a group. `None`: any thread with the guard.
+    pub(crate) fn keeper(&self) -> Option<u64> {
+        self.thread.or(self.acquires_more)
+    }
+
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.stage == Stage::Lost || now >= self.until.min(self.hold.session_ends())
     }
@@ -245,7 +251,8 @@ impl<W: Waits> Ticket<W> {
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W> {
-    tickets: VecDeque<Ticket<W>>,
+    /// In order of arrival. A hand-off goes to the first.
+    pub(crate) tickets: VecDeque<Ticket<W>>,
     spinning: usize,
 }
 
@@ -279,11 +286,6 @@ impl<W: Waits> Queue<W> {
         Some(left)
     }
 
-    /// The waiter that gets a hand-off.
-    pub(crate) fn head(&mut self) -> Option<&mut Ticket<W>> {
-        self.tickets.front_mut()
-    }
-
     pub(crate) fn get(&self, id: TicketId) -> Option<&Ticket<W>> {
         self.tickets.iter().find(|ticket| ticket.id == id)
     }
@@ -310,18 +312,6 @@ impl<W: Waits> Queue<W> {
             ticket.follows = false;
             ticket.tell();
         }
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Ticket<W>> {
-        self.tickets.iter()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.tickets.len()
     }
 
     pub(crate) fn wake_all(&mut self) {

@@ -41,7 +41,7 @@ impl Engine {
     pub(super) fn cached(&self, hold: &Arc<Hold>, cached: CachedFor, now: Moment) {
         // The cache thread has watched holds that are cached until a recall since their grant.
         if cached == CachedFor::TimeSlice {
-            self.watch_cached_hold(hold, now.plus(RULES.idle));
+            self.core.cache_thread.watch(&hold.local, now.plus(RULES.idle));
         }
         self.reporter.report(released(hold, now));
     }
@@ -86,12 +86,6 @@ impl Engine {
         heard
     }
 
-    pub(crate) fn watch_cached_hold(&self, hold: &Arc<Hold>, moment: Moment) {
-        if let Some((cache_thread, _)) = self.cache_thread() {
-            self.core.cache_thread.watch(cache_thread, hold.local(), moment);
-        }
-    }
-
     pub(crate) fn reuse_cached(
         &self,
         call: &AcquireCall<'_>,
@@ -105,38 +99,28 @@ impl Engine {
         self.report_granted(call, &granted.hold, (begun, 0, None), &span);
         self.unless_shut_down(call, granted)
     }
-
-    /// Releases a cached hold before a request of a caller to which the lock must be free.
-    pub(crate) fn release_cached(&self, local: &LocalLock) {
-        self.core.release_cached(local, None, self.clock.now(), None);
-    }
 }
 
 impl Core {
-    /// Releases the hold that is cached for `thread`, or for any thread, and then ends the call `ending`. Races
-    /// with `find`, which may reuse the hold: the mutex decides which comes first.
-    fn release_cached(
-        self: &Arc<Core>,
-        local: &LocalLock,
-        thread: Option<u64>,
-        now: Moment,
-        ending: Option<Arc<Call>>,
-    ) {
-        self.send_cached_release(local.on(now, |lock, at| lock.release_cached(thread, at)), now, ending);
+    /// Releases a cached hold, so that the lock is free to the caller's next request, or because of an `ended`
+    /// thread. Races with `find`, which may reuse the hold: the mutex decides which comes first.
+    pub(crate) fn release_cached(self: &Arc<Core>, local: &LocalLock, ended: Option<&Ended>) {
+        let thread = ended.and_then(|ended| ended.thread);
+        let given = local.on(self.clock.now(), |lock, at| lock.release_cached(thread, at));
+        self.send_cached_release(given, ended.map(|ended| Arc::clone(&ended.call)));
     }
 
     /// Sends the release of a cached hold, and then ends the call `ending`. `None`: the hold is lost.
     pub(crate) fn send_cached_release(
         self: &Arc<Core>,
         given: Option<(Arc<Hold>, Option<Next>)>,
-        now: Moment,
         ending: Option<Arc<Call>>,
     ) {
         let Some((hold, next)) = given else { return };
-        let until_out = self.calls.begin();
-        let Some(next) = self.unless_lost(&hold, 0, next, now) else { return };
-        self.leave_later(&hold, next, now, ending);
-        drop(until_out);
+        let (_until_out, now) = (self.calls.begin(), self.clock.now());
+        if let Some(next) = self.unless_lost(&hold, 0, next, now) {
+            self.leave_later(&hold, next, now, ending);
+        }
     }
 
     /// One round of the cache thread: releases unused and wanted holds. Returns when the next round is.
@@ -145,13 +129,13 @@ impl Core {
         let locks = std::mem::take(&mut *self.cache_thread.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
         // Ending threads wait for these releases, so they come first.
-        let mut release = |local: &Arc<LocalLock>, Ended { thread, call }: &Ended| {
+        let mut release = |local: &Arc<LocalLock>, ended: &Ended| {
             let now = self.clock.now();
             let is_over = now.since(begun) >= SLICE;
             if is_over {
                 next = now; // the next round goes on
             } else {
-                self.release_cached(local, *thread, now, Some(Arc::clone(call)));
+                self.release_cached(local, Some(ended));
             }
             !is_over
         };
@@ -173,7 +157,7 @@ impl Core {
                     watched.push(local);
                 }
                 Watched::Idle => {
-                    self.release_cached(&local, None, now, None);
+                    self.release_cached(&local, None);
                     next = next.min(now.plus(RULES.idle));
                     watched.push(local);
                 }
@@ -200,7 +184,7 @@ impl Core {
         let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(RULES.longest_check_gap));
         let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
         for (hold, answer) in holds.iter().zip(hold_caching.check_holds(&claims, sent.plus(limit))) {
-            let (now, local) = (self.clock.now(), hold.local());
+            let (now, local) = (self.clock.now(), &hold.local);
             let idle = match answer {
                 Ok(CachedCheck::Lost) => {
                     if !hold.is_releasing() {
@@ -211,7 +195,7 @@ impl Core {
                 Ok(answer) => local.on(now, |lock, at| lock.note_checked(hold.serial, answer, at)),
                 Err(_) => None, // the next check asks again
             };
-            self.send_cached_release(idle, now, None);
+            self.send_cached_release(idle, None);
         }
     }
 }

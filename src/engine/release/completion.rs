@@ -173,9 +173,8 @@ impl Engine {
                 self.report_end(hold);
                 return Ok(());
             }
-            Ok(Release::NotHeld { .. }) => return self.released(action, hold, 0, Ok(None), None),
             Err(Failure::Refused(_)) => None,
-            Err(Failure::Unknown(error)) => Some(Err(Failure::Unknown(error))),
+            first @ (Ok(Release::NotHeld { .. }) | Err(Failure::Unknown(_))) => Some(first),
         };
         self.send_release(action, hold, 0, begun.plus(self.options.retry_timeout), first)
     }
@@ -193,16 +192,16 @@ impl Core {
         let Next::Local(waiter) = next else { return false };
         let from = hold.claim();
         // The lock stays on the node that granted it, even if the name has another home node by now.
-        let offer = hold.local().state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
+        let offer = hold.local.state().queue.get(waiter).and_then(|ticket| ticket.waiter.offer.clone());
         let to = offer.map(|offer| Claim { home: from.home, ..offer });
         let deadline = sent.plus(self.options.command_timeout);
         let Some((pending, to)) = to.and_then(|to| Some((self.store.hand_off(&from, &to, deadline)?, to)))
         else {
-            hold.local().state().not_sent(hold.serial);
+            hold.local.state().not_sent(hold.serial);
             return false;
         };
         let mut handoff = Some(PendingHandoff { pending, sent, to, releaser: releaser() });
-        if let Some(waiter) = hold.local().state().sent(hold.serial) {
+        if let Some(waiter) = hold.local.state().sent(hold.serial) {
             waiter.handed = handoff.take();
         }
         if handoff.is_some() {

@@ -38,7 +38,7 @@ impl Engine {
             Some((hold, ended))
         });
         match ended {
-            Some((hold, ended)) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
+            Some((hold, ended)) => self.leave(action, &hold, ended, begun, false).map_err(Error::after_work),
             None => Err(self.not_holding(action, kind, name)),
         }
     }
@@ -59,9 +59,9 @@ impl Engine {
         may_stay: impl FnOnce(&State) -> Option<bool>,
     ) -> Result<()> {
         let begun = self.clock.now();
-        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, level, may_stay, at));
+        let ended = hold.local.on(begun, |lock, at| lock.end(hold.serial, level, may_stay, at));
         let ended = ended.ok_or_else(|| self.no_level(action, hold));
-        ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
+        ended.and_then(|ended| self.leave(action, hold, ended, begun, false)).map_err(Error::after_work)
     }
 
     /// The error for a level that has ended already, or whose hold is lost.
@@ -85,7 +85,15 @@ impl Engine {
         self.end_one(action, hold, None, |_| None)
     }
 
-    fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: End, begun: Moment) -> Result<()> {
+    /// Carries out what the end of a level decided. `is_dropped`: the level of a dropped guard.
+    fn leave(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        ended: End,
+        begun: Moment,
+        is_dropped: bool,
+    ) -> Result<()> {
         let End { left, next, may_cache } = ended;
         let ended = match self.unless_lost(hold, left, next, begun) {
             None => return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired)),
@@ -93,20 +101,27 @@ impl Engine {
                 self.cached(hold, cached, begun);
                 return Ok(());
             }
+            // A dropped guard's thread waits for the answer in two cases. After an inner level, the count must
+            // be right before the next request. If other processes go first, the answer says whether any
+            // listens.
+            Some(next @ (Next::Nobody | Next::Local(_))) if is_dropped => {
+                self.core.leave_later(hold, next, begun, None);
+                Ok(())
+            }
             Some(next) => match self.hand_off(hold, next, begun) {
                 Some(result) => self.handed_off(action, hold, &result, begun),
-                None => self.send_release(action, hold, left, begun.plus(self.options.retry_timeout), None),
+                None => {
+                    let retries = if is_dropped { Duration::ZERO } else { self.options.retry_timeout };
+                    self.send_release(action, hold, left, begun.plus(retries), None)
+                }
             },
         };
         if may_cache {
-            self.note_return(hold);
+            // The thread may have waited for the answer; for a dropped guard's only in some stores.
+            let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
+            hold.local.state().caching.note_return(thread, now);
         }
         ended
-    }
-
-    fn note_return(&self, hold: &Hold) {
-        let (thread, now) = (ThreadMarker::current().id(), self.clock.now());
-        hold.local().state().caching.note_return(thread, now);
     }
 
     /// Ends a hold that has one level, but makes the store hold the lock until `at_least` has passed since
@@ -126,10 +141,10 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired).after_work());
-        if hold.end_level(level) != Some(0) {
+        if !hold.with(|own| own.levels.take(level).is_some() && own.levels.open.is_empty()) {
             return expired();
         }
-        if !hold.is_live(begun, &self.reporter) || !hold.begin_release() {
+        if !hold.is_live(begun, &self.reporter) || !hold.local.state().begin_return(hold.serial) {
             self.forget_lost(hold, begun);
             return expired();
         }
@@ -192,29 +207,20 @@ impl Engine {
         let _call = self.calls.begin();
         let begun = self.clock.now();
         let may_stay = |own: &State| self.may_stay(own, true);
-        let ended = hold.local().on(begun, |lock, at| lock.end(hold.serial, Some(level), may_stay, at));
-        let Some(End { left, next, may_cache }) = ended else {
+        let ended = hold.local.on(begun, |lock, at| lock.end(hold.serial, Some(level), may_stay, at));
+        let Some(ended) = ended else {
             if hold.loss_at(begun).is_some() {
                 self.forget_lost(hold, begun);
             }
             return;
         };
-        let Some(next) = self.unless_lost(hold, left, next, begun) else { return };
-        match next {
-            Next::Cached(cached) => return self.cached(hold, cached, begun),
-            Next::Nobody | Next::Local(_) => self.core.leave_later(hold, next, begun, None),
-            // This thread waits for the answer in two cases. After an inner level, the count must be right
-            // before the next request. If other processes go first, the answer says whether any listens.
-            Next::Others => {
-                let ended = self.send_release("unlock", hold, left, begun, None);
-                if let Err(error) = ended.map_err(Error::after_work) {
-                    let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
-                    self.reporter.report(|observer| observer.event(&event));
-                }
-            }
-        }
-        if may_cache {
-            self.note_return(hold); // some stores wait for the answer
+        let is_lost = ended.next.is_none();
+        let ended = self.leave("unlock", hold, ended, begun, true).map_err(Error::after_work);
+        if let Err(error) = ended
+            && !is_lost
+        {
+            let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
+            self.reporter.report(|observer| observer.event(&event));
         }
     }
 

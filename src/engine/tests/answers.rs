@@ -281,7 +281,7 @@ fn local_hand_offs_are_limited() {
     let mut times = 0;
     let next = || {
         assert!(place.sleep(sleeper(&engine), Some(mine.hold.claim()), false).is_some());
-        let mut state = mine.hold.local().state();
+        let mut state = mine.hold.local.state();
         let at = state.at(clock.now());
         state.promise(at)
     };
@@ -294,7 +294,7 @@ fn local_hand_offs_are_limited() {
     // for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
     assert!(matches!(next(), Next::Local(_)));
-    let is_remembered = || engine.registry.remembered.lock().contains_key(&mine.hold.local().key);
+    let is_remembered = || engine.registry.remembered.lock().contains_key(&mine.hold.local.key);
     assert!(is_remembered());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(!is_remembered());
@@ -339,7 +339,7 @@ fn a_renewal_during_a_release_reports_no_loss() {
     let mine = lock(&engine, &name);
     let (hold, there) = (Arc::clone(&mine.hold), Arc::clone(&store));
     store.renewals.before(move || {
-        assert!(hold.begin_release());
+        assert!(hold.begin_return());
         there.forget();
     });
     let lost = mine.hold.loss_channel();
@@ -357,7 +357,7 @@ fn the_store_learns_of_holds_ended_during_renewals() {
     assert_eq!(store.renewals.count(), 1);
     assert!(store.ended_meanwhile.lock().is_empty());
     let hold = Arc::clone(&mine.hold);
-    store.renewals.before(move || assert!(hold.begin_release()));
+    store.renewals.before(move || assert!(hold.begin_return()));
     clock.advance(engine.options.lease / 2);
     assert_eq!(*store.ended_meanwhile.lock(), [mine.hold.owner()]);
     // `prolong` on the caller's thread reports ended holds as the watchdog does.
@@ -585,7 +585,7 @@ fn a_failed_renewal_puts_a_hold_at_risk() {
 fn a_renewals_loss_wakes_local_waiters() {
     let (store, clock, engine, name) = standing(scripted());
     let mine = lock(&engine, &name);
-    let place = mine.hold.local().join(false);
+    let place = mine.hold.local.join(false);
     store.forget();
     clock.advance(engine.options.lease / 2);
     assert_eq!(mine.hold.standing(clock.now()), hold::Standing::Lost(LossReason::Gone));

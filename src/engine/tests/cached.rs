@@ -177,7 +177,7 @@ fn a_check_may_end_or_release_the_hold() {
         assert_eq!(client.store.is_free(), wanted);
         let again = client.lock(&named("a"));
         client.engine.end_level("force", &again.hold, Some(again.level)).unwrap();
-        client.engine.release_cached(again.hold.local());
+        client.engine.core.release_cached(&again.hold.local, None);
         comes_about("the release", || client.store.is_free());
     }
 }
@@ -360,7 +360,7 @@ fn a_hold_is_registered_for_recalls_before_the_client_subscribes() {
     let (keeps, name) = (CachingClient::begin(), named("a"));
     let held = lock(&keeps.engine, &name);
     let (told, is_told) = bounded(1);
-    let local = Arc::clone(held.hold.local());
+    let local = Arc::clone(&held.hold.local);
     keeps.store.listens.before(move || told.send(local.hears()).unwrap());
     assert!(!keeps.engine.is_contended("is_contended", &held.hold).unwrap());
     assert!(is_told.try_recv().unwrap());

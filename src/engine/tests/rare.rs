@@ -239,7 +239,7 @@ fn a_waiter_during_its_own_release_or_grant_blocks_nobody() {
     assert_eq!(stuck(), 0, "it has what it waited for");
     release(&engine, &granted).unwrap();
     assert_eq!(stuck(), 1);
-    assert!(held.hold.begin_release());
+    assert!(held.hold.begin_return());
     assert_eq!(stuck(), 0);
     drop(place);
 }
@@ -293,7 +293,7 @@ fn observers_see_a_wait_before_the_lock_can_be_handed_over() {
     });
     let name = named("a");
     let held = lock(&engine, &name);
-    let is_offered = || held.hold.local().state().queue.iter().any(|one| one.waiter.offer.is_some());
+    let is_offered = || held.hold.local.state().queue.tickets.iter().any(|one| one.waiter.offer.is_some());
     let offered = thread::scope(|scope| {
         let waiter = scope.spawn(|| acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap());
         is_waiting.recv().unwrap();
@@ -337,7 +337,7 @@ fn only_turn_taking_readers_leave_a_queue_place() {
         let local = reading.read().engine.registry.local(Kind::Read, &named("a"));
         thread::scope(|scope| {
             scope.spawn(|| drop(reading.read().acquire().unwrap()));
-            let sleeps = || local.state().queue.iter().any(|ticket| ticket.waiter.sleeper.is_some());
+            let sleeps = || local.state().queue.tickets.iter().any(|ticket| ticket.waiter.sleeper.is_some());
             comes_about("the reader's wait", sleeps);
             assert_eq!(local.state().queued, !writers_first);
             writing.unlock().unwrap();

@@ -95,8 +95,8 @@ impl Waiting<'_> {
             self.attempts = self.attempts.saturating_add(1);
             self.is_answered = answer.is_ok();
             let is_well = answer.is_ok() && is_granted == window.is_some();
-            if is_well && (self.failing_since.is_some() || self.parker.is_some()) {
-                (self.failing_since, self.failure) = (None, None);
+            if is_well && (self.failure.is_some() || self.parker.is_some()) {
+                self.failure = None;
                 call.local.note_failure(None);
             }
         }
@@ -285,7 +285,7 @@ impl Waiting<'_> {
         let look = call.local.enter(state, &mut self.place, &engine.clock)?;
         engine.timer.run_by(look);
         if heard.is_some() {
-            engine.watch_cached_hold(&hold, now.plus(RULES.first_check));
+            engine.core.cache_thread.watch(call.local, now.plus(RULES.first_check));
         }
         Some(Granted { hold, level })
     }

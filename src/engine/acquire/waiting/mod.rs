@@ -56,8 +56,7 @@ pub(crate) struct Waiting<'a> {
     next_poll: Option<Moment>,
     parker: Option<Parker>,
     /// Since when there have been only failures, and the last one.
-    failing_since: Option<Moment>,
-    failure: Option<Error>,
+    failure: Option<(Moment, Error)>,
     span: WaitSpan,
     attempts: u32,
     is_waiting: bool,
@@ -114,7 +113,6 @@ impl<'a> Waiting<'a> {
             sleep_on: None,
             next_poll: None,
             parker: None,
-            failing_since: None,
             failure: None,
             span: WaitSpan::open(call.name.given(), call.kind.label()),
             attempts: 0,
@@ -193,7 +191,7 @@ impl<'a> Waiting<'a> {
             // recall while threads wait here.
             let is_idle = call.local.state().is_idle();
             if is_idle {
-                engine.release_cached(call.local);
+                engine.core.release_cached(call.local, None);
             }
             // A caller attempts once even if no time is left.
             let first = self.step(&place);
@@ -231,7 +229,7 @@ impl<'a> Waiting<'a> {
                 Step::Again => {}
             }
             if self.engine.clock.now() >= self.call.limit {
-                return self.failure.take().map_or(Ok(None), Err);
+                return self.last(Step::Again);
             }
             step = self.step(place)?;
         }
@@ -317,7 +315,9 @@ impl<'a> Waiting<'a> {
     fn last(&mut self, step: Step) -> Result<Option<Granted>> {
         match step {
             Step::Granted(granted) => Ok(Some(granted)),
-            Step::Sleep(_) | Step::Pause(_) | Step::Again => self.failure.take().map_or(Ok(None), Err),
+            Step::Sleep(_) | Step::Pause(_) | Step::Again => {
+                self.failure.take().map_or(Ok(None), |(_, error)| Err(error))
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let until = wake_at.min(call.limit);
         let claim = self.claim();
-        self.parker(place);
+        let waker = self.parker(place).waker().clone();
         // All conditions are checked after the waker is set, because earlier events could not wake this
         // thread. The first condition is the client's end, which wakes all threads only once. Pairs with
         // `Engine::shutdown`.
@@ -57,15 +57,26 @@ impl Waiting<'_> {
         if is_new && !call.kind.is_counted() {
             engine.find_by(begun.plus(engine.options.detect_deadlocks_after));
         }
-        self.note_waiting();
+        // From now on the waiter can be handed the lock.
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            engine.reporter.counters.begin_wait(call.name.given());
+            engine.note_waiter(call.local);
+        }
+        let watches_releases = self.watch_releases_at.take_if(|at| *at <= now).is_some() && is_head;
         let is_held_here =
             || !self.asks_for_itself() && call.local.state().held_here(engine.clock.now()).is_some();
         let uses_messages =
             call.config.backoff.is_none() && self.listening.listens_for != ListensFor::Nothing;
         if uses_messages && (self.all_ask || is_head && !is_held_here()) {
             if self.listening.subscription.is_none() {
-                let (claim, waker) = (self.claim(), self.parker(place).waker().clone());
+                let claim = self.claim();
                 self.listening.listen(engine.store.listen(&claim, &waker));
+            }
+            // Once confirmed, this subscription wakes the waiter, which attempts once, because it may have
+            // missed a release.
+            if watches_releases {
+                let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
+                self.release_watch.listen(engine.store.listen(&claim, &waker));
             }
             if self.listening.is_refused() {
                 self.go_by_releases();
@@ -78,7 +89,7 @@ impl Waiting<'_> {
         let watch_releases_at = self.watch_releases_at.filter(|at| *at < until);
         let ended = self.parker(place).park(watch_releases_at.unwrap_or(until), call.interrupt);
         if watch_releases_at.is_some() && ended == Woken::Time {
-            self.watch_releases(place, until);
+            self.sleep_on = Some(until);
             return Ok(());
         }
         let is_message = self.note_woken(ended);
@@ -105,16 +116,6 @@ impl Waiting<'_> {
         if age < FRESH {
             let part = 1.0 - age.as_secs_f64() / FRESH.as_secs_f64();
             Parker::new(&engine.clock).park(engine.clock.after(STAND_BACK.mul_f64(part)), call.interrupt);
-        }
-    }
-}
-
-impl Waiting<'_> {
-    /// Counts the waiter, which from now on can be handed the lock.
-    fn note_waiting(&mut self) {
-        if !std::mem::replace(&mut self.is_waiting, true) {
-            self.engine.reporter.counters.begin_wait(self.call.name.given());
-            self.engine.note_waiter(self.call.local);
         }
     }
 

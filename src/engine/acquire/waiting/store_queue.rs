@@ -40,7 +40,12 @@ impl Waiting<'_> {
     ) -> Step {
         // In an election with a full queue the waiter has no place, and asks each third of its lease.
         let has_place = listens_for != ListensFor::Nothing;
-        self.note_release_watch(watches && has_place);
+        if !watches || !has_place {
+            self.end_release_watch();
+        } else if self.release_watch.subscription.is_none() && self.call.config.backoff.is_none() {
+            let after = if self.wait_mode.stands { Duration::ZERO } else { AFTER };
+            self.watch_releases_at = Some(self.engine.clock.after(after));
+        }
         let third = self.lease / 3;
         let poll = match self.wait_mode.stands {
             _ if !has_place => random_between((third / 2, third)).max(self.pause()),
@@ -78,27 +83,6 @@ impl Waiting<'_> {
             let claim = self.claim();
             wait_queues.leave_wait_queue(&claim, engine.one_command().min(self.latest));
             engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
-        }
-    }
-
-    fn note_release_watch(&mut self, watches: bool) {
-        if !watches {
-            self.end_release_watch();
-        } else if self.release_watch.subscription.is_none() && self.call.config.backoff.is_none() {
-            let after = if self.wait_mode.stands { Duration::ZERO } else { AFTER };
-            self.watch_releases_at = Some(self.engine.clock.after(after));
-        }
-    }
-
-    /// Begins to watch releases, and lets the waiter sleep until `until`. Once the subscription is confirmed,
-    /// it wakes the waiter, which attempts once, because it may have missed a release.
-    pub(super) fn watch_releases(&mut self, place: &QueuePlace, until: Moment) {
-        self.watch_releases_at = None;
-        self.sleep_on = Some(until);
-        if place.is_head() {
-            let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
-            let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
-            self.release_watch.listen(self.engine.store.listen(&claim, parker.waker()));
         }
     }
 
@@ -189,7 +173,7 @@ impl Waiting<'_> {
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
-        let since = *self.failing_since.get_or_insert(now);
+        let since = self.failure.as_ref().map_or(now, |(since, _)| *since);
         let is_over = now >= call.limit;
         let is_spent = now.since(since) >= engine.options.retry_timeout;
         let is_final = is_over || is_spent || !error.is_retryable();
@@ -203,7 +187,7 @@ impl Waiting<'_> {
         if is_final {
             return Err(error);
         }
-        self.failure = Some(error);
+        self.failure = Some((since, error));
         let until = now.plus(random_between(RETRY_PAUSE));
         Ok(if is_own { Step::Pause(until) } else { Step::Sleep(until) })
     }

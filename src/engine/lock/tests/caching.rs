@@ -294,7 +294,7 @@ fn an_idle_hold_does_not_consume_anothers_check() {
     assert_eq!(one.end_use(false, 0, at(0)), Some(CachedFor::UntilRecall(at(0))));
     let other = TestHold(Id { serial: 0, number: 9 });
     one.enter(other, None, at(0));
-    one.lock.hear(0, at(0));
+    one.lock.state_of(other.serial()).unwrap().hears = Some(Hears::new(at(0)));
     let unused = Moment::from_nanos(0).plus(RULES.unused);
     assert!(matches!(one.watch(unused), Watched::Idle));
     assert!(one.release_cached(unused));

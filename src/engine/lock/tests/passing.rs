@@ -9,7 +9,8 @@ impl World {
     pub(super) fn tick(&mut self) {
         let caches =
             self.clients.iter().position(|client| client.lock.holds.iter().any(HoldState::is_cached));
-        let waits = |(c, client): (usize, &Client)| Some(c) != caches && !client.lock.queue.is_empty();
+        let waits =
+            |(c, client): (usize, &Client)| Some(c) != caches && !client.lock.queue.tickets.is_empty();
         let is_waited_for = caches.is_some() && self.clients.iter().enumerate().any(waits);
         self.idle_wait = if is_waited_for { self.idle_wait + 1 } else { 0 };
         self.store.tick();

@@ -24,12 +24,12 @@ fn lock() -> Lock {
 }
 
 fn heads(lock: &Lock) -> Vec<TicketId> {
-    lock.queue.iter().filter(|ticket| ticket.is_head).map(|ticket| ticket.id).collect()
+    lock.queue.tickets.iter().filter(|ticket| ticket.is_head).map(|ticket| ticket.id).collect()
 }
 
 /// The waiters that got a word since the last call.
 fn words(lock: &mut Lock) -> Vec<TicketId> {
-    let ids: Vec<_> = lock.queue.iter().map(|ticket| ticket.id).collect();
+    let ids: Vec<_> = lock.queue.tickets.iter().map(|ticket| ticket.id).collect();
     let has_word = |id: &TicketId| lock.queue.get_mut(*id).is_some_and(|one| std::mem::take(&mut one.word));
     ids.into_iter().filter(has_word).collect()
 }
@@ -50,7 +50,7 @@ fn the_first_to_join_is_head() {
     for ticket in [SECOND, THIRD] {
         lock.leave(ticket);
     }
-    assert!(lock.queue.is_empty());
+    assert!(lock.queue.tickets.is_empty());
 }
 
 #[test]

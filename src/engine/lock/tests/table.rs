@@ -265,7 +265,7 @@ pub(super) fn table(comes: impl Fn(usize, &Name) -> bool, moves: &BTreeSet<(usiz
             let rules = sliced(RULES, ticks(2));
             let mut done: Vec<_> = client.on(&rules, event).iter().map(first_word).collect();
             done.extend(client.lock.retired.last.iter().map(|_| "Retire".to_owned()));
-            let woken = client.lock.queue.iter().filter(|ticket| ticket.waiter.is_woken);
+            let woken = client.lock.queue.tickets.iter().filter(|ticket| ticket.waiter.is_woken);
             done.extend(woken.map(|_| "Wake".to_owned()));
             let moved = client.users.iter().zip(users).filter(|(user, before)| user.at != *before);
             done.extend(moved.map(|(user, _)| first_word(&user.at)));

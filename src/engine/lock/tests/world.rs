@@ -239,7 +239,7 @@ impl World {
     fn urgent(&self, c: usize, out: &mut Vec<Action>) {
         let client = &self.clients[c];
         for (t, user) in client.users.iter().enumerate() {
-            let ticket = client.lock.queue.iter().find(|ticket| ticket.id.0 == t as u64);
+            let ticket = client.lock.queue.tickets.iter().find(|ticket| ticket.id.0 == t as u64);
             let is_woken = user.is_woken || ticket.is_some_and(|ticket| ticket.waiter.is_woken);
             let goes_on = user.settles.is_some()
                 || matches!(user.at, At::Going | At::FallingAsleep { .. } | At::Leaving)
@@ -373,7 +373,7 @@ impl World {
                 && client.answers.is_empty()
                 && client.cleanups.is_empty()
                 && client.lock.holds.is_empty()
-                && client.lock.queue.is_empty()
+                && client.lock.queue.tickets.is_empty()
         };
         self.store.owner.is_none() && self.clients.iter().all(is_done)
     }
