@@ -18,9 +18,8 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Expired holds, which their threads may still try to release.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are remembered, and until when, the earliest first.
+    /// Local locks that are kept for a while, and until when, the earliest first.
     remembered: Mutex<VecDeque<(Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
@@ -72,7 +71,6 @@ impl Registry {
         }
     }
 
-    /// Forgets locks whose time has passed.
     pub(crate) fn tidy(&self, now: Moment) {
         let mut remembered = self.remembered.lock();
         let due = remembered.partition_point(|(until, _)| *until <= now);
@@ -80,7 +78,7 @@ impl Registry {
         drop(remembered);
         for (_, local) in due {
             let noted = local.remembered_until.load(Ordering::SeqCst);
-            // Races with `remember`, which only enters a lock that is not remembered.
+            // If `remember` sets a later time meanwhile, it does not list the lock again, so this does.
             let end =
                 |noted| local.remembered_until.compare_exchange(noted, 0, Ordering::SeqCst, Ordering::SeqCst);
             let later = if noted > now.nanos() { Err(noted) } else { end(noted) };
@@ -118,7 +116,6 @@ impl Registry {
         holds
     }
 
-    /// Remembers an expired hold for the failure of its `unlock`.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));
@@ -129,12 +126,11 @@ impl Registry {
         }
     }
 
-    /// Removes a hold, and wakes the heads of the queue.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         self.remove_ended(hold, None);
     }
 
-    /// As `remove`. `released`: the store freed the lock; the clients that it notified, and when.
+    /// Removes a hold. `released`: if the store freed the lock, which clients it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local().state();
         let taken = state.remove(hold.serial, released);

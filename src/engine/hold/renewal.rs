@@ -34,8 +34,8 @@ impl Hold {
         Some(Claim { lease, ..self.claim.clone() })
     }
 
-    /// When a third of a renewed lease is over. Computed from the window's end, which the confirmation of a
-    /// level with a shorter lease does not move.
+    /// When a third of a renewed lease is over. Computed from the window's end, which a level with a shorter
+    /// lease does not move.
     pub(crate) fn due(&self) -> Moment {
         self.with(|state| Some(self.due_in(state))).unwrap_or(Moment::NEVER)
     }
@@ -74,7 +74,7 @@ impl Hold {
             return now.plus(renewal_period(lease));
         }
         let until = self.until();
-        // A hold that is queued for renewal needs no check for that.
+        // A hold that is queued for renewal needs no check for renewals.
         let is_renewed = self.is_renewable_in(state) && !state.is_queued && !self.is_orphaned();
         // Checks now and then whether the thread still exists; less often for long holds.
         let seldom = || now.plus(renewal_period(lease).max(until.since(now) / 16));
@@ -82,7 +82,6 @@ impl Hold {
         until.min(check).max(soon)
     }
 
-    /// Plans the timer's next check of this hold, and returns its time.
     pub(crate) fn plan_check(&self, now: Moment) -> Moment {
         let mut state = self.local.state();
         let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };
