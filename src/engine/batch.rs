@@ -30,13 +30,13 @@ pub(crate) struct BatchItem<'a> {
 pub(crate) type BatchAnswer = Option<Result<Option<Granted>>>;
 
 /// Attempts once for locks that [can be asked for ahead](Engine::can_ask_ahead). `or_none`: the caller will
-/// not wait, so each request also takes reserved locks, and grants all its locks or none.
+/// not wait, so each request grants all its locks or none, even locks reserved for the next in a wait queue.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMarker::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came: Vec<BatchAnswer> = wanted.iter().map(|_| None).collect();
     let groups = by_request(wanted.iter().zip(&mut came), |(wanted, _)| {
-        // The shared request has no room for a note or for caching.
+        // A shared request can neither cache nor note the `max_hold`.
         let is_plain = wanted.want.config.max_hold.is_none() && !wanted.want.caches();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
@@ -111,8 +111,8 @@ fn ask_for<'a>(
     }))
 }
 
-/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one. None:
-/// only one request for each lock shows which of them was refused.
+/// Splits the answer to a request for `count` locks, which grants the locks before the first busy one. A
+/// refusal has no parts: only one request for each lock shows which of them was refused.
 fn for_each(answer: Answer<Vec<Option<FencingToken>>>, count: usize) -> Vec<Answer<Attempt>> {
     match answer {
         Ok(fences) => {
@@ -150,7 +150,7 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
                 }
                 Ok(false) => engine.lose(hold, LossReason::Gone),
                 Err(Failure::Refused(_)) => {}
-                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // see `spend`
+                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(),
             }
         }
     }
@@ -197,7 +197,6 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
             let give_up = one.engine.clock.after(one.engine.options.retry_timeout);
             match answer {
                 Ok(_) => finish((one, left, give_up, Some(answer))),
-                // Only one request for each lock shows which of them was refused.
                 Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, give_up, None)),
                 Err(_) => undecided.push((one, left, give_up, Some(answer))),
             }

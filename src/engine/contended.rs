@@ -63,8 +63,7 @@ impl Engine {
     pub(crate) fn hand_listeners(&self, action: &'static str, ended: &Hold, next: &Arc<Hold>) {
         for listener in ended.listeners.end() {
             match listener {
-                // The store accepted `on_contended` for the guard's previous hold, so an error is unlikely here, and
-                // is ignored.
+                // An error is unlikely: the store accepted `on_contended` for the guard's previous hold.
                 Listener::OnContended(callback) => {
                     drop(self.hear_contenders(action, next, Some(callback)));
                 }

@@ -23,9 +23,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::{Clock, Moment, wall_ms};
 
-/// When this client writes its entry in the directory of clients, and the part of the entry that stays.
+/// When this client writes its entry, and the constant part of the entry.
 pub(crate) struct Announcer {
-    /// The constant part of the entry.
     identity: ClientInfo,
     began: Moment,
     /// From when on the entry may be written again, as `Moment::nanos`; the maximum if the client writes none.
@@ -53,7 +52,7 @@ impl Announcer {
         self.due.load(Ordering::SeqCst) != u64::MAX && !self.refused.stands(|| now)
     }
 
-    /// Remembers for a while that this client may not write, because the server would log each try.
+    /// Remembers a refusal for a while: the server would log each further try.
     pub(super) fn note(&self, answer: &Answer<()>, now: Moment) {
         if let Err(failure) = answer
             && matches!(
@@ -66,13 +65,13 @@ impl Announcer {
         }
     }
 
-    /// This client, with these holds and waits.
+    /// The content of the entry, with these holds and waits.
     pub(crate) fn using(&self, (uses, unlisted): (Vec<LockUse>, u64), now: Moment) -> ClientInfo {
         ClientInfo { age: now.since(self.began), uses, unlisted, ..self.identity.clone() }
     }
 }
 
-/// A core does not keep its client alive: the engine ends the threads and closes the store.
+/// Does not keep the client alive: the end of the `Engine` ends the threads and closes the store.
 pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
@@ -88,7 +87,7 @@ pub(crate) struct Core {
     pub(crate) timer: Service,
     pub(crate) cache_thread: CacheThread,
     pub(crate) inbox: Mutex<Inbox>,
-    /// Only a sample of the holds was renewed after a connection ended. If one is lost, all are renewed.
+    /// Whether only a sample of the holds was renewed after a connection ended; see `renew_some`.
     pub(crate) is_sampled: AtomicBool,
 }
 
@@ -129,8 +128,8 @@ impl Core {
         self.timer.waker().stand_still(still);
     }
 
-    /// Ends the threads; returns the claims to be cleaned up now. Claims whose owner may still keep the hold
-    /// for a while are dropped, and end with their lease.
+    /// Ends the threads; returns the claims to be cleaned up now. A hold that is to last longer
+    /// ([`Cleanup::from`]) ends with its lease instead.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
@@ -159,22 +158,20 @@ impl Core {
         }
     }
 
-    /// The waits of this client that have lasted long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
         let Options { detect_deadlocks_after, under, .. } = &self.options;
         self.registry.stuck((now, wall_ms()), *detect_deadlocks_after, under)
     }
 
-    /// Hands a request of unknown outcome to the watchdog, which repeats a clean-up until the owner certainly
-    /// holds nothing, or until `until` (see [`Cleanup::until`]). The owner may keep its hold until `from`.
-    /// The owner number must have been retired.
+    /// Makes the watchdog clean up after a request of unknown outcome; [`Cleanup`] explains the times. The
+    /// caller has retired the owner number.
     pub(crate) fn clean_up(&self, claim: Claim, until: Moment, from: Moment) {
         let cleanup = Cleanup { claim, until, from, repeat: Repeat::new(from, Duration::ZERO) };
         self.inbox.lock().cleanups.push(cleanup);
         self.watchdog.wake();
     }
 
-    /// Cleans up a lost hold whose late renewal could make the store hold the lock without an owner.
+    /// Cleans up after a lost hold: a late renewal would make the store keep the lock for nobody.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
         hold.retire_owner(); // the loss may not be recorded yet
         let claim = hold.claim();
@@ -182,9 +179,8 @@ impl Core {
         self.clean_up(claim, until, now);
     }
 
-    /// Notifies a store of several servers that a hold ended during its renewal. A server that got the
-    /// release before the renewal has restored the hold, and must forget it. Pairs with
-    /// `Majority::ended_meanwhile`.
+    /// If a hold ended during its renewal, tells a store of several servers so: a server where the renewal
+    /// came after the release has restored the hold, and must remove it.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
@@ -209,8 +205,7 @@ impl Core {
         }
     }
 
-    /// Makes the watchdog renew these holds, unless they are queued already. While a hold is queued, the
-    /// timer only checks whether it has ended.
+    /// Makes the watchdog renew these holds, unless they are queued for renewal already.
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.is_first(|own| &mut own.is_queued);
@@ -232,7 +227,7 @@ impl Core {
     }
 }
 
-/// The thread that releases cached holds, and the locks that it checks. It starts with the first such hold.
+/// The thread that releases cached holds, and the locks that it checks. It starts when first needed.
 #[derive(Default)]
 pub(crate) struct CacheThread {
     /// The inner `None`: the thread could not be started, so the client caches nothing.
@@ -252,7 +247,6 @@ impl CacheThread {
     /// Makes the thread, which has been started, watch this lock.
     pub(crate) fn watch(&self, lock: &Arc<LocalLock>, moment: Moment) {
         if !lock.is_watched.swap(true, Ordering::SeqCst) {
-            // The lock is listed before the thread is woken, so the thread finds it.
             self.locks.lock().push(Arc::clone(lock));
         }
         self.service.get().into_iter().flatten().for_each(|(service, _)| service.run_by(moment));
@@ -261,7 +255,7 @@ impl CacheThread {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
-            // The thread is stopped before the list is cleared. Pairs with `Core::end_cached`.
+            // `Core::end_cached` adds to the list, then checks for the stop: one of the two clears the list.
             self.ended.lock().clear();
         }
     }
@@ -277,8 +271,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// After this, everything that the request may have set has expired. In a store that
-    /// [`outlasts_leases`](crate::seam::capabilities::Capabilities) the clean-up must be answered as well.
+    /// By then everything that the request may have set has expired, so the clean-up ends. In a store that
+    /// [`outlasts_leases`](crate::seam::capabilities::Capabilities) it ends only with an answer.
     pub(crate) until: Moment,
     /// The first clean-up is not sent before this; until then the owner may keep its hold.
     pub(crate) from: Moment,
@@ -293,13 +287,12 @@ pub(crate) struct Calls {
     waker: Mutex<Option<Waker>>,
 }
 
-/// One call under way, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Call(Arc<Calls>);
 
 impl Calls {
-    /// Counts a call. The caller then checks whether the client [has ended](Self::is_closed); if not, the end
-    /// of the client waits for this call. Pairs with `close`, which comes before `wait`.
+    /// Counts a call. The caller then checks [`is_closed`](Self::is_closed). If the client is open, its end
+    /// will wait for this call, because the end calls `close` before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         Call(Arc::clone(self))
@@ -318,7 +311,7 @@ impl Calls {
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());
-        // `closed` and the waker are set, then the count is read; `Call`'s `Drop` does the reverse.
+        // The waker is set before the count is read, and a dropped `Call` does the reverse: none is missed.
         while self.under_way.load(Ordering::SeqCst) > 0 {
             let left = until.since(Clock::System.now());
             if left.is_zero() {
@@ -389,12 +382,11 @@ impl StoreCell {
         Ok(())
     }
 
-    /// Checks the name, if the store was not connected when the lock value was made.
+    /// Checks the name by the store's rules, if these were unknown when the lock value was made.
     pub(crate) fn check_late(&self, kind: Kind, name: &LockName) -> Result<()> {
         if self.later.is_some() { self.check_name(kind, name) } else { Ok(()) }
     }
 
-    /// Closes the store, even if another thread is just connecting to it.
     pub(crate) fn close(&self) {
         // This sets `closed`, then reads the store. `connect` sets the store, then reads `closed`. So at
         // least one of the two closes the store.

@@ -1,7 +1,7 @@
-//! This client's entry in the directory: when the watchdog writes it, and what it contains.
+//! This client's entry in the store's directory of clients: when the watchdog writes it, and what it says.
 //!
-//! The entry costs acquires and releases nothing: only the timer, while anything is held, and waiters about
-//! to sleep ask for it. The watchdog then writes it, at most once in each third of the lease.
+//! Acquires and releases do not pay for the entry. The watchdog writes it after each third of the lease while
+//! anything is held or waited for, and when the waits that it publishes for deadlock searches have changed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,8 +37,8 @@ impl Core {
         is_due
     }
 
-    /// Writes the entry, which names `uses` first. Runs on the watchdog, which waits for the answer if it is
-    /// awaited. `None`: this client writes no entries.
+    /// Writes the entry, which names `uses` first; if `is_awaited`, waits for the answer. `None`: this client
+    /// writes no entries.
     pub(crate) fn write_entry(
         &self,
         mut uses: Vec<LockUse>,
@@ -59,8 +59,8 @@ impl Core {
         let text = announcer.using((uses, unlisted), now).written(lease);
         let answer = directory.write(Entry { client: self.id, text: &text, lease, is_awaited }, deadline);
         announcer.note(&answer, now);
-        // For each hold of another client under which this process works, a further entry says which thread
-        // here has waited longest. These entries expire; the wait itself is in this client's own entry.
+        // If another client holds a lock for this process (see `id_under`), a further entry says which thread
+        // here has waited longest. Such entries expire; the wait itself is in this client's own entry.
         let first = stuck.waits.iter().max_by_key(|wait| wait.shown.lasted);
         if let Some(thread) = first.and_then(|wait| wait.shown.by) {
             for owner in &stuck.under {
@@ -72,7 +72,7 @@ impl Core {
         announcer.is_seen(now).then_some(answer)
     }
 
-    /// Runs on the watchdog: removes an entry that is not wanted any more, if the store does not expire it.
+    /// Removes the entry once nothing was held or waited for during a lease, unless the store expires it.
     pub(crate) fn remove_unused_entry(&self, now: Moment, deadline: Moment) {
         let due = Moment::from_nanos(self.announcer.due.load(Ordering::SeqCst));
         if now >= due.plus(self.options.lease)
@@ -111,7 +111,6 @@ impl Core {
         Ok(page.requests)
     }
 
-    /// The entries of all other clients, page by page.
     pub(crate) fn pages_of_clients(
         &self,
         deadline: impl Fn() -> Moment,
@@ -195,7 +194,6 @@ impl Core {
     }
 }
 
-/// The clients that are not in `known`, each once.
 pub(crate) fn unknown<T>(
     clients: impl Iterator<Item = ClientId>,
     known: &HashMap<ClientId, T>,

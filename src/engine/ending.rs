@@ -83,9 +83,9 @@ impl Engine {
         claims
     }
 
-    /// Releases these in the store. Repeats failed requests a few times while some are refused, because waiters
-    /// that leave at the same moment may be in the way. Returns the claims that were not released, and the
-    /// first failure.
+    /// Releases the holds of these claims. While some requests are refused, repeats those that failed a few
+    /// times: waiters that leave at this moment may use all connections. Returns the claims that were not
+    /// released, and the first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         let deadline = self.one_command();
         for tries_left in (0..LAST_TRIES).rev() {

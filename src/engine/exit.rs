@@ -1,4 +1,4 @@
-//! The end of a thread that caches holds, which are released first: the process may end with the thread.
+//! When a thread that caches holds ends, these are released first: the process may end with the thread.
 //!
 //! Like the end of a thread, `exit` of the C library runs the destructors of the calling thread's
 //! thread-locals (glibc and macOS, not musl), while all other threads go on. So the ending thread asks the
@@ -35,7 +35,7 @@ pub(crate) fn note_client(core: &Arc<Core>) {
     cores.push(Arc::downgrade(core));
 }
 
-/// Called by a thread that makes a client, so that `End` exists on the main thread.
+/// Called by a thread that makes a client. If it is the main thread, its `End` must exist to be dropped.
 pub(crate) fn note_thread() {
     END.try_with(|_| ()).unwrap_or_default();
 }
@@ -56,7 +56,7 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_cached(thread)?))).collect();
-        // The cache threads of all clients work at the same time.
+        // One time-out for all clients, because their cache threads work at the same time.
         let begun = Clock::System.now();
         for (core, releases) in ending {
             releases.wait(begun.plus(core.options.command_timeout), || {

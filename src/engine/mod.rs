@@ -4,6 +4,20 @@
 //! `acquire` and `release` are the two main paths. `hold` is one grant; `registry` has all holds and local
 //! queues. `core` is what callers share with the client's threads: the `timer` and the `watchdog`, which
 //! renew holds and clean up after requests of unknown outcome. `ending` is the end of a client.
+//!
+//! Words of this folder (CONTRIBUTING.md has a longer list):
+//! - *level*: one acquire within a hold; a re-entry adds a level, a release ends one.
+//! - *owner number*: names a thread or a guard in the store. A *retired* number is used for no further hold,
+//!   because a late request under it may still arrive.
+//! - *claim*: the name, kind, owner and lease in a request.
+//! - *local queue*: this process's waiters for one lock; only its *head* asks the store. *Wait queue*: the
+//!   waiting clients, in the store.
+//! - *hand-off*: a release that makes a local waiter the next owner, in one request.
+//! - *cached*: said of a hold that stays in the store after its last level: for a *time slice*, or until a
+//!   *recall*, the message of a client that wants the lock.
+//! - *entry*: what this client writes into the store's directory of clients: its holds and waits.
+//! - *home node*: the server of a ring that keeps a name; other stores have one only.
+//! - "Pairs with": the order of two steps here and there excludes a race.
 
 pub(crate) mod acquire;
 pub(crate) mod batch;
@@ -54,9 +68,8 @@ pub(crate) struct Engine {
     pub(crate) core: Arc<Core>,
     /// Wakes sleeping threads that wait in no local queue, when the client ends.
     pub(crate) ended: Interrupt,
-    /// Locked by the thread that ends the client, so that other threads that end it wait.
-    /// Claims that an earlier try did not release; the connections stay open for them. `None`: the end is
-    /// over.
+    /// Claims that a failed shutdown did not release; `None` after a complete one. The thread that shuts down
+    /// keeps the mutex, so others wait.
     left: Mutex<Option<Vec<Claim>>>,
     counted: Arc<()>,
 }
@@ -85,7 +98,7 @@ impl Engine {
     }
 
     pub(crate) fn is_one_too_many(&self) -> bool {
-        // The static has a clone of its own.
+        // `CLIENTS` itself counts as one.
         Arc::strong_count(&self.counted) > MANY_CLIENTS && !IS_REPORTED.swap(true, atomic::Ordering::Relaxed)
     }
 
@@ -101,8 +114,8 @@ impl Engine {
         self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
-    /// Refuses calls that an observer makes to its own client on a thread that is within a call: that call's
-    /// number, holds and queue places may be between two states.
+    /// Refuses calls that an observer makes to its own client on a thread that is within a call: that
+    /// call may be half done.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
             let words = "an observer called its client from within a call of the same thread: let another thread call it";
@@ -111,8 +124,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails if the client was shut down. For callers that called [`usable`](Self::usable) before they
-    /// waited.
+    /// Fails if the client was shut down. The rest of [`usable`](Self::usable) cannot change during a call.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -132,8 +144,8 @@ impl Engine {
         lease: Duration,
     ) -> Claim {
         let Capabilities { wait_queues, homes, .. } = *capabilities;
-        // If the server refuses the wait queue, locks that use it get another client id. Read-write locks
-        // keep theirs, because both halves need the same owner.
+        // If the server refuses the wait queue, another client id tells others that releases notify no wait
+        // queue. Read-write locks keep the id, because both halves need the same owner.
         let is_refused = kind.has_queue() && wait_queues.is_some_and(WaitQueues::is_refused);
         let client = if is_refused { self.id.without_queue() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));

@@ -1,11 +1,8 @@
-//! Models of everything above the stores, under shuttle's schedules: waiting, the queue, hand-offs,
-//! registration, giving up, and the watchdog. Run by `./check model`.
+//! Tests of everything above the stores under many schedules, which the crate shuttle chooses: waiting, the
+//! queue, hand-offs, registration, giving up, and the watchdog. Run by `./check model`.
 //!
 //! Time stands still unless a test moves it, and never reaches the next safety poll. So a thread whose
 //! wake-up is lost sleeps for good, and shuttle reports a deadlock.
-//!
-//! The file is long because of the store `Far`, which loses requests and answers, and sends messages in
-//! Redis's way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,7 +87,6 @@ impl Client {
         self.world.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Acquires and releases the lock; `waits_for_release`: waits for the release.
     fn cycle(&self, waits_for_release: bool) {
         let guard = self.lock().acquire().unwrap();
         self.work();
@@ -113,7 +109,6 @@ impl Client {
     }
 }
 
-/// Ends a guard's use; `waits_for_release`: waits for the release.
 fn end(guard: Guard, waits_for_release: bool) -> Result<()> {
     if waits_for_release { guard.unlock() } else { Ok(drop(guard)) }
 }
@@ -675,8 +670,8 @@ fn the_end_of_a_client_leaves_nothing() {
     });
 }
 
-/// The watchdog checks by the moment that it was given, whatever it is doing. Other holds come and go, so
-/// that it may just be checking for an ended one.
+/// The end of a hold is noticed when it was planned, whatever the timer does then. Other holds come and go,
+/// so the timer may be in the middle of a check for one of these.
 #[test]
 fn the_watchdog_checks_by_the_given_moment() {
     check(|| {

@@ -12,19 +12,17 @@ pub(crate) struct Repeat {
 }
 
 impl Repeat {
-    /// Due first at `at`. `pause` follows.
     pub(crate) fn new(at: Moment, pause: Duration) -> Repeat {
         Repeat { at, pause }
     }
 
-    /// Plans the next time, after a pause within these limits.
     pub(crate) fn plan(&mut self, least: Duration, most: Duration, now: Moment) {
         let pause = self.pause.clamp(least, most);
         (self.at, self.pause) = (now.plus(pause), pause.saturating_mul(2));
     }
 }
 
-/// A budget of time that limits a rate of requests: each request spends some time, if need be in advance.
+/// A limit on the rate of requests: each spends some time, which a client without requests saves up.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     spent_until: Option<Moment>,
@@ -49,8 +47,8 @@ impl Budget {
     }
 }
 
-/// The budget of clean-up commands: 25 are sent in a second, and up to 25 more at once after a time without
-/// any. Claims that cannot share a command wait, or end with their lease.
+/// The time that a clean-up command spends: 25 are sent in a second, and up to 25 more at once after a time
+/// without any. Claims that cannot share a command wait, or end with their lease.
 pub(super) const CLEANUP: Duration = Duration::from_millis(40);
 pub(super) const CLEANUPS_AHEAD: Duration = Duration::from_secs(1);
 

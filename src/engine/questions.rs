@@ -32,7 +32,7 @@ impl Engine {
         let repeated = self.repeat(give_up, None, ask, |_| self.usable(action).is_ok());
         let (count, in_doubt) = repeated.map_err(|error| error.during(action).on(claim.name.given()))?;
         if in_doubt && count == Some(0) && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) {
-            return Ok(Some(1)); // an unanswered request released them
+            return Ok(Some(1)); // an unanswered request released the permits
         }
         if !in_doubt && what.is_remembered() {
             drop(self.store.count(claim, &Counting::Forget, self.one_command()));
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Records how a run ended. The run still has the job's lock, so no other client writes the record.
+    /// Records how a job's run ended. The run still has the job's lock, so no other client writes the record.
     pub(crate) fn record_run(&self, name: &LockName, owner: Owner, code: u8, took: Duration) -> Result<()> {
         const ACTION: &str = "record_run";
         let succeeded = if code == 0 {
@@ -178,8 +178,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// The directory, for records of jobs. Only stores that `can_expire_in` support them: others cannot
-    /// prevent a second run, and remove entries when their client ends.
+    /// The directory, which keeps records of jobs if the store `can_expire_in`. Other stores cannot prevent
+    /// a second run, and remove a client's entries at its end.
     fn records(&self, action: &'static str, name: &LockName) -> Result<&dyn Directory> {
         self.usable(action).map_err(|error| error.on(name.given()))?;
         let capabilities = self.store.capabilities();

@@ -17,9 +17,8 @@ use crate::time::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks>,
-    /// Expired holds, which their threads may still try to release.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that are kept even if no value refers to them, and until when.
+    /// Local locks that are kept for a while, and until when.
     pub(super) remembered: Mutex<HashMap<LockKey, (Moment, Arc<LocalLock>)>>,
     pub(super) several: Mutex<()>,
 }
@@ -69,7 +68,6 @@ impl Registry {
         self.remembered.lock().insert(local.key.clone(), kept);
     }
 
-    /// Forgets locks whose time has passed.
     pub(crate) fn tidy(&self, now: Moment) {
         let mut remembered = self.remembered.lock();
         let over: Vec<_> = remembered.extract_if(|_, (until, _)| *until <= now).collect();
@@ -106,7 +104,6 @@ impl Registry {
         holds
     }
 
-    /// Remembers an expired hold for the failure of its `unlock`.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));
@@ -117,12 +114,11 @@ impl Registry {
         }
     }
 
-    /// Removes a hold, and wakes the heads of the queue.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         self.remove_ended(hold, None);
     }
 
-    /// As `remove`. `released`: the store freed the lock; the clients that it notified, and when.
+    /// Removes a hold. `released`: if the store freed the lock, which clients it notified, and when.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         let mut state = hold.local.state();
         let taken = state.remove(hold.serial, released);

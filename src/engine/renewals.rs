@@ -22,7 +22,7 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Shortest time from the beginning of a failing try to the next one: less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// How many tries have this shortest distance: most outages are short, and losses must be reported soon.
+/// How many tries come at `LEAST_GAP`: most outages are short, and losses must be reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The pause after the first failure. Perhaps only one connection is broken, so the next try is soon.
 const FIRST_GAP: Duration = Duration::from_millis(10);
@@ -142,12 +142,12 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // A try gets a part of the time that is left, so that a failed one leaves time for others: a new try
-        // may use another connection. After a failure the part is smaller.
+        // A try gets a part of the time that is left, so that time for another one remains, perhaps on
+        // another connection. After a failure the part is smaller.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {
-            Duration::ZERO // so that a part of a home node that is down does not delay the others
+            Duration::ZERO // so that one dead member of a cluster does not delay the holds of the others
         } else {
             left / 2
         };

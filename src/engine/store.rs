@@ -1,4 +1,4 @@
-//! The stand-in for a client's store until the client connects.
+//! The stand-in for a client's store until the client connects. It refuses all requests.
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
@@ -9,7 +9,6 @@ use crate::seam::{Answer, Attempt, Capabilities, Claim, Failure, Kind, Release, 
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// A store without a connection, which refuses all requests.
 pub(super) struct Unopened;
 
 fn unopened<T>() -> Answer<T> {

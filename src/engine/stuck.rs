@@ -1,5 +1,8 @@
 //! This client's part in possible deadlocks: its threads that hold something and have waited for a while, and
-//! their holds. The client's directory entry shows them.
+//! their holds. The client's entry shows them.
+//!
+//! A process works *under* a hold if another client holds the lock for it, as `leasehold run` does for its
+//! command. Then all waits of this process delay that hold's release.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +24,7 @@ pub(crate) struct OwnWait {
     pub(crate) known: Arc<Wait>,
 }
 
-/// A hold of such a thread, or one that it waits for.
+/// A hold of a thread that waits, or a hold for whose end the thread waits.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnHold {
     pub(crate) family: Family,
@@ -32,9 +35,9 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
-    /// The holds of other clients under which this process works, which its waits delay.
+    /// The holds of other clients under which this process works.
     pub(crate) under: Vec<Owner>,
-    /// When the next wait will have lasted long enough.
+    /// When the next wait will have lasted long enough to be listed here.
     pub(crate) next: Moment,
 }
 
@@ -88,10 +91,9 @@ pub(crate) fn ids_of<'a>(uses: impl IntoIterator<Item = &'a LockUse>) -> Vec<u64
 }
 
 impl Registry {
-    /// Returns the waits that have lasted for `least`, of threads that hold something, and the holds that
-    /// these threads have or wait for. Publishes the waits. If the process works `under` holds of other
-    /// clients, the waits of all threads count. Apart from locks without holds and waiters, the result is of
-    /// one moment.
+    /// Returns the waits that have lasted for `least`, and the holds that their threads have or wait for.
+    /// Threads without a hold count only if the process works `under` holds of other clients. Publishes the
+    /// waits. The result is of one moment, because all used locks are locked together.
     ///
     /// Reads all local locks, so it is called at most once a second while no thread is stuck.
     pub(crate) fn stuck(&self, (now, wall_ms): (Moment, u64), least: Duration, under: &[Owner]) -> Stuck {

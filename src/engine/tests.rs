@@ -1,4 +1,4 @@
-//! The policy above the seam, on a store whose answers a test scripts.
+//! The engine, on a store whose answers a test scripts.
 
 mod answers;
 mod cached;
@@ -39,7 +39,7 @@ use crate::tests::scripted::{
 use crate::tests::{claim, name as named};
 use crate::time::{Clock, Lease, ManualClock, Moment};
 
-/// A client's engine, which the test shuts down on drop. The shutdown must succeed, unless it `ends_badly`.
+/// An engine, which is shut down on drop. The shutdown must succeed, unless it `ends_badly`.
 struct Running {
     engine: Arc<Engine>,
     ends_badly: AtomicBool,
@@ -326,7 +326,7 @@ fn a_failed_hand_off_blocks_fair_reacquisition_too() {
             (again, judging.join().unwrap())
         });
         let (owner, holder) = (again.hold.owner().to_string(), store.holder());
-        // The waiter gets the lock in either order. Released before the assertions, because all threads wait.
+        // Released before the assertions: if one fails, other threads must not wait for the lock.
         let ended = release(engine, &again);
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
         assert_eq!(attempts_since, 0, "it asks for what is about to be released");

@@ -47,8 +47,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 }
 
 impl Timer {
-    /// Handles everything that is due, checks connections, and returns when to continue. A check for
-    /// `woken_for` stays planned if its hold has ended, so that short holds rarely wake the timer.
+    /// Handles everything that is due, checks connections, and returns when to continue. A check for which a
+    /// hold woke the timer (`woken_for`) stays planned after that hold's end: the next hold need not wake it.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             let holds = self.core.registry.holds().into_iter();
@@ -155,7 +155,7 @@ impl Timer {
             && hold.with(|own| own.is_in_doubt())
             && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal of unknown outcome may still arrive, and would hold the lock without an owner.
+            // A renewal of unknown outcome may still arrive.
             self.core.undo_renewal(hold, now);
         }
         if hold.holder.thread().is_none() || hold.is_cached() {

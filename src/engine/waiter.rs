@@ -1,7 +1,7 @@
 //! A waiting thread, as seen by its lock and by the search for deadlocks; and the hand-off to it.
 //!
-//! The releaser sends the hand-off, the waiter reads the answer, and the releaser gets the outcome from the
-//! waiter. So the waiter wakes up while the request is on its way.
+//! In a hand-off the releaser sends the request, the waiter reads the answer, and the releaser gets the
+//! outcome from the waiter. So the waiter wakes up while the request is on its way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct LocalWaiter {
 pub(crate) struct Wait {
     /// Set before the thread first sleeps.
     waker: OnceLock<Waker>,
-    /// Once the wait was published in the client's entry.
+    /// Set once the client's entry names the wait.
     pub(crate) published: OnceLock<WaitRecord>,
     pub(crate) ends_for: OnceLock<Arc<Deadlock>>,
 }
@@ -60,13 +60,13 @@ impl LocalWaiter {
 
 impl Wait {
     /// Sets the waker. The thread must then check for changes, because earlier events could not wake it.
-    /// Pairs with `Machine::sleep`: events first change a ticket, then wake.
+    /// Pairs with `Ticket::tell`, which notes the change before it wakes.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The record of the wait for other clients, made by `make` the first time. Called under the local
-    /// lock's mutex, so a waiter that has left the queue knows whether it was published. Pairs with
+    /// The record of the wait in the client's entry; the first call makes it. Called under the local lock's
+    /// mutex, so a waiter that has left the queue knows whether it was published. Pairs with
     /// `Waiting::take_or_give_up`.
     pub(crate) fn publish(&self, make: impl FnOnce() -> WaitRecord) -> WaitRecord {
         self.published.get_or_init(make).clone()
@@ -93,8 +93,8 @@ pub(crate) struct PendingHandoff {
     pub(crate) releaser: Releaser,
 }
 
-/// Passes the outcome of a hand-off to the releaser, once: `StillHeld` if a waiter of this process has the
-/// lock, which was not free for other processes.
+/// Passes the outcome of a hand-off to the releaser, once. `StillHeld`: the waiter has the lock, so it was
+/// not free for other processes.
 pub(crate) struct Releaser {
     settle: Option<Box<dyn FnOnce(Answer<Release>) + Send>>,
     /// Whether the releaser waits for the outcome, and releases the lock itself after a refused hand-off.

@@ -1,8 +1,8 @@
 //! The watchdog: one thread for each client, which renews holds, and cleans up after requests of unknown
 //! outcome. The timer tells it when a renewal is due.
 //!
-//! A hold is renewed from its entry into the registry until its release begins. A renewal that arrives after
-//! the release finds no hold in the store.
+//! A hold is renewed from its grant until its release begins. A renewal that arrives after the release finds
+//! no hold in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::shrink::Shrink;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// How long a clean-up may wait for a place in a batch, even if its lease has ended by then.
+/// How long a clean-up may wait for its first command. That of an expired hold has no later `until`.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The pause after the first failed clean-up. It is short, because the connection that lost the request has
@@ -75,8 +75,8 @@ impl Round {
         };
         let cleaned = self.clean_up(next_renewal);
         let (core, lease) = (&self.core, self.core.options.lease);
-        // No search while renewals fail or a shutdown waits, and none longer than a sixth of the lease, because
-        // renewals wait for it.
+        // No search for deadlocks while renewals fail or a shutdown waits, and none longer than a sixth of
+        // the lease, because renewals wait for it.
         let searched = if self.due.is_well() && !core.watchdog.is_stopped() {
             self.finder.round(core.clock.after(core.options.command_timeout.min(lease / 6)))
         } else {
@@ -169,9 +169,8 @@ impl Round {
         }
     }
 
-    /// Sends some of the clean-ups that are due, and returns when the next ones are due.
-    ///
-    /// Clean-ups delay renewals by a sixth of the lease at most. Home nodes where renewals fail get none.
+    /// Sends some of the clean-ups that are due, and returns when the next ones are. Clean-ups delay renewals
+    /// by a sixth of the lease at most. Home nodes where renewals fail get none.
     fn clean_up(&mut self, next_renewal: Moment) -> Moment {
         let core = &self.core;
         let Options { lease, command_timeout, .. } = core.options;
@@ -180,7 +179,6 @@ impl Round {
         let (together, outlasts_leases) = (capabilities.cleaned_up_at_a_time, capabilities.outlasts_leases);
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
-            // A clean-up whose request has expired is dropped.
             inbox
                 .cleanups
                 .retain(|cleanup| cleanup.until.max(cleanup.from.plus(WAITS)) > now || outlasts_leases);

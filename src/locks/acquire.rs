@@ -10,8 +10,8 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::{FencedLock, RedisLock};
 use crate::locks::options::AcquireOptions;
 
-/// Makes the acquiring methods of a type. Its `enter` acquires for the calling thread, its `own` for a guard,
-/// and its `leave_open` leaves a level open without a guard. The literals are words for the documentation.
+/// Makes the acquiring methods of a type. The type's `enter` acquires for the calling thread, its `own` for
+/// an owned guard; its `leave_open` keeps a level without a guard. The literals are words for the docs.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {

@@ -1,4 +1,4 @@
-//! Releases a lock, waits for a notification from a holder, and acquires the lock again.
+//! A condition of a lock: releases the lock, waits until a holder notifies, and acquires the lock again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::time::{Lease, Moment};
 /// lock notifies. Waiters are notified in order of arrival. Every client, Java's included, may acquire the
 /// lock in between; Java knows nothing of the condition.
 ///
-/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait, one level more.
+/// A thread that took the lock by [`lock`](RedisLock::lock) must acquire a guard to wait: one more level.
 ///
 /// # Guarantees
 /// A notification given while a thread waits is not lost: if its waiter dies or gives up at that moment, the
@@ -91,8 +91,8 @@ impl Condition {
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
     /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock, or the
     ///   thread has a second guard of this lock, which the wait cannot release.
-    /// - The server could not be used. Unless this was before the wait, the lock is not held then, the guard
-    ///   is [`Lost`](crate::HoldState::Lost), and the error says [`work_ran`](Error::work_ran).
+    /// - The server could not be used. If the wait had begun, the lock is not held any more, the guard is
+    ///   [`Lost`](crate::HoldState::Lost), and the error says [`work_ran`](Error::work_ran).
     pub fn wait(&self, guard: &mut Guard) -> Result<()> {
         self.wait_with("wait", guard, Moment::NEVER, None).map(drop)
     }
@@ -195,7 +195,7 @@ impl Condition {
             let words = "this thread has a second guard of the lock, which the wait cannot release: drop one of the two first";
             return Err(Error::invalid(action, words).on(self.lock.name()));
         };
-        // Joins while this thread holds the lock. A notifier needs the lock, so it notifies after this.
+        // Joins the condition's queue before the release. A notifier needs the lock, so it finds this waiter.
         let claim = unbound_claim(engine, Kind::Signal, name);
         let number = claim.owner.number();
         let joined = engine.count(action, &claim, &Counting::Enlist);
@@ -233,7 +233,7 @@ impl Condition {
         let engine = &self.lock.engine;
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // The condition may be of the plain lock of this name, and the guard of the fenced lock.
+            // As the released hold: the condition may be of the plain lock, and the guard of the fenced lock.
             let want = self.lock.want(action, lease, Moment::NEVER, None)?;
             let fenced = want.config.fenced || released.fencing_token().is_some();
             let want = AcquireCall {

@@ -25,9 +25,9 @@ use crate::time::checked_lease;
 ///
 /// # Guarantees
 /// Never more permits are out than were set up and added. Waiting clients are served in order of arrival, but
-/// a waiter for three permits does not hold up a waiter for one permit: it may wait for as long as others
-/// take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose answer is
-/// lost is repeated and counted once, for up to ten minutes.
+/// a waiter for three permits does not hold up a waiter for one permit: the former may wait for as long as
+/// others take the permits that are released. A lost wake-up costs a waiter up to 1.2 s. A request whose
+/// answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
 /// ```
@@ -130,8 +130,7 @@ impl Semaphore {
     }
 }
 
-/// A [`Semaphore`] whose permits have ids and leases: Redisson's
-/// `RPermitExpirableSemaphore`.
+/// A [`Semaphore`] whose permits have ids and leases: Redisson's `RPermitExpirableSemaphore`.
 ///
 /// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
 /// process come back with the client's lease. (Redisson renews none.) Set the number of permits before

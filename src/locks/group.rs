@@ -26,7 +26,7 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
-        // A hold with an explicit lease is renewed until `settle`, since other locks may take long.
+        // Until `settle` only this thread can release the hold, since it acquires other locks.
         entered.hold.with(|own| own.acquires_more = Some(ThreadMarker::current().id()));
         self.0.push(HeldLevel::new(engine, entered));
     }

@@ -48,10 +48,10 @@ pub enum HoldState {
     Lost,
 }
 
-/// A level of a hold, released when dropped. Bound to its thread, which is the owner in the store; an
-/// [`OwnedGuard`] may change threads.
+/// One acquire of a lock (a *level* of its hold), released when dropped. Bound to its thread, which is the
+/// owner in the store; an [`OwnedGuard`] may change threads.
 ///
-/// A drop sends the release and does not wait for the answer; later questions of this client arrive behind
+/// A drop sends the release and does not wait for the answer; later requests of this client arrive after
 /// it. A failed release is reported to the [`Observer`](crate::Observer), and the watchdog repeats it until
 /// it is answered or the lease is over. [`unlock`](Guard::unlock) waits for the answer and returns it. A
 /// process that exits just after a drop may therefore leave the lock until its lease ends, unless it calls
@@ -60,9 +60,9 @@ pub enum HoldState {
 /// [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-/// A drop waits, for about one command time-out at most, in two cases: if it must connect first; and if the
-/// answer decides the next step, for an inner level, for a token lock, or when threads of this process wait
-/// although another process is next.
+/// A drop waits, for about one command time-out at most, if it must connect first, or if the answer decides
+/// the next step: for an inner level, for a token lock, and when threads of this process wait although
+/// another process is next.
 ///
 /// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock. An
 /// [`OwnedGuard`] may be kept. See [using it from async
@@ -93,7 +93,7 @@ pub struct Guard {
     _bound_to_thread: BoundToItsThread,
 }
 
-/// Makes a guard `!Send`, but `Sync`, whatever features other crates turn on.
+/// Makes a guard `!Send`, but `Sync`.
 pub(crate) type BoundToItsThread =
     PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin + UnwindSafe + RefUnwindSafe>;
 
@@ -358,7 +358,7 @@ macro_rules! guard {
             /// # Errors
             /// As [`RedisLock::unlock`](crate::RedisLock::unlock); one that [`is_lost`](Error::is_lost) if
             /// the hold ended before, so that work under it may not have been protected. No such error
-            /// [`is_retryable`](Error::is_retryable), so that `?` does not ask for the work again.
+            /// [`is_retryable`](Error::is_retryable), so that no caller repeats the work because of it.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
             }
@@ -381,7 +381,7 @@ impl Permit {
         (0..hold.claim().units).map(id).collect()
     }
 
-    /// Ends this value and the renewals without a release, if other code releases the permits.
+    /// Ends this value and the renewals without a release: for permits that other code releases.
     pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
@@ -403,7 +403,7 @@ impl From<Permit> for OwnedGuard {
 }
 
 impl OwnedGuard {
-    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since its request.
+    /// As [`unlock`](Self::unlock), but the lock stays taken for `at_least` after the request for it.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
         self.level.released = true;
         self.level.engine.end_after("unlock", &self.level.entered, at_least)

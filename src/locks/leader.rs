@@ -95,8 +95,7 @@ struct LeaderShared {
     engine: Arc<Engine>,
     name: Arc<LockName>,
     stop: Interrupt,
-    /// The guard of the leadership, while this candidate leads.
-    office: Mutex<Option<OwnedGuard>>,
+    leadership: Mutex<Option<OwnedGuard>>,
 }
 
 enum LeaderCommand {
@@ -107,7 +106,7 @@ enum LeaderCommand {
 }
 
 /// Bounds of the random pause after an election that failed with an error.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
 /// A waiter whose poll is due sends its request within this time.
 const REACTION: Duration = Duration::from_millis(250);
@@ -120,7 +119,7 @@ impl Leader {
             engine: Arc::clone(engine),
             name,
             stop: Interrupt::new(),
-            office: Mutex::default(),
+            leadership: Mutex::default(),
         });
         let candidate = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -139,8 +138,8 @@ impl Leader {
         if is_forked() {
             return None;
         }
-        let office = self.shared.office.lock();
-        office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
+        let leadership = self.shared.leadership.lock();
+        leadership.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
     /// The candidate's events, in order. Disconnected when the candidate is withdrawn, and in a forked child.
@@ -239,7 +238,7 @@ impl LeaderShared {
                 }
                 Err(_over) if self.is_over() => return Ok(()),
                 // The store could not be used for the client's retry time-out: try again later.
-                Err(_trouble) => self.pause(random_between(PAUSE)),
+                Err(_trouble) => self.pause(random_between(RETRY_PAUSE)),
             }
         }
     }
@@ -275,18 +274,18 @@ impl LeaderShared {
             return Err(Error::new(ErrorKind::Protocol, "leader", words));
         };
         let lost = guard.lost();
-        *self.office.lock() = Some(guard);
+        *self.leadership.lock() = Some(guard);
         Ok((term, lost))
     }
 
-    /// Sends no event while another waits to be read.
+    /// Reports waiters as events; sends none while another event waits to be read.
     fn report_contended(&self, term: FencingToken, events: Sender<LeaderEvent>) {
         let report = move || {
             if events.is_empty() {
                 drop(events.send(LeaderEvent::Contended { term }));
             }
         };
-        if let Some(guard) = &*self.office.lock() {
+        if let Some(guard) = &*self.leadership.lock() {
             drop(guard.on_contended(report)); // fails if the hold is lost, which is reported elsewhere
         }
     }
@@ -316,7 +315,7 @@ impl LeaderShared {
             }
         };
         // This candidate's `term` ends before the release lets another candidate be elected.
-        let guard = self.office.lock().take();
+        let guard = self.leadership.lock().take();
         match (guard, lost) {
             (Some(guard), None) => (None, guard.unlock()),
             _ => (lost, Ok(())),

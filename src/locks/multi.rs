@@ -256,11 +256,11 @@ impl MultiLock {
                 let want = RedisLock::want(lock, action, kept, limit, options.interrupt.as_ref())?;
                 Ok(BatchItem { engine: &lock.engine, want: AcquireCall { by_thread, ..want } })
             };
-            let ahead = ahead(action, rest, |lock| asked(lock, ONCE))?;
+            let ahead = first_batch(action, rest, |lock| asked(lock, ONCE))?;
             if ahead.len() > 1 {
                 let came = ask_ahead(&ahead, limit == ONCE);
                 let added = group.add(rest.iter().map(|lock| &lock.engine).zip(came));
-                // The limit of a call that makes only one attempt is always over.
+                // Always true for a call that makes only one attempt.
                 let is_over = self.clock.now() >= limit;
                 match added {
                     None => continue,
@@ -281,7 +281,7 @@ impl MultiLock {
 }
 
 /// The locks of one common request: those before the first lock that needs a request of its own.
-fn ahead<'a>(
+fn first_batch<'a>(
     action: &'static str,
     locks: &'a [RedisLock],
     asked: impl Fn(&'a RedisLock) -> Result<BatchItem<'a>>,

@@ -215,7 +215,7 @@ impl RedisLock {
         self.engine.acquire(&self.asked(action, options)?)
     }
 
-    /// Acquires for a guard, which becomes the owner.
+    /// Acquires for an owned guard.
     pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
         Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
@@ -374,14 +374,15 @@ impl From<&FencedLock> for RedisLock {
 /// deadlock.
 ///
 /// # Guarantees
-/// While one owner writes, no other reads or writes. Readers and writers take turns: once a writer has waited
-/// for 50 ms, readers that come later wait behind it, and `try_lock` of the read half returns `false`; when a
-/// write ends, the readers that waited go together, and then the next writer. Java's readers, and readers of
-/// older versions, do not take turns, and may go first. A re-entry never waits for a writer. A reader
-/// deadlocks if it waits for another thread that wants to read, while a writer waits in between. A reader
-/// with an explicit lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
-///
-/// On ZooKeeper all wait in order of arrival.
+/// - While one owner writes, no other reads or writes.
+/// - Readers and writers take turns: once a writer has waited for 50 ms, readers that come later wait behind
+///   it, and `try_lock` of the read half returns `false`; when a write ends, the readers that waited go
+///   together, and then the next writer. Java's readers, and readers of older versions, do not take turns,
+///   and may go first. On ZooKeeper all wait in order of arrival.
+/// - A re-entry never waits for a writer. A reader deadlocks if it waits for another thread that wants to
+///   read, while a writer waits in between.
+/// - A reader with an explicit lease counts for that time, even where a Java reader's watchdog would shorten
+///   everyone's lease.
 ///
 /// # Examples
 /// ```
@@ -441,11 +442,11 @@ impl ReadWriteLock {
     /// process without this option, Java's among them, excludes and is excluded as always, but takes no part
     /// in the agreement. Use the option with all handles of the name.
     ///
-    /// A reader may re-enter, and a writer may read, whoever waits. But while a writer waits,
-    /// a holder of the read lock deadlocks if it waits for another thread that wants to read, or for an
-    /// [owned guard](RedisLock::acquire_owned) of its own on the read half: both queue behind the writer. Readers wait up to 6 s for a dead writer. Of several
-    /// waiting writers of one client only the first is announced: readers may enter once before the next. On
-    /// ZooKeeper this option changes nothing.
+    /// A reader may re-enter, and a writer may read, whoever waits. But while a writer waits, a holder of the
+    /// read lock deadlocks if it waits for another thread that wants to read, or for an
+    /// [owned guard](RedisLock::acquire_owned) of its own on the read half: both queue behind the writer.
+    /// Readers wait up to 6 s for a dead writer. Of several waiting writers of one client only the first is
+    /// announced: readers may enter once before the next. On ZooKeeper this option changes nothing.
     pub fn writers_first(self) -> ReadWriteLock {
         let config = LockConfig { writers_first: true, ..self.config };
         ReadWriteLock { read: self.read.with_config(config), write: self.write.with_config(config), config }
@@ -544,12 +545,12 @@ impl LockBuilder {
     /// **not** promise that the lock is free: other clients find it held, by `try_lock` and
     /// [`inspect`](crate::LockClient::inspect) too. If this client itself asks, it first releases the lock.
     ///
-    /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or
-    /// at the end of the present use. After two recalls within 100 ms the client does not cache this lock for
-    /// one second. Where other clients queue, a plain lock is kept for a [time slice](Self::time_slice), by
-    /// `unlock` as by a dropped guard. Waiters that send no recall (Redisson) are found by polling: 50 ms
-    /// after the grant, then after twice as long each time, at most 500 ms. Another thread of this client
-    /// takes the lock by two requests. The first use of a lock is never cached.
+    /// A waiting client sends a message, the *recall*, or queues visibly (etcd, ZooKeeper); the lock is
+    /// released at once, or at the end of the present use. After two recalls within 100 ms the client does
+    /// not cache this lock for one second. Where other clients queue, a plain lock is kept for a [time
+    /// slice](Self::time_slice), by `unlock` as by a dropped guard. Waiters that send no recall (Redisson)
+    /// are found by polling: 50 ms after the grant, then after twice as long each time, at most 500 ms.
+    /// Another thread of this client takes the lock by two requests. The first use of a lock is never cached.
     ///
     /// The client renews a cached lock. If the program dies within 500 ms of its last use, the lock stays
     /// taken for the client's lease, on ZooKeeper for its session. While cached, a lock has the same fencing
@@ -561,7 +562,7 @@ impl LockBuilder {
     /// with a lease, and groups of locks are not cached.
     pub fn cached(mut self) -> Self = config.cached: true;
 
-    /// Shows in the directory that the holder leads and that waiters are candidates; see
+    /// Shows in the directory of clients that the holder leads and that waiters are candidates; see
     /// [`Holder::is_leader`](crate::Holder::is_leader). On Redis and PostgreSQL three clients stand in the
     /// queue, and others ask each third of their lease. [`LockClient::leader`](crate::LockClient::leader)
     /// sets this option by itself. Use it for a program's own election over a fenced lock, so that monitoring

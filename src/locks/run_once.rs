@@ -76,7 +76,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// Maximum number of tries after a split. Java's locks look split for ever: they have an owner per server.
+/// Maximum number of tries after a split. Java's holds always look split: each server has another owner.
 const SPLIT_TRIES: u32 = 12;
 
 struct JobLock {

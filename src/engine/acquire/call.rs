@@ -50,8 +50,8 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether this call's hold may be cached for a time slice, and this call may reuse such a hold: only if
-    /// the client renews the hold, and no token, limit or back-off distinguishes its grants.
+    /// Whether a time slice may cache this call's hold, and this call may reuse such a hold: only if the
+    /// client renews it, and the call asks for nothing that other holds lack, such as a token.
     pub(crate) fn may_cache_slice(&self) -> bool {
         let LockConfig { no_time_slices, fenced, max_hold, backoff, .. } = self.config;
         let is_plain = self.kind == Kind::Mutex && !fenced && max_hold.is_none() && backoff.is_none();
@@ -66,7 +66,6 @@ impl<'a> AcquireCall<'a> {
         self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
-    /// Whether this call may use a hold that is cached: until a recall, or for a time slice.
     pub(crate) fn may_use(&self, hold: &Hold, is_until_recall: bool) -> bool {
         // Plain and fenced locks share holds, so the cached hold may lack the token.
         let has_token = !self.wants_fence() || hold.fencing_token().is_some();

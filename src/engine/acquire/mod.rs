@@ -78,8 +78,8 @@ impl Engine {
         Ok(granted)
     }
 
-    /// Why the call would wait for its own thread, if it would. `owner`: the owner under which it asks, which
-    /// for a thread that writes was the owner of both holds, until the number was retired.
+    /// Why the call would wait for its own thread, if it would. `owner`: the owner under which the call asks.
+    /// A thread that writes can read only as the same owner, until that owner's number is retired.
     fn own_hold_in_the_way(
         &self,
         call: &AcquireCall<'_>,
@@ -96,7 +96,7 @@ impl Engine {
             if !call.by_thread {
                 return Some(WRITES_ALREADY);
             }
-            // The store counts all tasks of a thread as one owner, and would let both in.
+            // For the store both tasks are one owner, so it would let this one read.
             if !writing.holder.is_this_task() {
                 return Some(OTHER_TASK);
             }
@@ -152,8 +152,8 @@ impl Engine {
         !has_other_half && call.local.on(self.clock.now(), |lock, at| lock.is_uncontended(at))
     }
 
-    /// Makes the store end an expired write hold: the two holds of one thread may share one expiry, and the
-    /// read hold's renewals would keep the write hold alive too.
+    /// Makes the store end this thread's write hold when that expires. The write hold may share its expiry
+    /// with the read hold, whose renewals would keep both.
     fn end_writing_in_time(&self, call: &AcquireCall<'_>, thread: &ThreadMarker, reading: &Arc<Hold>) {
         let Some(writing) = self.registry.of_thread(Kind::Write, call.name, thread.id()) else {
             return;
@@ -184,7 +184,7 @@ impl Engine {
     }
 }
 
-/// Whether a call for an uncontended lock can begin with one plain attempt.
+/// Whether a call for an uncontended lock may attempt at once.
 fn asks_first(capabilities: &Capabilities<'_>, call: &AcquireCall<'_>) -> bool {
     let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
     is_plain
@@ -258,7 +258,7 @@ impl Engine {
         match answered? {
             (Attempt::Granted { fence, .. }, _) if stands => {
                 hold.set_fence(fence);
-                // Whether the hold is renewed while a group is acquired depends on its outer level.
+                // The outer level decides whether the hold is renewed while a group is acquired.
                 let lease = match call.lease {
                     Lease::Kept(lease) => Lease::Fixed(lease),
                     other => other,

@@ -36,8 +36,8 @@ pub(crate) trait View {
     /// The owners that must release the lock before it can be granted to this waiter.
     fn holders(&mut self, wait: &Wait) -> Vec<Owner>;
 
-    /// The threads that will probably release the lock for this owner. `true`: the one thread that can;
-    /// otherwise the thread that acquired it, and a waiting thread in a process that works under the hold.
+    /// The threads that will probably release this owner's hold. `true`: the one thread that can. `false`:
+    /// the thread that acquired the guard, and waiting threads of a process that works under the hold.
     fn keepers_of(&mut self, holder: Owner, key: &str) -> (Vec<Thread>, bool);
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;

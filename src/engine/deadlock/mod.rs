@@ -68,7 +68,6 @@ pub(crate) struct Finder {
 
 struct Seen {
     first: Moment,
-    /// The report, and its time.
     reported: Option<(Arc<Deadlock>, Moment)>,
 }
 
@@ -96,8 +95,8 @@ impl Finder {
             return due;
         }
         core.finder_due.store(u64::MAX, Ordering::SeqCst);
-        // Read after the reset: the entry of a caller that set an earlier time is due by now, and its wait is
-        // in the queue. Pairs with `Core::find_by`.
+        // Read after `finder_due` was reset: if a caller had set an earlier time, the entry is due by now, or
+        // the caller's wait is in the queue. Pairs with `Core::find_by`.
         let now = core.clock.now();
         let is_entry_due = core.take_due_entry(now);
         let stuck = core.stuck(now);
@@ -135,7 +134,7 @@ impl Finder {
                 self.pace.spend(1, now);
                 self.written = ids;
             }
-            // Empty, so that the first round after the refusal writes the entry again.
+            // The server refuses entries for a while. The first round afterwards must write the waits again.
             None => self.written.clear(),
             Some(Err(_)) => self.next_write = self.core.clock.after(WRITE_AGAIN),
         }
@@ -152,7 +151,6 @@ impl Finder {
         }
     }
 
-    /// Whether a cycle was first seen [`SEEN_FOR`] ago.
     fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
         let seen = self.seen.entry(key.clone()).or_insert(Seen { first: now, reported: None });
         now >= seen.first.plus(SEEN_FOR)

@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// The same world, with its numbers replaced by their order of appearance. Worlds that differ only in
+    /// The same world, with its numbers replaced by their order of appearance: worlds that differ only in
     /// their numbers behave alike and need one exploration.
     fn form(mut self) -> World {
         let mut given = HashMap::new();

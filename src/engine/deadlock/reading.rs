@@ -30,7 +30,7 @@ pub(super) struct Reading<'a> {
     /// By key, and whether the key is a read-write lock's.
     locks: HashMap<(String, bool), Option<Arc<Inspection>>>,
     pub(super) clients: HashMap<ClientId, Option<ClientInfo>>,
-    /// By owner: the longest waiting thread of another client that works under this hold.
+    /// By owner: the longest waiting thread of a process that works under this owner's hold.
     under: HashMap<Owner, Option<Thread>>,
     pub(super) requests: u64,
     /// How many requests, and how many threads, may still be read for one wait.
@@ -62,7 +62,6 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Begins another reading, which knows nothing of this one.
     fn begin_again(&mut self, own: Stuck) {
         let Reading { core, sees_others, deadline, .. } = *self;
         let again = Reading::new(core, own, sees_others, deadline);
@@ -74,8 +73,8 @@ impl<'a> Reading<'a> {
         self.most = (self.requests.saturating_add(requests), MOST_THREADS);
     }
 
-    /// Keeps the cycles that a second reading shows. It reads all holders first, then all waits. `stuck`
-    /// returns this client's own waits and holds at that moment.
+    /// Keeps the cycles that a second reading shows. That reading reads all holders first, then all waits.
+    /// `stuck` returns this client's own waits and holds at that moment.
     pub(super) fn confirm(&mut self, rings: &mut Rings, stuck: impl Fn() -> Stuck) {
         self.begin_again(stuck());
         rings.retain(|_, ring| are_held(self, ring));
@@ -166,8 +165,8 @@ impl<'a> Reading<'a> {
         self.client(holder.client())?.uses.iter().find(is_it)
     }
 
-    /// The lock as the store describes it. A read-write lock needs the general request, which lists all
-    /// holders; for other kinds a request that needs fewer rights is enough.
+    /// The lock as the store describes it. Only `describe` lists all holders of a read-write lock; for other
+    /// kinds `inspect` is enough, which needs fewer rights.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         let place = (key.to_owned(), kind.other_half().is_some());
         if !self.locks.contains_key(&place)

@@ -47,7 +47,6 @@ pub(crate) struct LocalLock {
     locks: Arc<Locks>,
 }
 
-/// The state of the lock, under its mutex.
 pub(crate) type LockState = Machine<Arc<Hold>, LocalWaiter, Beside>;
 
 #[derive(Debug, Default)]
@@ -88,7 +87,7 @@ impl LocalLock {
     }
 
     /// Enters a hold, gives up the waiter's `place` in the queue, and returns when the timer checks the hold.
-    /// `None`: the grant does not count, see [`Machine::counts`].
+    /// `None`: the grant cannot be used, see [`Machine::counts`].
     pub(crate) fn enter(
         self: &Arc<LocalLock>,
         mut own: State,
@@ -113,7 +112,6 @@ impl LocalLock {
         Some(look)
     }
 
-    /// Plans the timer's next check, for the hold that is due first.
     pub(crate) fn plan_check(self: &Arc<LocalLock>) {
         let mut state = self.state();
         let next = state.holds.iter().map(|own| own.check_at).min();
@@ -196,7 +194,7 @@ impl LocalLock {
         QueuePlace { local: Arc::clone(self), ticket, wait, has_left: false }
     }
 
-    /// Notes since when the head has had only failures, and the last one; `None`: the store answered.
+    /// `None`: the store answered.
     pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
         let mut state = self.state();
         if !state.queue.tickets.is_empty() {
@@ -216,7 +214,7 @@ static TICKETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 impl LockState {
     pub(crate) fn at(&self, now: Moment) -> At<'static> {
-        // `is_up` is read first: its changes also change the count, see `Channel::set_up`.
+        // `is_up` is read first. If it changes now, the count changes too, as if a recall had come.
         let recalls =
             self.beside.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count);
         At { now, recalls, rules: &RULES }

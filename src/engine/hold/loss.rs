@@ -28,10 +28,10 @@ impl Hold {
         let is_abandoned = state.state_of(self.serial).is_some_and(|own| own.is_abandoned);
         drop(state);
         if self.is_cached() {
-            return true; // no thread had it, so nobody is notified
+            return true; // no thread relied on a cached hold, so nobody is notified
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        // The phase is set by now, so a listener that is added later finds it.
+        // The phase shows the loss by now, so `listen` notifies a listener that is added later.
         self.listeners.end().into_iter().for_each(|listener| listener.end(Some(&loss), reporter));
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
@@ -46,7 +46,6 @@ impl Hold {
     /// Adds a listener, or ends it at once if the hold has ended.
     pub(crate) fn listen(&self, listener: Listener, reporter: &Reporter) {
         let mut list = self.listeners.list.lock();
-        // A loss is recorded before the listeners end.
         if self.listeners.has_ended.load(Ordering::SeqCst) {
             drop(list);
             let loss = |reason| Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };

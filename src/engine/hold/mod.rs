@@ -76,7 +76,7 @@ pub(crate) struct Hold {
     pub(crate) leads: bool,
     pub(crate) ceiling: Option<Moment>,
     pub(crate) bound: Option<Arc<dyn Bound>>,
-    /// As [`AcquireCall::may_cache_slice`](crate::engine::acquire::call::AcquireCall::may_cache_slice) says.
+    /// Whether a time slice may cache the hold.
     pub(crate) may_be_cached: bool,
     phase: Phase,
     /// The end of the window, as `Moment::nanos`. It never moves back.
@@ -86,10 +86,10 @@ pub(crate) struct Hold {
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
     fence: OnceLock<FencingToken>,
-    /// Whether `unlock` has ended a level that has a guard.
+    /// Whether `unlock` has ended a level that has a guard; see `has_ended`.
     has_spent_guard: AtomicBool,
     pub(super) listeners: Listeners,
-    /// Whether the hold hears of waiters. The store then has more data for this hold than its owner.
+    /// Whether the hold learns of waiters. The store keeps a mark for it, so its release shares no request.
     pub(crate) hears: AtomicBool,
 }
 
@@ -190,7 +190,7 @@ impl Hold {
         self.retire_owner_in(&mut self.local.state());
     }
 
-    /// Also works after the hold was removed.
+    /// Retires the owner number, even after the hold was removed.
     fn retire_owner_in(&self, state: &mut LockState) {
         if let Some(mark) = self.holder.thread() {
             state.retired.add(self.claim.owner.number());
@@ -207,8 +207,7 @@ impl Hold {
         }
     }
 
-    /// Whether the hold can be cached and reused like a new grant; `Some(true)`: for a time slice too.
-    /// `is_dropped`: a guard ended it. `unlock` frees the lock, unless the call asked for caching.
+    /// As [`HoldState::can_stay`]. A hold whose next use would inherit something, such as a listener, cannot.
     pub(crate) fn can_be_cached(&self, state: &State, is_dropped: bool) -> Option<bool> {
         let is_plain = self.fence.get().is_none() && self.bound.is_none();
         let is_nobodys = !self.listeners.are_there.load(Ordering::SeqCst) && !self.span.is_open();
@@ -228,7 +227,7 @@ impl Hold {
         self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
-    /// The other locks of a group are acquired: renewals of this level end, and its lease with them.
+    /// Ends the renewals of this level, because the other locks of its group are acquired.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         self.with(|state| {
             if state.levels.settle(id) {
@@ -248,7 +247,7 @@ impl Hold {
         is_free.then(|| levels.into_iter().map(|(is_own, lease, _)| (is_own, lease)).collect())
     }
 
-    /// Whether the level of a guard was ended by `unlock`. Usually known without the mutex.
+    /// Whether `unlock` has ended the level of a guard.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
         let is_open = |state: &mut State| state.levels.get_mut(level).is_some();
         self.has_spent_guard.load(Ordering::Acquire) && !self.with(is_open)
@@ -269,7 +268,7 @@ impl Hold {
         }
     }
 
-    /// Whether the window reaches `max_hold`, up to the 1 % by which it is shorter than its lease.
+    /// Whether the window has reached `max_hold`; a window is 1 % shorter than its lease.
     fn is_at_ceiling(&self) -> bool {
         let drift = self.renewed_lease() / 100;
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
@@ -285,14 +284,14 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request sent at `sent` was confirmed, which set `lease`. The window never gets shorter. `false`: the
-    /// window had ended, perhaps seen by a thread, so the hold is lost although the store prolonged it.
+    /// The store confirmed a request of `sent` that set `lease`. The window never gets shorter. `false`: the
+    /// window had ended, and a thread may have seen that, so the hold is lost, though the store renewed it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let until = sent.plus(window(lease));
         let mut state = self.local.state();
         let before = self.until.fetch_max(until.nanos(), Ordering::AcqRel);
-        // The end is moved first, so a thread that reads a later time also reads the new end.
+        // The end is moved before the clock is read: a thread that reads the clock later sees the new end.
         let now = clock.now();
         let Some(own) = state.state_of(self.serial) else { return now.nanos() < before };
         if lease >= self.renewed_lease() {
@@ -328,7 +327,7 @@ impl Hold {
         if is_at_risk { Standing::AtRisk(until) } else { Standing::Held }
     }
 
-    /// Whether the hold stands at `now`. If its window has ended, records the loss.
+    /// Whether the hold is valid at `now`. If its window has ended, records the loss.
     pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
         match self.loss_at(now) {
             None => true,

@@ -7,7 +7,7 @@
 //! | `EXPIRED`   | `until` passed unconfirmed                          | the first to see it, from `LIVE`        |
 //! | `GONE`      | the store said that the owner holds nothing         | the first to learn it, from `LIVE` or `RELEASING` |
 //! | `SHUT_DOWN` | the client ended it                                 | `shutdown`, from `LIVE`                 |
-//! | `TOO_LONG`  | `until` passed, and no renewal may move it any more | as `EXPIRED`                            |
+//! | `TOO_LONG`  | `until` passed, and `max_hold` allows no renewal    | as `EXPIRED`                            |
 //!
 //! The last four phases are final.
 
@@ -38,7 +38,7 @@ pub(crate) enum Standing {
     Lost(LossReason),
 }
 
-/// A flag beside the phase: the hold is cached, or was when its release or loss began.
+/// A flag beside the phase: no thread uses the hold, because it is cached, or was when its end began.
 const UNUSED: u8 = 0x10;
 
 /// `LIVE` at first.
@@ -59,7 +59,7 @@ impl Phase {
         LOSSES.get(usize::from(place)).copied()
     }
 
-    /// Sets the phase for a stage. Like each change of the phase, under the lock's mutex.
+    /// Sets the phase for a stage. The caller has the lock's mutex, as for each change of the phase.
     pub(super) fn publish(&self, stage: Stage) {
         let phase = match stage {
             Stage::Held => LIVE,
@@ -91,11 +91,10 @@ pub(crate) type OnContended = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct Listeners {
     /// Channels come first, because callbacks may hang.
     pub(super) list: Mutex<VecDeque<Listener>>,
-    /// Whether `list` may have an entry. Changed under its mutex, which a cached hold's release does not take.
+    /// Whether `list` may have a listener. Changed under its mutex, which readers of the flag need not take.
     pub(super) are_there: AtomicBool,
     /// The hold was released or lost. Changed under the mutex of `list`.
     pub(super) has_ended: AtomicBool,
-    /// Whether a release keeps the listeners for the next hold of the guard.
     pub(super) are_kept: AtomicBool,
     /// Callbacks of contention are queued or running.
     pub(super) is_calling: AtomicBool,
@@ -104,7 +103,6 @@ pub(crate) struct Listeners {
 pub(crate) enum Listener {
     /// Receives the loss, if there is one, and is dropped when the hold ends.
     Channel(Sender<Loss>),
-    /// Runs when the hold is lost.
     OnLost(OnLost),
     /// Runs while others want the lock and the hold stands.
     OnContended(OnContended),
@@ -126,7 +124,6 @@ impl Listener {
 }
 
 impl Listeners {
-    /// The hold has ended: takes the listeners out.
     pub(crate) fn end(&self) -> VecDeque<Listener> {
         let mut list = self.list.lock();
         self.has_ended.store(true, Ordering::SeqCst);

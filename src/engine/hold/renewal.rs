@@ -21,7 +21,6 @@ impl Hold {
         self.with(|state| state.is_under_way = false);
     }
 
-    /// Plans the timer's next check of this hold, and returns its time.
     pub(crate) fn plan_check(&self, now: Moment) -> Moment {
         let mut state = self.local.state();
         let Some(own) = state.state_of(self.serial) else { return Moment::NEVER };

@@ -367,7 +367,7 @@ impl Bound for Session {
     }
 }
 
-/// A hold with, for example, a listener or a request in doubt is not cached: its next use would inherit it.
+/// A hold with, for example, a listener or a request in doubt is not cached: the next use would inherit that.
 #[test]
 fn a_hold_is_cached_after_its_whole_use() {
     let hold = || hold_by(cached());

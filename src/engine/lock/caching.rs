@@ -1,10 +1,10 @@
 //! Caching: whether, and how long, a hold stays in the store after its last level.
 //!
-//! Meanwhile other clients see the lock as held. A time slice begins when the store grants the lock from the
-//! wait queue; within it, a thread that comes back at once reacquires without a request. Slices need no keys
-//! or messages; they resemble eventual fairness in parking_lot and the cohort locks of Dice, Marathe and
-//! Shavit (2012). `lock_builder(name).cached()` leaves the hold in the store until another client recalls it,
-//! like the delegations of NFSv4 (RFC 7530, 10.4).
+//! Other clients see the lock of a cached hold as held. A time slice begins when the store grants the lock
+//! from the wait queue. Within the slice, a thread that comes back at once reacquires without a request.
+//! Slices resemble eventual fairness in parking_lot and the cohort locks of Dice, Marathe and Shavit (2012).
+//! `lock_builder(name).cached()` leaves the hold in the store until another client recalls it, like the
+//! delegations of NFSv4 (RFC 7530, 10.4).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::engine::lock::{At, CachedFor, Handle, HoldState, Machine, Next, Stage
 use crate::seam::capabilities::CachedCheck;
 use crate::time::{Lease, Moment};
 
-/// The rules that the exploration of small worlds varies.
+/// Numbers that tests vary.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// Maximum number of local hand-offs before other processes get the lock. Higher values make other
@@ -20,7 +20,6 @@ pub(crate) struct Rules {
     pub(crate) local_handoffs: u32,
     /// A lock counts as contended for this time after a release that notified other clients.
     pub(crate) contended: Duration,
-    /// The longest time slice of one client.
     pub(crate) longest_slice: Duration,
     /// A hold that is cached for a time slice is released when no thread has used it for this long.
     pub(crate) idle: Duration,
@@ -43,8 +42,7 @@ pub(crate) const RULES: Rules = Rules {
     first_check: Duration::from_millis(50),
     longest_check_gap: Duration::from_millis(500),
 };
-/// Total of the time slices of all clients in the wait queue. Each client waits for one slice and one
-/// hand-over of each client before it.
+/// Total of the time slices of all clients in the wait queue.
 const SLICES: Duration = Duration::from_millis(64);
 /// Holds that lasted longer are not cached, because a request costs little beside them.
 const SHORT: Duration = Duration::from_micros(500);
@@ -57,8 +55,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const STALL: Duration = Duration::from_micros(600);
 
 /// The score of a lock rises by one, up to `MOST`, when a thread comes back at once, and falls by `LATE`,
-/// down to `LEAST`, when not. Holds are cached from score one on. The score starts at zero, so one return is
-/// enough: with hundreds of clients each has few grants a second.
+/// down to `LEAST`, when not. Holds are cached from score one on. The score starts at zero, so that one
+/// return is enough: among hundreds of clients each has few grants a second.
 pub(super) const LEAST: i8 = -2;
 pub(super) const MOST: i8 = 6;
 pub(super) const LATE: i8 = 4;
@@ -83,7 +81,7 @@ pub(crate) struct Caching {
 
 #[derive(Debug)]
 pub(crate) enum Watched<H> {
-    /// The cached hold is to be released: no thread uses it, or others want it.
+    /// Release the cached hold: no thread uses it, or others want it.
     Idle,
     /// Ask the store about `checks`, run the callbacks of `calls`, and watch again at `next`.
     Until {
@@ -162,7 +160,7 @@ impl Caching {
 }
 
 impl<H: Handle, W: Waits, X> Machine<H, W, X> {
-    /// Caches a hold whose last level has ended, if the rules allow it; `by_time_slice`: for a slice too.
+    /// Caches a hold whose last level has ended, if the rules allow it: in a time slice only `by_time_slice`.
     pub(super) fn cache(&mut self, serial: u64, by_time_slice: bool, at: At<'_>) -> Option<CachedFor> {
         let waiting = self.queue.tickets.len();
         // At most one hold of a lock is cached, handed off or being released at a time.
@@ -193,9 +191,9 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         Some(CachedFor::TimeSlice)
     }
 
-    /// Reuses a cached hold; within a time slice even if others want it. `caches`: the call may cache the
-    /// hold until a recall. `may_use`: the call can use this hold, which is cached until a recall or not.
-    /// Returns the new level; `None`: the hold must be released.
+    /// Reuses a cached hold, and returns the new level; `None`: the hold must be released. A time slice goes
+    /// on even if others want the lock. `caches`: the call may cache the hold until a recall. `may_use`: the
+    /// call can use this hold; the flag is true for a hold that is cached until a recall.
     pub(super) fn reuse(
         &mut self,
         serial: u64,
@@ -221,8 +219,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         Some(own.levels.add(Lease::Renewed))
     }
 
-    /// Begins the release of a hold that is cached for `thread`, or for any thread. See
-    /// [`begin_release`](Machine::begin_release).
+    /// Begins the release of a hold that is cached for `thread`, or for any thread.
     pub(crate) fn release_cached(&mut self, thread: Option<u64>, at: At<'_>) -> Option<(H, Option<Next>)> {
         let is_meant = |own: &&HoldState<H>| own.is_cached() && thread.is_none_or(|thread| own.is_of(thread));
         let hold = self.holds.iter().find(is_meant)?.hold.clone();

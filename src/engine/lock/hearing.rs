@@ -56,9 +56,9 @@ impl Hears {
         (is_due, is_called, if is_wanted { due.min(self.next_call()) } else { due })
     }
 
-    /// When the next check is due. The first check sets the mark, so it waits, `EVERY` at most, until recalls
-    /// can be received. Later a message brings a check forward, but not before the callbacks may run again,
-    /// because many waiters send many messages.
+    /// When the next check is due. The first check sets the mark, so it comes when recalls can be received,
+    /// or after `EVERY`. Later a recall brings the check forward, but not before the callbacks may run again:
+    /// many waiters send many recalls.
     fn due(&self, at: At<'_>) -> Moment {
         let Some(last) = self.last_check else {
             return if at.recalls.is_some() { self.since } else { self.since.plus(EVERY) };

@@ -67,7 +67,7 @@ pub(crate) struct At<'a> {
     pub(crate) rules: &'a Rules,
 }
 
-/// `X`: what the caller keeps beside the state, under the same mutex.
+/// `H`: the shared part of a hold. `W`: a waiter. `X`: what the caller keeps under the same mutex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Machine<H, W, X = ()> {
     /// Sorted by serial number.
@@ -78,7 +78,7 @@ pub(crate) struct Machine<H, W, X = ()> {
     pub(super) local_handoffs: Option<(u32, Moment)>,
     /// Whether this client may have a place in the store's queue.
     pub(crate) queued: bool,
-    /// When this process last released the lock, and the notified other clients. `None`: there were none.
+    /// When this process last released the lock, and whom the store notified. `None`: no other client.
     pub(crate) contended: Option<(Moment, Others)>,
     pub(crate) retired: Retired,
     pub(crate) beside: X,
@@ -87,7 +87,6 @@ pub(crate) struct Machine<H, W, X = ()> {
 /// Who has the lock after the end of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The hold is cached.
     Cached(CachedFor),
     Nobody,
     /// Threads wait here, but other processes go first.
@@ -249,7 +248,7 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         true
     }
 
-    /// The waiter accepts no hand-off from now on. Clears its word, so that `sleep` notices later changes.
+    /// The waiter accepts no hand-off from now on. Clears its `word`, so that `sleep` notices later changes.
     pub(crate) fn withdraw(&mut self, id: TicketId) -> Withdrawn {
         match self.handing() {
             Some((to, true)) if to == id => return Withdrawn::Given,
@@ -262,8 +261,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         Withdrawn::Free
     }
 
-    /// Whether this waiter must give up the client's place in the store's queue, because no other thread here
-    /// waits. It sends that request before it leaves the local queue, so that later requests follow.
+    /// Whether the client has a place in the store's queue that this waiter, as the last one here, must give
+    /// up. The waiter sends that request before it leaves the local queue, so that later requests follow.
     pub(crate) fn takes_queue_place(&mut self) -> bool {
         self.queue.tickets.len() == 1 && std::mem::take(&mut self.queued)
     }
@@ -310,9 +309,9 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
         (left, over)
     }
 
-    /// Ends `level`; without one, the innermost that has no guard, or else the innermost. After the last
-    /// level, the hold is cached if it `may_stay` (`Some(true)`: for a time slice too), or its release
-    /// begins. `None`: there is no such level.
+    /// Ends `level`; by default the innermost without a guard, or else the innermost. After the last level,
+    /// the hold is cached if it `may_stay` (see [`HoldState::can_stay`]), or its release begins. `None`:
+    /// there is no such level.
     pub(crate) fn end(
         &mut self,
         serial: u64,
@@ -442,8 +441,8 @@ impl<H: Handle, W: Waits, X> Machine<H, W, X> {
 
     /// Records a loss. `false`: the hold was lost before, or is being released, so that only the store knows.
     /// Retires the number, because a request under it may be on its way, and the guard may still try to
-    /// release. If the client ends, it releases the hold itself, so only a number in doubt is retired: the
-    /// thread uses its number in other clients too.
+    /// release. At the client's end the client itself releases, so a number stays unless it is in doubt: the
+    /// thread uses it in other clients too.
     pub(crate) fn lose(&mut self, serial: u64, reason: LossReason) -> bool {
         let Some(own) = self.state_of(serial).filter(|own| own.stage != Stage::Lost) else { return false };
         let (is_live, is_in_doubt) = (own.is_live(), own.is_in_doubt());

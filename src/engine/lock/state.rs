@@ -131,9 +131,9 @@ impl<H: Handle> HoldState<H> {
         self.hold.publish(stage);
     }
 
-    /// Whether the hold can be cached after its last level. `Some(true)`: for a time slice too, if it
-    /// `has_slices`, and a guard ended the level (`is_dropped`) or the call asked for caching. A renewal
-    /// under way prevents a slice only: until a recall, the hold stays the same for its next use.
+    /// Whether the hold can be cached after its last level. `Some(false)`: only until a recall. `Some(true)`:
+    /// a time slice may cache it too. A slice needs `has_slices`, and a dropped guard or a call that asks to
+    /// cache. A renewal under way prevents a slice only: until a recall, the hold stays the same.
     pub(crate) fn can_stay(&self, has_slices: bool, is_dropped: bool) -> Option<bool> {
         let by_time_slice = has_slices && (is_dropped || self.asks_to_cache);
         let until_recall = self.recallable.is_some();
@@ -171,7 +171,7 @@ pub(crate) struct Levels {
     pub(crate) open: VecDeque<Level>,
     /// Number of open levels that ask for renewals.
     pub(crate) renewed: usize,
-    /// Whether any level, ended or not, asked for renewals.
+    /// Whether any level, ended or not, asked for renewals; see `Timer::let_lapse`.
     pub(crate) was_renewed: bool,
 }
 
@@ -238,7 +238,7 @@ pub(crate) struct Ticket<W> {
     pub(crate) is_asleep: bool,
     /// Whether to wake this waiter when the hand-off to another waiter is settled.
     pub(crate) follows: bool,
-    /// Whether something has changed since the waiter last checked. Cleared before each attempt.
+    /// The note that something has changed since the waiter last checked. Cleared before each attempt.
     pub(crate) word: bool,
 }
 
@@ -299,7 +299,7 @@ impl<W: Waits> Queue<W> {
         self.tickets.iter_mut().filter(|ticket| ticket.is_head).for_each(Ticket::tell);
     }
 
-    /// Wakes both kinds of waiters, because the client has lost its place in the store's queue.
+    /// Wakes the heads and all waiters that spin, because the client has lost its place in the store's queue.
     pub(crate) fn nudge_apart(&mut self) {
         if self.spinning > 0 {
             let asking = |ticket: &&mut Ticket<W>| ticket.spins || ticket.is_head;

@@ -28,8 +28,7 @@ use crate::time::Moment;
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Whether the client may cache a hold whose last level ends. `is_dropped`: a guard ended it.
-    /// `Some(true)`: for a time slice too.
+    /// As [`Hold::can_be_cached`], if the client can release the hold later. `is_dropped`: a guard ended it.
     pub(super) fn may_stay(&self, own: &State, is_dropped: bool) -> Option<bool> {
         let by_time_slice = own.hold.can_be_cached(own, is_dropped)?;
         let can_release = !self.calls.is_closed()

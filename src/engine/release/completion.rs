@@ -15,8 +15,8 @@ use crate::seam::{Answer, Claim, Failure, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Returns `next`; `None`: the hold is lost. After the last level of a lost hold, removes it and sends no
-    /// release: the watchdog frees what may remain of its lease.
+    /// Returns `next`; `None`: the hold is lost. Removes a lost hold after its last level, without a release:
+    /// the watchdog frees what may remain of the lease.
     pub(crate) fn unless_lost(
         &self,
         hold: &Arc<Hold>,
@@ -49,7 +49,7 @@ impl Core {
         ending: Option<Arc<Call>>,
     ) {
         let calls = || (self.calls.begin(), ending.clone());
-        // The waiter that reads the outcome handles it, before it calls `Machine::received`.
+        // Called by the waiter that reads the outcome, before it calls `Machine::received`.
         let releaser = || {
             let (core, ended, calls) = (Arc::clone(self), Arc::clone(hold), calls());
             Releaser::new(false, move |outcome| match outcome {
@@ -61,7 +61,7 @@ impl Core {
         };
         if !self.start_handoff(hold, next, begun, releaser) {
             self.release_later(hold, begun, calls());
-            // Removed after the release was sent, so this process's next request follows it.
+            // Removed after the release was sent, so that this process's next request follows the release.
             self.registry.remove(hold);
         }
     }
@@ -140,7 +140,6 @@ impl Core {
     }
 }
 
-/// Reports the release of a hold, as of `now`.
 pub(super) fn released(hold: &Hold, now: Moment) -> impl Fn(&dyn Observer) + Send + use<> {
     let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
     let (held, span) = (now.since(hold.since()), hold.span.end("released"));

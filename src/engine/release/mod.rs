@@ -1,6 +1,5 @@
-//! Releasing a lock, level by level.
-//!
-//! After the last level a local waiter gets the lock, the store frees it, or the hold is cached.
+//! Releasing a lock, level by level. After the last level a local waiter gets the lock, the store frees it,
+//! or the hold is cached.
 
 pub(crate) mod cache;
 pub(crate) mod completion;
@@ -239,7 +238,7 @@ impl Engine {
         let outcome = self.repeat_release(hold, give_up, ask).map(|(released, in_doubt)| match released {
             Release::Freed { others } => Some(others),
             Release::StillHeld => Some(Others::Nobody),
-            // An unanswered request of this call freed it, unless the lease may have ended.
+            // An unanswered request of this call freed the lock, unless the lease may have ended.
             Release::NotHeld { .. } => {
                 let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                 was_ours.then_some(Others::Nobody)

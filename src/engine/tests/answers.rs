@@ -265,7 +265,7 @@ fn a_client_that_just_released_lets_others_go_first() {
     let (told, is_told) = bounded(1);
     thread::scope(|scope| {
         scope.spawn(|| told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap());
-        // The waiter stands back until the clock moves.
+        // The waiter lets other clients go first until the clock moves.
         assert!(is_told.recv_timeout(Duration::from_millis(50)).is_err());
         assert_eq!(store.attempts.count(), attempts);
         clock.advance(Duration::from_millis(10));
@@ -446,14 +446,14 @@ fn a_groups_lease_counts_from_the_request() {
     assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
 }
 
-/// The waiter stands back after its own release, and its time is over before it goes on.
+/// The waiter lets others go first after its own release, and its time is over before it goes on.
 #[test]
 fn an_overdue_wait_still_makes_one_attempt() {
     let (store, clock, engine, name) = standing(notifying());
     let mine = acquire_as(Kind::Write, &engine, &name, ONCE, Lease::Renewed).unwrap().unwrap();
     release(&engine, &mine).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    // The wait is longer than a client stands back after its own release.
+    // The wait is longer than a client lets others go first.
     let wait = Duration::from_millis(10);
     let attempts = store.attempts.count();
     let limit = clock.now().plus(wait);

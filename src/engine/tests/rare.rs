@@ -117,7 +117,7 @@ fn a_groups_unanswered_releases_cost_one_timeout() {
         let held = acquire(&engine, &name, ONCE, Lease::Fixed(patience * 10)).unwrap().unwrap();
         LevelRelease { engine: Arc::clone(&engine), hold: held.hold, level: Some(held.level) }
     });
-    // Each release is sent once. The first one is repeated when the retry time is over.
+    // Both releases are sent. Repeating the first takes the whole retry time, so the second is not repeated.
     let later = clock.clone();
     store.releases.say(in_doubt);
     store.releases.say(in_doubt);
@@ -463,8 +463,7 @@ fn expired_holds_are_not_sampled_for_renewal() {
     assert!(engine.registry.renewed(held.hold.until()).is_empty());
 }
 
-/// Slow clean-ups are always due. The watchdog must still search for deadlocks and write the entry, and so
-/// reach all work that comes after these.
+/// Slow clean-ups are always due. The watchdog must still search for deadlocks and write the entry.
 #[test]
 fn slow_clean_ups_leave_time_for_the_watchdogs_other_work() {
     let lease = Duration::from_secs(9);
@@ -524,7 +523,7 @@ fn during_a_wait(options: Options, store: Scripted, meanwhile: impl FnOnce(&Engi
     });
 }
 
-/// No entry can name the wait there, so none is repeated.
+/// This store has no entries, so the watchdog must not try again and again to write one.
 #[test]
 fn the_watchdog_sleeps_during_a_wait_on_a_store_without_directory() {
     let options = Options { detect_deadlocks_after: Duration::from_millis(100), ..Options::default() };

@@ -139,11 +139,11 @@ fn replace(path: &Path, token: u64, content: &[u8]) -> io::Result<bool> {
     }
     // If the new file cannot have the old file's owner, this fails before anything is written.
     let mut draft = match TemporaryFile::instead_of(old.as_ref(), &path)
-        .and_then(|draft| register.suit(old.as_ref()).map(|()| draft))
+        .and_then(|draft| register.copy_owner(old.as_ref()).map(|()| draft))
     {
         Ok(draft) => draft,
         Err(error) => {
-            register.take_back();
+            register.remove_if_new();
             return Err(error);
         }
     };
@@ -253,9 +253,9 @@ impl TokenRegister {
     }
 
     /// Gives a new register the file's owner, group and permissions, so that the same users can write both.
-    fn suit(&self, old: Option<&Metadata>) -> io::Result<()> {
+    fn copy_owner(&self, old: Option<&Metadata>) -> io::Result<()> {
         let old = old.filter(|_| self.is_new);
-        old.map_or(Ok(()), |old| system::suit(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
+        old.map_or(Ok(()), |old| system::copy_owner(&self.file, old, |mode| mode & FOR_ALL | FOR_THE_OWNER))
     }
 
     fn set(&mut self, token: u64) -> io::Result<()> {
@@ -265,7 +265,7 @@ impl TokenRegister {
     }
 
     /// Removes a new register after its file turned out to be unwritable for this user.
-    fn take_back(&self) {
+    fn remove_if_new(&self) {
         if self.is_new {
             // If the removal fails, a register without a token remains, which does no harm.
             fs::remove_file(&self.path).unwrap_or_default();
@@ -287,7 +287,7 @@ impl TemporaryFile {
         let path = path.with_file_name(format!(".leasehold-{}", Uuid::new_v4().simple()));
         let file = system::opening(mode(old)).write(true).create_new(true).open(&path)?;
         let draft = TemporaryFile { path, file, is_in_place: false };
-        old.map_or(Ok(()), |old| system::suit(&draft.file, old, |mode| mode))?;
+        old.map_or(Ok(()), |old| system::copy_owner(&draft.file, old, |mode| mode))?;
         Ok(draft)
     }
 }
@@ -338,7 +338,7 @@ mod system {
     }
 
     /// Gives `file` the owner and group of `old`, and its mode without the set-user-id and set-group-id bits.
-    pub(super) fn suit(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
+    pub(super) fn copy_owner(file: &File, old: &Metadata, mode: impl Fn(u32) -> u32) -> io::Result<()> {
         let made = file.metadata()?;
         let owner = (made.uid() != old.uid()).then(|| old.uid());
         let group = (made.gid() != old.gid()).then(|| old.gid());
@@ -387,7 +387,7 @@ mod system {
         id_of(file).is_some_and(|opened| file_id(path) == Some(opened))
     }
 
-    pub(super) fn suit(_file: &File, _old: &Metadata, _mode: impl Fn(u32) -> u32) -> io::Result<()> {
+    pub(super) fn copy_owner(_file: &File, _old: &Metadata, _mode: impl Fn(u32) -> u32) -> io::Result<()> {
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl Waiting<'_> {
         self.release_watch.note_heard();
         let (claim, engine) = (self.next_claim()?, self.engine);
         if heard.is_none() && self.waits {
-            // The lock may have a new home node, with another subscription, so its messages are counted here.
+            // Of a subscription that other waiters may have made, perhaps at a new home node.
             let count = engine.store.message_count(&claim);
             (self.listening.unheard, self.listening.message_count) = (count, count);
         }
@@ -107,7 +107,7 @@ impl Waiting<'_> {
             Ok(Attempt::Granted { fence, queued }) => {
                 let mut granted = None;
                 if let Some(bound) = window {
-                    // A grant takes the client out of the queue; a hand-off changes nothing there.
+                    // A grant takes the client out of the wait queue; a hand-off does not.
                     if op == ATTEMPT && (self.wait_mode.may_stand() || call.kind == Kind::Read) {
                         let mut state = call.local.state();
                         state.queued = false;
@@ -131,7 +131,7 @@ impl Waiting<'_> {
                 if engine.writes_here(call, thread) {
                     engine.end_writing_in_time(call, thread, &granted.hold);
                 }
-                // Observers may be slow, and the level may end meanwhile.
+                // Not reported earlier: an observer may be slow, and the level may end meanwhile.
                 report(None);
                 let wait = (self.begun, self.attempts, self.coming);
                 engine.report_granted(call, &granted.hold, wait, &self.span);
@@ -177,7 +177,7 @@ impl Waiting<'_> {
         self.pause_after(granted_too_late(self.call.action, self.lease, took), true)
     }
 
-    /// Sleeps for `poll`, or until the store may have something new, after `at_most`.
+    /// Sleeps for `poll`, or for `at_most` if that is shorter: then the store may have something new.
     pub(super) fn sleep_for(&self, poll: Duration, at_most: Option<Duration>) -> Step {
         Step::Sleep(self.engine.clock.after(at_most.map_or(poll, |most| most.min(poll))))
     }
@@ -201,8 +201,8 @@ impl Waiting<'_> {
         let is_refused = waits && matches!(answer, Err(Failure::Refused(_)));
         self.coming = Some((sent, true));
         let step = self.answered(HANDOFF, claim, sent, answer);
-        // The hand-off is settled last, because the releaser's thread may then ask again. By now its number
-        // is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
+        // The old hold is removed last, because the releaser's thread may then attempt again. By now its
+        // number is retired if necessary, and the new hold is entered. Pairs with `Machine::held_here`.
         let ended = place.local.state().received(place.ticket, is_refused);
         drop(ended); // without the mutex
         step
@@ -293,7 +293,6 @@ impl Waiting<'_> {
     /// Decides whether a grant counts that was requested at `sent` and read just now. Returns what else ends
     /// the hold besides its lease, such as a session. `None`: the caller must undo the grant.
     pub(super) fn window_of(&self, claim: &Claim, sent: Moment) -> Option<Option<Arc<dyn Bound>>> {
-        // `Sessions::bound` may be called only once for each grant.
         let bound = self.capabilities.sessions.and_then(|sessions| sessions.bound(claim));
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         // After a failed release under this number, the watchdog repeats the release, which would free this

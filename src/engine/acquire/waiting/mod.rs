@@ -40,7 +40,7 @@ pub(crate) struct Waiting<'a> {
     /// The local queue place of a caller that found the lock uncontended. A grant gives the place up.
     place: Option<QueuePlace>,
     wait_mode: WaitMode,
-    /// Whether the caller waits, or has a place in the store's queue. If not, one attempt must leave none.
+    /// Whether the caller waits, or has a place in the store's queue. If not, its attempt must make no place.
     waits: bool,
     all_ask: bool,
     /// The claim under which this caller may be in the store's queue, or registered as a waiting writer.
@@ -67,14 +67,14 @@ pub(crate) struct Waiting<'a> {
 enum Step {
     Granted(Granted),
     Sleep(Moment),
-    /// Sends nothing and offers nothing until then.
+    /// Sends nothing until then, and accepts no hand-off.
     Pause(Moment),
     Again,
 }
 
 impl<'a> Waiting<'a> {
-    /// `number`: a fresh owner number instead of the thread's, whose requests about the lock may travel on
-    /// another connection and arrive later; they must not find the new hold.
+    /// `number`: a fresh owner number instead of the thread's. Earlier requests under the thread's number may
+    /// arrive later, on another connection, and must not find the new hold.
     pub(crate) fn new(
         engine: &'a Engine,
         capabilities: Capabilities<'a>,
@@ -186,9 +186,8 @@ impl<'a> Waiting<'a> {
             if !place.is_head() {
                 self.wait_mode.become_in_doubt(); // the head may have put the client into the wait queue
             }
-            // This client's requests send no recall to a hold that is cached here. The order is: join the
-            // queue, then look for a cached hold. Pairs with `Machine::cache`, which caches no hold until a
-            // recall while threads wait here.
+            // A client sends no recall to itself, so the waiter releases a hold that is cached here. It
+            // joins the queue first. Pairs with `Machine::cache`, which caches no hold while threads wait.
             let is_idle = call.local.state().is_idle();
             if is_idle {
                 engine.core.release_cached(call.local, None);
@@ -211,8 +210,8 @@ impl<'a> Waiting<'a> {
         let wait = Arc::clone(&place.wait);
         // The hold was entered before the place is left, so the next head finds the hold and waits for it.
         drop(place);
-        // `published` is read after the queue was left, so no later `Wait::publish` finds this wait.
-        // The watchdog removes it from the client's entry; the call does not wait for that.
+        // The watchdog removes a published wait from the client's entry. `published` is read after the queue
+        // was left, so it is final.
         if wait.published.get().is_some() {
             self.engine.find_by(Moment::from_nanos(0));
         }
@@ -256,8 +255,8 @@ impl<'a> Waiting<'a> {
         match place.look(self.all_ask || is_first_try, self.asks_for_itself(), now) {
             Look::Behind => return Ok(Step::Sleep(Moment::NEVER)),
             Look::OnItsWay => {
-                // The thread that settles the hand-off wakes this one. Until then this thread ignores
-                // messages and sends nothing, because its own number may be the one whose hold is handed off.
+                // The end of the hand-off wakes this thread. Until then the thread ignores messages and sends
+                // nothing, because the hold that is handed off may have this thread's number.
                 self.parker(place);
                 self.listening.pass_over();
                 return Ok(Step::Sleep(self.next_poll()));

@@ -14,7 +14,7 @@ use crate::park::{Parker, Woken};
 use crate::seam::{Claim, ListensFor, Others};
 use crate::time::Moment;
 
-/// A client that got a standby message asks after this time, in case the client that is next does not.
+/// The second client in the wait queue, notified as *standby*, asks after this time in case the first hangs.
 const STANDBY: Duration = Duration::from_millis(25);
 /// The longest time for which a process, after its own release, lets listening processes go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
@@ -107,8 +107,8 @@ impl Waiting<'_> {
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.local.state().contended else { return };
-        // No pause if the only other listener has had its chance since, or if the lock is reserved for the
-        // client that is next in the wait queue.
+        // No pause if the only other listener has had its chance since the release, or if the lock is
+        // reserved for the client that is next in the wait queue.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }

@@ -5,10 +5,10 @@
 //! client that it is next. Because the notified client may hang and messages may be lost, the waiter also
 //! polls, at the time that the store's last answer gave and at each safety poll.
 //!
-//! The holder's id tells the store whether the release will notify the wait queue. Sometimes the id is wrong:
-//! Java's `forceUnlock` may end the hold, or another program's id may look like ours. Then the release sends
-//! a message only on the channel of all releases. So the first client in the wait queue also listens to that
-//! channel; the code calls this to *watch releases*.
+//! The version of the holder's client id tells the store whether the release will notify the wait queue.
+//! Sometimes that is wrong: Java's `forceUnlock` may end the hold, or another program's id may look like
+//! ours. Then the release sends a message only on the channel of all releases. So the first client in the
+//! wait queue also listens to that channel; the code calls this to *watch releases*.
 //!
 //! A client that joins an empty wait queue watches releases after [`AFTER`]; a client that becomes first
 //! later does so at once. In a queue that moves fast, a client has its turn before either, so watching costs
@@ -60,7 +60,7 @@ impl Waiting<'_> {
         self.sleep_for(poll, retry_after)
     }
 
-    /// The server refused the subscription to the client's turn, so the waiter listens to releases instead.
+    /// Listens to releases, because the server refused the subscription to messages that this client is next.
     pub(super) fn go_by_releases(&mut self) {
         self.wait_mode.change(QueueMode::Yields, false);
         self.give_up_place();
@@ -168,8 +168,8 @@ impl Waiting<'_> {
         engine.watchdog.run_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
-    /// Pauses after a failure. `is_own`: the grant came too late for this caller's lease, which concerns no
-    /// other waiter. Messages do not end that pause, because the release of the late grant causes one itself.
+    /// Pauses after a failure. `is_own`: the grant came too late for this caller's lease. That concerns no
+    /// other waiter, and messages do not end the pause, because the clean-up of the late grant sends one.
     pub(super) fn pause_after(&mut self, error: Error, is_own: bool) -> Result<Step> {
         let (engine, call) = (self.engine, self.call);
         let now = engine.clock.now();
@@ -177,7 +177,7 @@ impl Waiting<'_> {
         let is_over = now >= call.limit;
         let is_spent = now.since(since) >= engine.options.retry_timeout;
         let is_final = is_over || is_spent || !error.is_retryable();
-        // The waiters behind this one share the outage. A caller without time left shows no outage.
+        // The waiters behind this one share the outage. A failure without time left begins none.
         if !is_own && !is_over {
             call.local.note_failure(Some((since, error.copy())));
             if is_final {

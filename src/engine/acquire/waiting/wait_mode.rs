@@ -7,7 +7,7 @@ use crate::seam::{ListensFor, QueueMode};
 ///
 /// | from                  | to                         | by                                                   |
 /// |-----------------------|----------------------------|------------------------------------------------------|
-/// | `Waits`               | `InWaitQueue`              | a thread before it, or an attempt without an answer  |
+/// | `Waits`               | `InWaitQueue`              | a waiter before it, or an attempt without an answer  |
 /// | all of the wait queue | `InWaitQueue`, it `stands` | an answer                                            |
 /// | all of the wait queue | `IsNext`, it `stands`      | a message; it lasts for one attempt                  |
 /// | `IsNext`              | `InWaitQueue`              | the next attempt without such a message              |
@@ -29,7 +29,6 @@ impl WaitMode {
         WaitMode { queue_mode, stands: false, is_fixed }
     }
 
-    /// Whether the waiter uses the wait queue, if the store has one.
     pub(super) fn uses_wait_queue(self) -> bool {
         !self.is_fixed && !matches!(self.queue_mode, QueueMode::Barges | QueueMode::Yields)
     }
@@ -85,8 +84,8 @@ impl Listening {
         Some(std::mem::replace(&mut self.turns, turns) != turns)
     }
 
-    /// Begins to listen. If a message came since the count `unheard` was noted, on a channel that has only
-    /// messages for this client's turn, this client is next.
+    /// Begins to listen. If the channel has only messages that this client is next, and one came since the
+    /// count `unheard` was noted, this client is next.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
             let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();

@@ -256,7 +256,7 @@ impl<'a> Step<'a> {
         self.effect(Effect::Ask { thread, number, caches, waits });
     }
 
-    /// Decides to sleep. A step of its own lets the thread fall asleep.
+    /// Decides to sleep. The thread falls asleep in a later step.
     fn sleep(&mut self, thread: usize, until: Moment, for_head: bool) {
         self.number(thread);
         let user = &mut self.client.users[thread];

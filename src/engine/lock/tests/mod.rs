@@ -1,4 +1,4 @@
-//! The table of the machine, and all states of small worlds.
+//! Compares the machine with its table (`table.txt`), and explores all states of small worlds (`world`).
 //!
 //! In each state: at most one thread relies on the lock, and the store agrees; no hold has a number under
 //! which a release may still arrive; no ended window opens again; no hold is lost without a fault; no client

@@ -27,7 +27,7 @@ fn heads(lock: &Lock) -> Vec<TicketId> {
     lock.queue.tickets.iter().filter(|ticket| ticket.is_head).map(|ticket| ticket.id).collect()
 }
 
-/// The waiters that got a word since the last call.
+/// The waiters that were notified of a change since the last call.
 fn words(lock: &mut Lock) -> Vec<TicketId> {
     let ids: Vec<_> = lock.queue.tickets.iter().map(|ticket| ticket.id).collect();
     let has_word = |id: &TicketId| lock.queue.get_mut(*id).is_some_and(|one| std::mem::take(&mut one.word));

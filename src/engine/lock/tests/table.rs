@@ -1,4 +1,4 @@
-//! The table of the machine: what each event does in each stage, and which events never came in it.
+//! The table of the machine: what each event does in each stage, and which events never came there.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -28,7 +28,7 @@ pub(super) struct Setup {
     pub(super) threads: &'static [usize],
     pub(super) cycles: u8,
     pub(super) faults: u8,
-    /// How threads release the lock.
+    /// Whether threads release by `unlock`, by dropped guards, or by both.
     pub(super) unlocks: bool,
     pub(super) drops: bool,
     pub(super) reenters: bool,
@@ -96,8 +96,9 @@ pub(super) struct User {
     pub(super) once: bool,
     /// The thread asks for an uncontended lock, and leaves the queue with the grant.
     pub(super) is_uncontended: bool,
-    /// The number of this wait, if it is not the thread's; and the number of its requests and offers.
+    /// The number of this wait, if it is not the thread's.
     pub(super) unbound: Option<Number>,
+    /// The number of the last request or offer.
     pub(super) number: Number,
     /// The number of recalls before the thread's attempt.
     pub(super) heard: Option<u64>,
