@@ -18,10 +18,36 @@ pub(crate) trait Rows {
     /// Runs the test on a file, or on a server that it shares with tests that do not disturb it.
     fn with_one(test: impl FnOnce(&Self));
     fn builder(&self) -> ClientBuilder;
-    /// The owner, hold count, process, host and thread in a lock's row.
-    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
-    fn count_rows(&self, table: &str) -> u64;
-    fn execute(&self, statement: &str);
+    /// Executes the statements. Returns the rows of the last one, each value as text.
+    fn ask(&self, statements: &str) -> Vec<Vec<String>>;
+    /// The condition that finds a lock's row.
+    fn has_name(name: &str) -> String;
+
+    fn execute(&self, statements: &str) {
+        self.ask(statements);
+    }
+    fn count_rows(&self, table: &str) -> u64 {
+        self.ask(&format!("SELECT count(*) FROM {table}"))[0][0].parse().unwrap()
+    }
+}
+
+impl<D: Database> Rows for D {
+    const EXPIRED: &'static str = "'2001-01-01 00:00:00'";
+
+    fn with_one(test: impl FnOnce(&D)) {
+        if let Some(server) = D::shared() {
+            test(server);
+        }
+    }
+    fn builder(&self) -> ClientBuilder {
+        self.options()
+    }
+    fn ask(&self, statements: &str) -> Vec<Vec<String>> {
+        D::ask_on(&mut self.connect(), statements)
+    }
+    fn has_name(name: &str) -> String {
+        format!("id = {}", D::id(name))
+    }
 }
 
 macro_rules! rows_tests {
@@ -34,13 +60,45 @@ macro_rules! rows_tests {
     };
 }
 
+/// The rights that docs/stores.md gives a user.
+pub(crate) const DOCUMENTED: &str = "SELECT, INSERT, UPDATE, DELETE";
+
 /// A database server: its connections and transactions, and its differences from the other one.
-pub(crate) trait Database: Rows + Sized + Sync + 'static {
+pub(crate) trait Database: Sized + Sync + 'static {
     type Connection: Send;
     type Transaction<'c>;
     type Names: Sync;
     type TxLock;
 
+    /// The schema of the tables, and the tables.
+    const SCHEMA: &'static str;
+    const TABLES: &'static [&'static str];
+    /// The words that give a new user a password, and a single connection.
+    const WITH_PASSWORD: &'static str;
+    const WITH_ONE_CONNECTION: &'static str;
+    /// The sessions of a user, whose name follows.
+    const SESSIONS_OF: &'static str;
+    /// The settings of a server that has few connections, and of one that has a log for replicas.
+    const FEW_CONNECTIONS: &'static [&'static str];
+    const LOGGED: &'static [&'static str];
+    /// The table of locks, and the table `refuses`, as errors name them.
+    const LOCKS_IN_ERRORS: &'static str;
+    const REFUSES_IN_ERRORS: &'static str;
+    /// The calls that are refused to a user who may only read, of those in `rights.rs`.
+    const WRITES: &'static [&'static str];
+    /// Another scheme of URLs.
+    const ALIAS: &'static str;
+    /// Whether a client refuses a read-only server already when it connects.
+    const CONNECT_NEEDS_WRITES: bool;
+    /// Whether a try that a frozen server does not answer may have been granted.
+    const A_TRY_IS_ONE_REQUEST: bool;
+    /// Makes the server end this session's transaction soon, if it is idle.
+    const END_IDLE_TRANSACTIONS: &'static str;
+    /// Statements after which no row of the table `refuses` can become free; that undo this; and that leave
+    /// no room for a thread's name.
+    const REFUSE_FREE_ROWS: &'static str;
+    const ALLOW_FREE_ROWS: &'static str;
+    const NARROW: &'static str;
     /// Whether names can be locked by advisory locks instead of the rows of a table.
     const ADVISORY: &'static [bool];
     /// The time after a restart within which a client is connected again.
@@ -53,22 +111,39 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
     const DEADLOCK_ENDS_TRANSACTION: bool;
     const EXHAUSTED: Exhausted;
 
-    fn start() -> Option<Self>;
+    fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+    fn start_with(settings: &[&str]) -> Option<Self>;
     /// The server that tests share if they do not disturb it.
     fn shared() -> Option<&'static Self>;
     fn port(&self) -> u16;
     /// The URL for a user, given as `name` or `name:password`.
     fn url_as(&self, user: &str) -> String;
+    /// URLs that this database alone refuses.
+    fn wrong_urls(&self) -> Vec<(String, ErrorKind)>;
     fn kill(&mut self);
     fn restart(&mut self);
     fn connect(&self) -> Self::Connection;
-    fn end_sessions(&self);
+    fn connect_as(&self, user: &str) -> Option<Self::Connection>;
+    /// As [`Rows::ask`], over this connection.
+    fn ask_on(connection: &mut Self::Connection, statements: &str) -> Vec<Vec<String>>;
+    fn end_sessions_of(&self, user: &str);
+    /// The process that serves the client, which has just released a lock.
+    fn serving_process(&self) -> u32;
+    /// Whether commits wait for a replica, of which there is none. `false` if the server cannot.
+    fn await_replicas(&self, awaits: bool) -> bool;
+    /// Makes the server read-only, as before a switchover. Open connections stay.
+    fn set_read_only(&self, is_read_only: bool);
     fn names_session(holder: &str, client: &LockClient) -> bool;
+    /// The id of a lock's row, and a time after now, as SQL.
+    fn id(name: &str) -> String;
+    fn from_now(time: Duration) -> String;
 
     fn begin(connection: &mut Self::Connection) -> Self::Transaction<'_>;
-    fn commit(transaction: Self::Transaction<'_>);
+    /// Whether the commit succeeded.
+    fn commit(transaction: Self::Transaction<'_>) -> bool;
     fn rollback(transaction: Self::Transaction<'_>);
-    fn lock_row(transaction: &mut Self::Transaction<'_>, name: &str);
     /// The setting that a wait in a transaction changes for its duration.
     fn wait_setting(transaction: &mut Self::Transaction<'_>) -> String;
 
@@ -82,7 +157,7 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
         name: &str,
     ) -> bool;
     fn new_names(table: &str) -> Result<Self::Names>;
-    fn create_names(&self, names: &Self::Names);
+    fn create_names(names: &Self::Names, connection: &mut Self::Connection) -> Result<()>;
     /// Whether the first use of a name also locks the gap beside it, where another name may be awaited.
     fn first_use_locks_neighbours(&self) -> bool;
     fn lock(
@@ -100,24 +175,62 @@ pub(crate) trait Database: Rows + Sized + Sync + 'static {
     }
 
     fn options(&self) -> ClientBuilder {
-        LockClient::builder().url(self.url()).create_schema(true)
+        self.options_as("admin").create_schema(true)
+    }
+
+    fn options_as(&self, user: &str) -> ClientBuilder {
+        LockClient::builder().url(self.url_as(user))
     }
 
     fn client(&self) -> LockClient {
         self.options().build().unwrap()
     }
 
+    /// Makes a user with the documented rights on the tables, which exist from then on.
+    fn make_user(&self, user: &str, more: &str) {
+        self.client();
+        self.names();
+        self.execute(&format!("CREATE USER {user} {more}"));
+        Self::TABLES.iter().for_each(|table| self.grant(DOCUMENTED, table, user));
+    }
+
+    fn grant(&self, rights: &str, table: &str, user: &str) {
+        self.execute(&format!("GRANT {rights} ON {}.{table} TO {user}", Self::SCHEMA));
+    }
+
+    fn sessions_of(&self, user: &str) -> u64 {
+        self.count_rows(&format!("{} = '{user}'", Self::SESSIONS_OF))
+    }
+
+    fn end_sessions(&self) {
+        self.end_sessions_of("admin");
+    }
+
+    /// Locks these rows in a transaction of the connection that it returns.
+    fn lock_rows(&self, rows: &str) -> Self::Connection {
+        let mut connection = self.connect();
+        let locked = Self::ask_on(&mut connection, &format!("BEGIN; SELECT 1 FROM {rows} FOR UPDATE"));
+        assert_eq!(locked.len(), 1);
+        connection
+    }
+
+    fn lock_row(&self, name: &str) -> Self::Connection {
+        self.lock_rows(&format!("leasehold_locks WHERE {}", Self::has_name(name)))
+    }
+
     /// The table of names that tests share.
     fn names(&self) -> Self::Names {
-        let names = Self::new_names("leasehold_names").unwrap();
-        self.create_names(&names);
-        names
+        self.names_in("leasehold_names")
     }
 
     /// A separate table of names, for tests in which the lock on a gap would delay other tests.
     fn names_apart(&self) -> Self::Names {
-        let names = Self::new_names(&fresh("names").replace('-', "_")).unwrap();
-        self.create_names(&names);
+        self.names_in(&fresh("names").replace('-', "_"))
+    }
+
+    fn names_in(&self, table: &str) -> Self::Names {
+        let names = Self::new_names(table).unwrap();
+        Self::create_names(&names, &mut self.connect()).unwrap();
         names
     }
 }
@@ -138,8 +251,8 @@ macro_rules! same_for_each_database {
         type Names = NameTable;
         type TxLock = TxLock;
 
-        fn start() -> Option<$server> {
-            $server::start()
+        fn start_with(settings: &[&str]) -> Option<$server> {
+            $server::start_with(settings)
         }
         fn shared() -> Option<&'static $server> {
             static SERVER: std::sync::OnceLock<Option<$server>> = std::sync::OnceLock::new();
@@ -160,8 +273,11 @@ macro_rules! same_for_each_database {
         fn connect(&self) -> $connection {
             self.admin()
         }
-        fn commit(transaction: Transaction<'_>) {
-            transaction.commit().unwrap();
+        fn connect_as(&self, user: &str) -> Option<$connection> {
+            self.try_connect(user).ok()
+        }
+        fn commit(transaction: Transaction<'_>) -> bool {
+            transaction.commit().is_ok()
         }
         fn rollback(transaction: Transaction<'_>) {
             transaction.rollback().unwrap();
@@ -169,8 +285,8 @@ macro_rules! same_for_each_database {
         fn new_names(table: &str) -> Result<NameTable> {
             NameTable::new(table)
         }
-        fn create_names(&self, names: &NameTable) {
-            names.create(&mut self.admin()).unwrap();
+        fn create_names(names: &NameTable, connection: &mut $connection) -> Result<()> {
+            names.create(connection)
         }
         fn check(lock: &TxLock, transaction: &mut Transaction<'_>) -> Result<()> {
             lock.check(transaction)
@@ -197,7 +313,15 @@ macro_rules! database_tests {
             lock_and_data_are_committed_together,
             transactions_count_exactly_at_every_isolation_level,
             a_database_deadlock_has_its_own_error_kind,
-            names_that_cannot_be_used_are_refused
+            names_that_cannot_be_used_are_refused,
+            a_lock_in_a_server_ended_transaction_is_lost,
+            the_table_of_names_is_created_concurrently,
+            a_frozen_server_costs_one_command_timeout,
+            doubtful_sessions_do_not_pile_up_without_a_replica,
+            wrong_settings_fail_with_specific_errors,
+            too_many_connections_are_busy,
+            existing_tables_need_no_right_to_create,
+            an_unusable_table_is_refused_at_connect
         );
     };
     ($module:ident on $database:ty: $($name:ident),+) => {
@@ -210,29 +334,20 @@ macro_rules! database_tests {
     };
 }
 
+/// Runs each of these functions of a module as a test on each database.
+macro_rules! on_each_database {
+    ($module:ident: $($name:ident),+) => {
+        mod on_mariadb {
+            database_tests!($module on crate::support::mysql::MysqlServer: $($name),+);
+        }
+        mod on_postgresql {
+            database_tests!($module on crate::support::postgres::PostgresServer: $($name),+);
+        }
+    };
+}
+
 pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> {
     LockClient::builder().url(url).lease(lease).session_locks().build()
-}
-
-#[track_caller]
-pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
-    for (url, expected) in urls {
-        let error = LockClient::builder().url(url).build().unwrap_err();
-        assert_eq!(error.kind(), *expected, "{url}: {error:?}");
-        assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
-    }
-}
-
-/// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
-#[track_caller]
-pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
-    let (mut taken, mut said) = (Vec::new(), None);
-    let is_busy = eventually(LONG, || {
-        taken.extend((0..20).map_while(|_| connect()));
-        said = LockClient::connect(url).err();
-        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
-    });
-    assert!(is_busy, "{said:?}");
 }
 
 pub(crate) fn a_held_name_never_delays_another_name<D: Database>() {
@@ -253,13 +368,13 @@ pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
             for name in (0..OTHER_NAMES).map(|number| other("beside", number)).chain([tag.clone()]) {
                 assert!(D::lock(&names, advisory, &mut first, &name, LONG).unwrap().is_some());
             }
-            D::commit(first);
+            assert!(D::commit(first));
         }
         let mut visit = |kind, round| {
             let start = now();
             let mut visiting = D::begin(&mut two);
             assert!(D::lock(&names, advisory, &mut visiting, &other(kind, round), LONG).unwrap().is_some());
-            D::commit(visiting);
+            assert!(D::commit(visiting));
             own_time_since(start)
         };
         let alone = (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
@@ -271,7 +386,7 @@ pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
                 D::lock(&names, advisory, &mut waiting, &tag, LONG).map(|held| held.is_some())
             });
             none_was_delayed(alone, (0..OTHER_VISITS).map(|round| visit("beside", round)).collect());
-            D::commit(holding);
+            assert!(D::commit(holding));
             assert!(waiter.join().unwrap().unwrap());
         });
     }
@@ -316,10 +431,11 @@ pub(crate) fn rows_show_holders_and_free_rows_are_swept<R: Rows>() {
         let first = client.get_fenced_lock("free").acquire().unwrap();
         let fence = first.fencing_token();
         first.unlock().unwrap();
-        let (owner, holds, pid, host, thread) = server.row("swept", "held");
-        assert_eq!((owner, holds, pid), (held.owner().to_string(), 1, std::process::id()));
-        assert!(!host.is_empty());
-        assert_eq!(Some(thread.as_str()), std::thread::current().name());
+        let row = "SELECT owner, holds, pid, thread, host FROM swept WHERE";
+        let row = &server.ask(&format!("{row} {}", R::has_name("held")))[0];
+        let (owner, pid, thread) = (held.owner().to_string(), std::process::id(), thread::current());
+        assert_eq!(row[..4], [&owner, "1", &pid.to_string(), thread.name().unwrap()]);
+        assert!(!row[4].is_empty());
         assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
         assert_eq!(server.count_rows("swept"), 2);
         assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
@@ -376,9 +492,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     client.get_lock(&stuck).acquire().unwrap().unlock().unwrap();
     let begun = now();
     let held = client.get_lock(&kept).acquire().unwrap();
-    let mut connection = server.connect();
-    let mut transaction = D::begin(&mut connection);
-    D::lock_row(&mut transaction, &stuck);
+    let mut locking = server.lock_row(&stuck);
     std::thread::scope(|scope| {
         let start = now();
         let calls: Vec<_> = (0..3)
@@ -396,7 +510,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
             assert!(client.get_lock(&stuck).try_lock().is_err());
         }
     });
-    D::rollback(transaction);
+    D::ask_on(&mut locking, "ROLLBACK");
     // The hold may be lost only if the machine's stalls delayed a renewal.
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
@@ -413,9 +527,7 @@ pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
     let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
     let begun = now();
     let held: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
-    let mut connection = server.connect();
-    let mut transaction = D::begin(&mut connection);
-    D::lock_row(&mut transaction, &names[0]);
+    let _locking = server.lock_row(&names[0]);
     assert!(eventually(LONG, || held[0].check().is_err()), "nobody can renew it");
     throughout(lease * 2, || {
         for one in &held[1..] {
@@ -425,7 +537,6 @@ pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
         }
         true
     });
-    D::rollback(transaction);
 }
 
 pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>() {
@@ -502,7 +613,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         let (mut one, mut two) = (server.connect(), server.connect());
         let mut before = D::begin(&mut one);
         assert!(lock(&mut before, &other, ms(0)).unwrap().is_some());
-        D::commit(before);
+        assert!(D::commit(before));
         // Both transactions are the first to use the name, and still only one gets the lock.
         let mut first = D::begin(&mut one);
         let held = lock(&mut first, &name, ms(0)).unwrap().unwrap();
@@ -521,7 +632,7 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
             "the wait in vain has left the transaction as it was"
         );
         D::check(&held, &mut first).unwrap();
-        D::commit(first);
+        assert!(D::commit(first));
         let held = lock(&mut second, &name, ms(5_000)).unwrap().unwrap();
         D::check(&held, &mut second).unwrap();
         D::rollback(second);
@@ -573,7 +684,7 @@ pub(crate) fn a_database_deadlock_has_its_own_error_kind<D: Database>() {
                 }
                 return Err(error);
             }
-            D::commit(transaction);
+            assert!(D::commit(transaction));
             Ok(())
         };
         let ended = std::thread::scope(|scope| {
@@ -603,4 +714,173 @@ pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
     for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
         assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());
     }
+}
+
+pub(crate) fn a_lock_in_a_server_ended_transaction_is_lost<D: Database>() {
+    let Some(server) = D::start() else { return };
+    let names = server.names();
+    for is_killed in [false, true] {
+        let (mut one, mut two, name) = (server.connect(), None, fresh("ended"));
+        if !is_killed {
+            D::ask_on(&mut one, D::END_IDLE_TRANSACTIONS);
+        }
+        let mut first = D::begin(&mut one);
+        let held = D::lock(&names, false, &mut first, &name, ms(0)).unwrap().unwrap();
+        if is_killed {
+            server.end_sessions();
+        }
+        // The server has ended this transaction, so another one gets the lock.
+        let mut second = D::begin(two.insert(server.connect()));
+        assert!(D::lock(&names, false, &mut second, &name, LONG).unwrap().is_some());
+        assert!(fails(D::check(&held, &mut first), ErrorKind::Lost).is_lost());
+        for &advisory in D::ADVISORY {
+            for name in [&name, "other"] {
+                assert!(
+                    D::lock(&names, advisory, &mut first, name, ms(0)).is_err_and(|error| error.is_lost())
+                );
+            }
+        }
+        assert!(!D::commit(first));
+    }
+}
+
+pub(crate) fn the_table_of_names_is_created_concurrently<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    for _ in 0..5 {
+        let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let (names, mut connection) = (D::new_names(&table).unwrap(), server.connect());
+                    start.wait();
+                    D::create_names(&names, &mut connection).unwrap();
+                });
+            }
+        });
+    }
+}
+
+/// The process that serves the client is stopped. The call fails, and the client undoes what it may have done.
+pub(crate) fn a_frozen_server_costs_one_command_timeout<D: Database>() {
+    let Some(server) = D::start() else { return };
+    // A directory entry would be a further statement on this connection, or on another.
+    let options = || server.options().pool_size(1).directory(false);
+    let client = connected(|| options().command_timeout(ms(1_500)).build());
+    // The first call prepares the statement, so that the next one can have an unknown outcome. A query
+    // follows each first use.
+    for _ in 0..2 {
+        assert!(client.get_lock("a").try_lock().unwrap());
+        client.get_lock("a").unlock().unwrap();
+    }
+    let process = server.serving_process();
+    crate::support::signal(process, "STOP");
+    let start = now();
+    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
+    assert_eq!(error.outcome_unknown(), D::A_TRY_IS_ONE_REQUEST, "{error:?}");
+    assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
+    crate::support::signal(process, "CONT");
+    assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
+    client.get_lock("a").unlock().unwrap();
+}
+
+/// No time-out of the server ends a commit that waits for a replica.
+pub(crate) fn doubtful_sessions_do_not_pile_up_without_a_replica<D: Database>() {
+    let Some(server) = D::start_with(D::LOGGED) else { return };
+    server.make_user("app", "");
+    let options = || server.options_as("app").pool_size(2);
+    let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
+    if !server.await_replicas(true) {
+        return; // this server's replication has other settings
+    }
+    let mut most = 0;
+    assert!(eventually(LONG, || client.get_lock(fresh("doubt")).try_lock().is_err()));
+    for _ in 0..12 {
+        assert!(client.get_lock(fresh("doubt")).try_lock().is_err());
+        most = most.max(server.sessions_of("app"));
+    }
+    server.await_replicas(false);
+    // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
+    assert!(most <= 6, "{most} sessions");
+    assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
+}
+
+pub(crate) fn wrong_settings_fail_with_specific_errors<D: Database>() {
+    let Some(server) = D::start() else { return };
+    let (url, at) = (server.url(), |url: &str| LockClient::builder().url(url));
+    fails_saying(at(&url).build(), ErrorKind::Unsupported, "create_schema");
+    fails(at(&url).database(1).build(), ErrorKind::InvalidInput);
+    let first = server.client();
+    server.make_user("secretive", D::WITH_PASSWORD);
+    let (before, database) = url.rsplit_once('/').unwrap();
+    let scheme = before.split_once("://").unwrap().0;
+    let wrong = [
+        (server.url_as("secretive"), ErrorKind::Authentication),
+        (server.url_as("secretive:S3CR3T-not"), ErrorKind::Authentication),
+        (format!("{before}/none"), ErrorKind::InvalidInput),
+        (format!("{scheme}://127.0.0.1:1/x"), ErrorKind::Unreachable),
+        (format!("{scheme}://"), ErrorKind::InvalidInput),
+        (format!("{scheme}://a:S3CR3T@host:port/{database}"), ErrorKind::InvalidInput),
+    ];
+    for (url, expected) in wrong.into_iter().chain(server.wrong_urls()) {
+        let error = fails(at(&url).build(), expected);
+        assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
+    }
+    // The password works by option and in the URL, and the documented rights suffice.
+    let by_option = server.options_as("secretive").password("S3CR3T").build().unwrap();
+    let by_url = server.url_as("secretive:S3CR3T").replace(&format!("{scheme}:"), &format!("{}:", D::ALIAS));
+    let by_url = at(&by_url).build().unwrap();
+    assert!(by_option.get_lock("a").try_lock().unwrap());
+    assert!(!by_url.get_lock("a").try_lock().unwrap());
+    by_option.get_lock("a").unlock().unwrap();
+    by_option.sweep(ms(1)).unwrap();
+    server.set_read_only(true);
+    let late = at(&url).build();
+    assert_eq!(late.is_err(), D::CONNECT_NEEDS_WRITES, "{late:?}");
+    fails(late.and_then(|late| late.get_lock("a").try_lock()), ErrorKind::ReadOnly);
+    fails(by_option.get_lock("a").try_lock(), ErrorKind::ReadOnly);
+    server.set_read_only(false);
+    server.execute("DROP TABLE leasehold_locks");
+    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
+}
+
+/// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
+pub(crate) fn too_many_connections_are_busy<D: Database>() {
+    let Some(server) = D::start_with(D::FEW_CONNECTIONS) else { return };
+    server.client();
+    let (mut taken, mut said) = (Vec::new(), None);
+    let is_busy = eventually(LONG, || {
+        taken.extend((0..20).map_while(|_| server.connect_as("admin")));
+        said = LockClient::connect(server.url()).err();
+        said.as_ref().is_some_and(|error| error.kind() == ErrorKind::Busy && error.is_retryable())
+    });
+    assert!(is_busy, "{said:?}");
+    drop(taken);
+    assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
+}
+
+pub(crate) fn existing_tables_need_no_right_to_create<D: Database>() {
+    let Some(server) = D::start() else { return };
+    server.make_user("few", "");
+    let client = server.options_as("few").create_schema(true).build().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
+    assert_eq!(client.ping().unwrap().table, Some(format!("{}.leasehold_locks", D::SCHEMA)));
+    let names = D::new_names("leasehold_names").unwrap();
+    D::create_names(&names, &mut server.connect_as("few").unwrap()).unwrap();
+}
+
+pub(crate) fn an_unusable_table_is_refused_at_connect<D: Database>() {
+    let Some(server) = D::start() else { return };
+    let build = || server.options().table("refuses").build();
+    build().unwrap();
+    server.execute(D::REFUSE_FREE_ROWS);
+    let error = fails_saying(build(), ErrorKind::Refused, "no free rows here");
+    assert!(error.to_string().contains(D::REFUSES_IN_ERRORS), "{error}");
+    server.execute(D::ALLOW_FREE_ROWS);
+    assert_eq!(server.count_rows("refuses"), 0, "a try leaves nothing behind");
+    // These columns differ from those in docs/stores.md.
+    server.execute(D::NARROW);
+    fails(build(), ErrorKind::Refused);
+    server.execute("ALTER TABLE refuses DROP fence");
+    fails(build(), ErrorKind::Unsupported);
+    assert_eq!(server.count_rows("refuses"), 0, "a try leaves nothing behind");
 }

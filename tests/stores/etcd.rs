@@ -352,37 +352,12 @@ test_on!(a_grant_with_a_lost_answer_is_undone, Etcd::start(), |server| {
 });
 
 test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |server| {
-    let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
-    for (path, body) in [
-        ("/v3/auth/user/add", r#"{"name":"root","password":"R00T"}"#.to_owned()),
-        ("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
-        ("/v3/auth/user/add", r#"{"name":"app","password":"S3CR3T"}"#.to_owned()),
-        ("/v3/auth/user/add", r#"{"name":"guest","password":"S3CR3T"}"#.to_owned()),
-        ("/v3/auth/role/add", r#"{"name":"locks"}"#.to_owned()),
-        (
-            "/v3/auth/role/grant",
-            format!(
-                r#"{{"name":"locks","perm":{{"permType":"READWRITE","key":"{key}","range_end":"{end}"}}}}"#
-            ),
-        ),
-        ("/v3/auth/user/grant", r#"{"user":"app","role":"locks"}"#.to_owned()),
-    ] {
-        if path == "/v3/auth/user/grant" && body.contains("root") {
-            server.must("/v3/auth/role/add", r#"{"name":"root"}"#);
-        }
-        server.must(path, &body);
-    }
     // A server without users accepts every user name, and none.
     let place = server.place();
     client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();
-    server.must("/v3/auth/enable", "{}");
-    for (url, kind) in [
-        (format!("etcd://{place}"), ErrorKind::Authentication),
-        (format!("etcd://app:S3CR3T-not@{place}"), ErrorKind::Authentication),
-        (format!("etcd://guest:S3CR3T@{place}"), ErrorKind::NoPermission),
-        (format!("etcd://app:S3CR3T@{place}/other"), ErrorKind::NoPermission),
-    ] {
-        let error = fails(builder(&url).build(), kind);
+    server.demand_passwords(&[("app", "S3CR3T", "locks")]);
+    for url in [format!("etcd://{place}"), format!("etcd://app:S3CR3T-not@{place}")] {
+        let error = fails(builder(&url).build(), ErrorKind::Authentication);
         assert!(!error.is_retryable() && !format!("{error} {error:?}").contains("S3CR3T"), "{error:?}");
     }
     let late = client(&format!("etcd://app:S3CR3T@{place}"));
@@ -392,9 +367,7 @@ test_on!(a_password_is_sent_and_an_expired_token_is_replaced, Etcd::start(), |se
     let guard = app.get_lock(&name).acquire().unwrap();
     let waiter = Waiter::start(turn(other.get_lock(&name)));
     // Each change of the users makes all tokens invalid.
-    let body = r#"{"name":"root","password":"R00T"}"#;
-    let token = server.must("/v3/auth/authenticate", body)["token"].as_str().unwrap().to_owned();
-    server.must_as(&token, "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
+    server.must_as(&server.token(), "/v3/auth/user/add", r#"{"name":"new","password":"x"}"#);
     guard.unlock().unwrap();
     waiter.returns_within(ms(1_200) + SLACK);
     // The watch gets a new token too, so that messages wake the client.

@@ -50,8 +50,6 @@ mod postgres_keep;
 #[cfg(feature = "postgres")]
 mod postgres_line;
 #[cfg(feature = "postgres")]
-mod postgres_queue_table;
-#[cfg(feature = "postgres")]
 mod postgres_settings;
 #[cfg(all(
     feature = "postgres",
@@ -63,6 +61,15 @@ mod postgres_settings;
 mod processes;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(all(
+    feature = "redis",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "etcd",
+    feature = "zookeeper"
+))]
+mod rights;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 mod roles;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql"))]

@@ -4,44 +4,39 @@
 use leasehold::Result;
 use leasehold::mysql::{NameTable, TxLock};
 use mysql::prelude::Queryable;
-use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts};
+use mysql::{Conn, IsolationLevel, Row, Transaction, TxOpts, from_value};
 
-use crate::databases::{
-    Database, Exhausted, Rows, connect_session, too_many_connections_are_busy, urls_are_refused,
-};
+use crate::databases::{Database, Exhausted, Rows as _, connect_session};
 use crate::statement;
 use crate::support::mysql::MysqlServer;
 use crate::support::prelude::*;
 use crate::support::processes::LEASE;
 use crate::support::relay::{Act, Direction, Relay};
 
-impl Rows for MysqlServer {
-    const EXPIRED: &'static str = "'2001-01-01 00:00:00'";
-
-    fn with_one(test: impl FnOnce(&MysqlServer)) {
-        if let Some(server) = shared() {
-            test(server);
-        }
-    }
-    fn builder(&self) -> ClientBuilder {
-        self.options()
-    }
-    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
-        let text =
-            format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = UNHEX(SHA2(?, 256))");
-        self.admin().exec_first(text, (name,)).unwrap().unwrap()
-    }
-    fn count_rows(&self, table: &str) -> u64 {
-        self.admin().query_first(format!("SELECT COUNT(*) FROM {table}")).unwrap().unwrap()
-    }
-    fn execute(&self, statement: &str) {
-        self.admin().query_drop(statement).unwrap();
-    }
-}
-
 impl Database for MysqlServer {
     same_for_each_database!(MysqlServer, Conn);
 
+    const SCHEMA: &'static str = "locks";
+    const TABLES: &'static [&'static str] =
+        &["leasehold_locks", "leasehold_locks_clients", "leasehold_names"];
+    const WITH_PASSWORD: &'static str = "IDENTIFIED BY 'S3CR3T'";
+    const WITH_ONE_CONNECTION: &'static str = "WITH MAX_USER_CONNECTIONS 1";
+    const SESSIONS_OF: &'static str = "information_schema.processlist WHERE user";
+    const FEW_CONNECTIONS: &'static [&'static str] = &["--max-connections=12"];
+    const LOGGED: &'static [&'static str] = &["--log-bin=binlog", "--server-id=1"];
+    const LOCKS_IN_ERRORS: &'static str = "`locks`.`leasehold_locks`";
+    const REFUSES_IN_ERRORS: &'static str = "";
+    const WRITES: &'static [&'static str] = &["lock", "token"];
+    const ALIAS: &'static str = "mariadb";
+    const CONNECT_NEEDS_WRITES: bool = true;
+    // A try reads first.
+    const A_TRY_IS_ONE_REQUEST: bool = false;
+    const END_IDLE_TRANSACTIONS: &'static str = "SET SESSION wait_timeout = 1";
+    const REFUSE_FREE_ROWS: &'static str = "
+        CREATE TRIGGER refuse BEFORE UPDATE ON refuses FOR EACH ROW
+        BEGIN IF NEW.owner = '' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no free rows here'; END IF; END";
+    const ALLOW_FREE_ROWS: &'static str = "DROP TRIGGER refuse";
+    const NARROW: &'static str = "ALTER TABLE refuses MODIFY thread VARCHAR(1) NOT NULL";
     const ADVISORY: &'static [bool] = &[false];
     const RECONNECTS_WITHIN: Duration = LONG;
     // The server counts these times in whole seconds.
@@ -55,19 +50,50 @@ impl Database for MysqlServer {
         lasts: ms(6_000),
     };
 
-    fn end_sessions(&self) {
-        kill_all(&mut self.admin());
+    fn ask_on(connection: &mut Conn, statements: &str) -> Vec<Vec<String>> {
+        let (mut answers, mut last) = (connection.query_iter(statements).unwrap(), Vec::new());
+        while let Some(rows) = answers.iter() {
+            let texts = |row: Row| row.unwrap().into_iter().map(from_value).collect();
+            last = rows.map(|row| texts(row.unwrap())).collect();
+        }
+        last
+    }
+    fn wrong_urls(&self) -> Vec<(String, ErrorKind)> {
+        let no_database = self.url().replace("/locks", "");
+        [no_database, format!("{}?require_ssl=true", self.url())]
+            .map(|url| (url, ErrorKind::InvalidInput))
+            .into()
+    }
+    fn end_sessions_of(&self, user: &str) {
+        let mut admin = self.admin();
+        let others = format!("SELECT id FROM {} = '{user}' AND id <> CONNECTION_ID()", Self::SESSIONS_OF);
+        for id in admin.query::<u64, _>(others).unwrap() {
+            admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
+        }
+    }
+    fn serving_process(&self) -> u32 {
+        self.pid()
+    }
+    fn await_replicas(&self, awaits: bool) -> bool {
+        let settings = ["timeout = 600000", "wait_no_slave = 1", &format!("enabled = {awaits}")];
+        let set = |setting| self.admin().query_drop(format!("SET GLOBAL rpl_semi_sync_master_{setting}"));
+        settings.into_iter().all(|setting| set(setting).is_ok())
+    }
+    fn set_read_only(&self, is_read_only: bool) {
+        self.execute(&format!("SET GLOBAL read_only = {is_read_only}"));
     }
     fn names_session(holder: &str, _client: &LockClient) -> bool {
         holder.starts_with("connection ")
     }
+    fn id(name: &str) -> String {
+        format!("UNHEX(SHA2('{name}', 256))")
+    }
+    fn from_now(time: Duration) -> String {
+        format!("UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND", time.as_micros())
+    }
 
     fn begin(connection: &mut Conn) -> Transaction<'_> {
         connection.start_transaction(TxOpts::default()).unwrap()
-    }
-    fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
-        let row = "SELECT 1 FROM leasehold_locks WHERE id = UNHEX(SHA2(?, 256)) FOR UPDATE";
-        transaction.exec_drop(row, (name.as_bytes(),)).unwrap();
     }
     fn wait_setting(transaction: &mut Transaction<'_>) -> String {
         let setting: Option<u64> = transaction.query_first("SELECT @@innodb_lock_wait_timeout").unwrap();
@@ -115,12 +141,10 @@ test_on!(an_unanswered_grant_is_undone, shared(), |server| {
     let client = connected(|| server.options().command_timeout(ms(800)).retry_timeout(LONG).build());
     let lock = client.get_lock(fresh("late"));
     lock.acquire().unwrap().unlock().unwrap();
-    let mut connection = server.connect();
-    let mut transaction = MysqlServer::begin(&mut connection);
-    MysqlServer::lock_row(&mut transaction, lock.name());
+    let mut locking = server.lock_row(lock.name());
     let error = fails(lock.try_lock(), ErrorKind::TimedOut);
     assert!(error.outcome_unknown());
-    MysqlServer::rollback(transaction);
+    locking.query_drop("ROLLBACK").unwrap();
     assert!(lock.try_lock_for(LONG).unwrap());
     lock.unlock().unwrap();
 });
@@ -160,83 +184,16 @@ test_on!(every_statement_finds_its_row_by_primary_key, shared(), |server| {
     assert_eq!(plan.get::<Option<u64>, _>("rows").unwrap(), Some(2));
 });
 
-fn kill_all(admin: &mut Conn) {
-    let others =
-        "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'admin'";
-    let ids: Vec<u64> = admin.query(others).unwrap();
-    for id in ids {
-        admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
-    }
-}
-
-test_on!(a_frozen_server_costs_one_command_timeout, MysqlServer::start(), |server| {
-    let client = connected(|| server.options().command_timeout(ms(1_500)).build());
-    client.get_lock("a").acquire().unwrap().unlock().unwrap();
-    server.signal("STOP");
-    let start = now();
-    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
-    assert!(!error.outcome_unknown(), "it has only read so far");
-    assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
-    server.signal("CONT");
-    assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
-    client.get_lock("a").unlock().unwrap();
-});
-
 // If tries waited, hundreds of polls would queue for the row and burden the server's deadlock search.
 test_on!(a_try_waits_for_no_row_lock, shared(), |server| {
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
     let held = client.get_lock(&name).acquire().unwrap();
-    let mut admin = server.admin();
-    let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
-    MysqlServer::lock_row(&mut transaction, &name);
+    let mut locking = server.lock_row(&name);
     assert!(!other.get_lock(&name).try_lock().unwrap());
-    transaction.rollback().unwrap();
+    locking.query_drop("ROLLBACK").unwrap();
     held.unlock().unwrap();
     assert!(other.get_lock(&name).try_lock().unwrap());
-});
-
-test_on!(wrong_settings_and_rights_fail_with_specific_errors, MysqlServer::start(), |server| {
-    let at = |url: &str| LockClient::builder().url(url);
-    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
-    let first = server.client();
-    let mut admin = server.admin();
-    for text in [
-        "CREATE USER secretive IDENTIFIED BY 'S3CR3T'",
-        "CREATE USER reader",
-        "GRANT SELECT ON locks.leasehold_locks TO reader",
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO secretive",
-    ] {
-        admin.query_drop(text).unwrap();
-    }
-    urls_are_refused(&[
-        (server.url_as("secretive"), ErrorKind::Authentication),
-        (server.url_as("secretive:S3CR3T-not"), ErrorKind::Authentication),
-        (server.url().replace("/locks", "/none"), ErrorKind::InvalidInput),
-        (server.url().replace("/locks", ""), ErrorKind::InvalidInput),
-        ("mysql://127.0.0.1:1/x".to_owned(), ErrorKind::Unreachable),
-        ("mysql://".to_owned(), ErrorKind::InvalidInput),
-        ("mysql://a:S3CR3T@host:port/x".to_owned(), ErrorKind::InvalidInput),
-        (format!("{}?require_ssl=true", server.url()), ErrorKind::InvalidInput),
-    ]);
-    let reader = at(&server.url_as("reader")).build().unwrap();
-    assert!(!reader.get_lock("a").is_locked().unwrap());
-    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
-    // The password works by option and in the URL, and the documented permissions suffice.
-    let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
-    let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
-    assert!(by_option.get_lock("a").try_lock().unwrap());
-    assert!(!by_url.get_lock("a").try_lock().unwrap());
-    by_option.get_lock("a").unlock().unwrap();
-    by_option.sweep(ms(1)).unwrap();
-    admin.query_drop("SET GLOBAL read_only = 1").unwrap();
-    fails(at(&server.url()).build(), ErrorKind::ReadOnly);
-    fails(by_option.get_lock("a").try_lock(), ErrorKind::ReadOnly);
-    admin.query_drop("SET GLOBAL read_only = 0").unwrap();
-    admin.query_drop("DROP TABLE leasehold_locks").unwrap();
-    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
-    admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
-    too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
 });
 
 fn is_at_risk(held: &OwnedGuard) -> bool {
@@ -319,12 +276,12 @@ test_on!(a_silent_sessions_hold_lasts_until_its_window_ends, shared(), |server| 
     rival.get_lock(&kept).unlock().unwrap();
 });
 
+// With this setting of the server, a wait that times out ends the whole transaction.
 #[test]
-fn a_lock_in_a_server_ended_transaction_is_lost() {
+fn a_wait_that_ends_the_transaction_loses_its_locks() {
     let Some(server) = MysqlServer::start_with(&["--innodb-rollback-on-timeout"]) else { return };
     let names = server.names();
     let (mut one, mut two) = (server.admin(), server.admin());
-    // With this setting of the server, a wait that times out ends the whole transaction.
     let mut first = MysqlServer::begin(&mut one);
     let _held = names.lock(&mut first, "a", ms(0)).unwrap().unwrap();
     let mut second = MysqlServer::begin(&mut two);
@@ -333,23 +290,4 @@ fn a_lock_in_a_server_ended_transaction_is_lost() {
     fails(names.lock(&mut second, "a", ms(100)), ErrorKind::Lost);
     assert!(other.check(&mut second).unwrap_err().is_lost(), "the earlier lock is gone too");
     assert!(names.lock(&mut first, "b", ms(0)).unwrap().is_some());
-    drop((first, second));
-    let mut first = MysqlServer::begin(&mut one);
-    let held = names.lock(&mut first, "a", ms(2_000)).unwrap().unwrap();
-    kill_all(&mut server.admin());
-    assert!(eventually(LONG, || held.check(&mut first).is_err_and(|error| error.is_lost())));
-    assert!(names.lock(&mut first, "b", ms(0)).unwrap_err().is_lost());
-    assert!(first.commit().is_err());
-    let mut three = server.admin();
-    assert!(names.lock(&mut MysqlServer::begin(&mut three), "a", ms(2_000)).unwrap().is_some());
-    let mut four = server.admin();
-    four.query_drop("SET SESSION wait_timeout = 1").unwrap();
-    let mut idle = MysqlServer::begin(&mut four);
-    let held = names.lock(&mut idle, "idle", ms(0)).unwrap().unwrap();
-    let mut five = server.admin();
-    assert!(
-        names.lock(&mut MysqlServer::begin(&mut five), "idle", LONG).unwrap().is_some(),
-        "the next one has it"
-    );
-    assert!(held.check(&mut idle).unwrap_err().is_lost());
 }

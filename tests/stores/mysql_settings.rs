@@ -1,13 +1,11 @@
 //! MySQL and MariaDB with unusual settings, with tables that others made or changed, and locked for reading.
 
-use leasehold::mysql::NameTable;
 use mysql::prelude::Queryable;
 
+use crate::databases::{DOCUMENTED, Database as _, Rows as _};
 use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
 use crate::support::prelude::*;
-
-const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 
 fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
@@ -41,7 +39,7 @@ fn locks_do_not_depend_on_the_servers_settings() {
     let Some(server) = MysqlServer::start_with(&log) else { return };
     let mut admin = server.admin();
     admin.query_drop("CREATE USER app").unwrap();
-    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
+    server.grant(&format!("{DOCUMENTED}, CREATE"), "*", "app");
     let url = server.url_as("app");
     uses(&url);
     let version: String = admin.query_first("SELECT VERSION()").unwrap().unwrap();
@@ -94,76 +92,21 @@ test_on!(a_hold_survives_a_lack_of_prepared_statements, MysqlServer::start(), |s
     uses(&server.url());
 });
 
-/// No time-out of the server ends a commit that waits for a replica.
-#[test]
-fn doubtful_sessions_do_not_pile_up_without_a_replica() {
-    let Some(server) = MysqlServer::start_with(&["--log-bin=binlog", "--server-id=1"]) else { return };
-    let mut admin = server.admin();
-    if admin.query_drop("SET GLOBAL rpl_semi_sync_master_timeout = 600000").is_err() {
-        return; // this server's replication has other settings
-    }
-    admin.query_drop("CREATE USER app").unwrap();
-    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
-    let url = server.url_as("app");
-    let options = || at(&url).pool_size(2).command_timeout(ms(300)).retry_timeout(ms(100));
-    let client = connected(|| options().build());
-    admin.query_drop("SET GLOBAL rpl_semi_sync_master_wait_no_slave = 1").unwrap();
-    admin.query_drop("SET GLOBAL rpl_semi_sync_master_enabled = 1").unwrap();
-    let mut most = 0;
-    for _ in 0..12 {
-        assert!(client.get_lock(fresh("doubt")).try_lock().is_err());
-        let text = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
-        most = most.max(admin.query_first::<u64, _>(text).unwrap().unwrap());
-    }
-    admin.query_drop("SET GLOBAL rpl_semi_sync_master_enabled = 0").unwrap();
-    assert!(most <= 6, "{most} sessions");
-    assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
-}
-
-test_on!(existing_tables_need_no_right_to_create, MysqlServer::start(), |server| {
-    let mut admin = server.admin();
-    at(&server.url()).build().unwrap();
-    NameTable::default().create(&mut admin).unwrap();
-    admin.query_drop("CREATE USER few").unwrap();
-    for table in ["leasehold_locks", "leasehold_locks_clients", "leasehold_names"] {
-        admin.query_drop(format!("GRANT {LITTLE} ON locks.{table} TO few")).unwrap();
-    }
-    let client = at(&server.url_as("few")).build().unwrap();
-    client.get_lock("a").acquire().unwrap().unlock().unwrap();
-    assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
-    let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
-    NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
-    // A lock must work whatever characters of host and thread names the columns can store.
-    let mut alter = |column: &str| {
-        admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
-        admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
-    };
-    alter("VARCHAR(1) CHARACTER SET utf8mb4");
-    fails(at(&server.url_as("few")).build(), ErrorKind::Refused);
-    alter("VARCHAR(64) CHARACTER SET latin1");
-    let client = at(&server.url_as("few")).build().unwrap();
+// A lock must work whatever characters of host and thread names the columns can store.
+test_on!(any_thread_name_can_take_a_lock, MysqlServer::shared(), |server| {
+    let build = || server.options().table("latin").build().unwrap();
+    build();
+    server.execute("ALTER TABLE latin MODIFY thread VARCHAR(64) CHARACTER SET latin1 NOT NULL");
+    let client = build();
     let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
     thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
-    // In this table no lock can be released.
-    admin
-        .query_drop(
-            "CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW
-            BEGIN IF NEW.owner = '' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no free rows here'; END IF; END",
-        )
-        .unwrap();
-    fails_saying(at(&server.url_as("few")).build(), ErrorKind::Refused, "no free rows here");
-    let left: Option<String> =
-        admin.query_first("SELECT name FROM leasehold_locks WHERE name LIKE '%try%'").unwrap();
-    assert_eq!(left, None, "a try leaves nothing behind");
 });
 
 // Sessions whose callers have given up must not stay blocked either.
 test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), |server| {
-    let mut admin = server.admin();
-    admin.query_drop("CREATE USER app").unwrap();
-    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
-    let url = server.url_as("app");
-    let client = connected(|| at(&url).command_timeout(ms(1_500)).retry_timeout(ms(100)).build());
+    server.make_user("app", "");
+    let client =
+        connected(|| at(&server.url_as("app")).command_timeout(ms(1_500)).retry_timeout(ms(100)).build());
     client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut locked = server.admin();
     locked.query_drop("FLUSH TABLES WITH READ LOCK").unwrap();
@@ -172,10 +115,8 @@ test_on!(a_read_locked_server_blocks_no_session_for_long, MysqlServer::start(), 
         (0..4).for_each(|_| drop(scope.spawn(tries)));
     });
     drop(client); // without `shutdown`, which would fail and keep a connection
-    let text =
-        "SELECT CONCAT_WS(' ', command, time, info) FROM information_schema.processlist WHERE user = 'app'";
-    let mut sessions = || admin.query::<String, _>(text).unwrap();
-    assert!(eventually(LONG, || sessions().is_empty()), "left: {:?}", sessions());
+    let text = "SELECT command, time, info FROM information_schema.processlist WHERE user = 'app'";
+    assert!(eventually(LONG, || server.ask(text).is_empty()), "left: {:?}", server.ask(text));
     locked.query_drop("UNLOCK TABLES").unwrap();
 });
 

@@ -1,48 +1,41 @@
 //! PostgreSQL beyond the contracts: restarts, ended sessions, query plans, permissions, advisory locks, and
 //! locks in the caller's transaction.
 
-use std::sync::Barrier;
-
 use leasehold::Result;
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
-use postgres::{Client, IsolationLevel, NoTls, Transaction};
+use postgres::{Client, IsolationLevel, NoTls, SimpleQueryMessage, Transaction};
 
-use crate::databases::{self, Database, Exhausted, Rows, connect_session, urls_are_refused};
+use crate::databases::{Database, Exhausted, Rows, connect_session};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::prelude::*;
 use crate::support::processes::{LEASE, connect};
 
-impl Rows for PostgresServer {
-    const EXPIRED: &'static str = "'2001-01-01 00:00:00'";
-
-    fn with_one(test: impl FnOnce(&PostgresServer)) {
-        if let Some(server) = shared() {
-            test(server);
-        }
-    }
-    fn builder(&self) -> ClientBuilder {
-        self.options()
-    }
-    fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String) {
-        let text = format!("SELECT owner, holds, pid, host, thread FROM {table} WHERE id = sha256($1)");
-        let row = self.admin().query_one(&text, &[&name.as_bytes()]).unwrap();
-        let (holds, pid): (i32, i64) = (row.get(1), row.get(2));
-        (row.get(0), holds.unsigned_abs(), pid.try_into().unwrap(), row.get(3), row.get(4))
-    }
-    fn count_rows(&self, table: &str) -> u64 {
-        let count: i64 =
-            self.admin().query_one(&format!("SELECT count(*) FROM {table}"), &[]).unwrap().get(0);
-        count.unsigned_abs()
-    }
-    fn execute(&self, statement: &str) {
-        self.admin().batch_execute(statement).unwrap();
-    }
-}
-
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);
 
+    const SCHEMA: &'static str = "public";
+    const TABLES: &'static [&'static str] =
+        &["leasehold_locks", "leasehold_locks_wait_queue", "leasehold_locks_clients", "leasehold_names"];
+    const WITH_PASSWORD: &'static str = "PASSWORD 'S3CR3T'";
+    const WITH_ONE_CONNECTION: &'static str = "CONNECTION LIMIT 1";
+    const SESSIONS_OF: &'static str = "pg_stat_activity WHERE usename";
+    const FEW_CONNECTIONS: &'static [&'static str] =
+        &["max_connections=6", "superuser_reserved_connections=0"];
+    const LOGGED: &'static [&'static str] = &[];
+    const LOCKS_IN_ERRORS: &'static str = "public.leasehold_locks";
+    const REFUSES_IN_ERRORS: &'static str = "public.refuses";
+    const WRITES: &'static [&'static str] = &["lock", "token", "try"];
+    const ALIAS: &'static str = "postgresql";
+    const CONNECT_NEEDS_WRITES: bool = false;
+    const A_TRY_IS_ONE_REQUEST: bool = true;
+    const END_IDLE_TRANSACTIONS: &'static str = "SET idle_in_transaction_session_timeout = 200";
+    const REFUSE_FREE_ROWS: &'static str = "
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN IF NEW.owner = '' THEN RAISE 'no free rows here'; END IF; RETURN NEW; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON refuses FOR EACH ROW EXECUTE FUNCTION refuse()";
+    const ALLOW_FREE_ROWS: &'static str = "DROP TRIGGER refuse ON refuses";
+    const NARROW: &'static str = "ALTER TABLE refuses ALTER thread TYPE varchar(1)";
     const ADVISORY: &'static [bool] = &[false, true];
     const RECONNECTS_WITHIN: Duration = Duration::ZERO;
     const SHORT_WAIT_ENDS_WITHIN: Duration = ms(2_000);
@@ -55,19 +48,49 @@ impl Database for PostgresServer {
         lasts: ms(6_000),
     };
 
-    fn end_sessions(&self) {
-        terminate_all(&mut self.admin());
+    fn ask_on(connection: &mut Client, statements: &str) -> Vec<Vec<String>> {
+        let answers = connection.simple_query(statements).unwrap();
+        let rows = answers.iter().filter_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        rows.map(|row| (0..row.len()).map(|at| row.get(at).unwrap().to_owned()).collect()).collect()
+    }
+    fn wrong_urls(&self) -> Vec<(String, ErrorKind)> {
+        vec![(format!("{}?sslmode=require", self.url()), ErrorKind::Unsupported)]
+    }
+    fn end_sessions_of(&self, user: &str) {
+        let others = format!("{} = '{user}' AND pid <> pg_backend_pid()", Self::SESSIONS_OF);
+        self.execute(&format!("SELECT pg_terminate_backend(pid, 5000) FROM {others}"));
+    }
+    fn serving_process(&self) -> u32 {
+        let released = "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Frees a lock%' AND pid <> pg_backend_pid()";
+        self.ask(released)[0][0].parse().unwrap()
+    }
+    fn await_replicas(&self, awaits: bool) -> bool {
+        let standby = if awaits { "away" } else { "" };
+        self.execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{standby}'"));
+        self.execute("SELECT pg_reload_conf()");
+        true
+    }
+    fn set_read_only(&self, is_read_only: bool) {
+        self.execute(&format!("ALTER SYSTEM SET default_transaction_read_only = {is_read_only}"));
+        self.execute("SELECT pg_reload_conf()");
+        let set = if is_read_only { "on" } else { "off" };
+        assert!(eventually(LONG, || self.ask("SHOW default_transaction_read_only") == [[set]]));
     }
     fn names_session(holder: &str, client: &LockClient) -> bool {
         holder == client.current_owner().to_string()
     }
+    fn id(name: &str) -> String {
+        format!("sha256('{name}')")
+    }
+    fn from_now(time: Duration) -> String {
+        format!("clock_timestamp() + interval '{} us'", time.as_micros())
+    }
 
     fn begin(connection: &mut Client) -> Transaction<'_> {
         connection.transaction().unwrap()
-    }
-    fn lock_row(transaction: &mut Transaction<'_>, name: &str) {
-        let row = "SELECT 1 FROM leasehold_locks WHERE id = sha256($1) FOR UPDATE";
-        transaction.query_one(row, &[&name.as_bytes()]).unwrap();
     }
     fn wait_setting(transaction: &mut Transaction<'_>) -> String {
         transaction.query_one("SHOW lock_timeout", &[]).unwrap().get(0)
@@ -121,12 +144,9 @@ test_on!(a_locked_entry_of_a_killed_client_keeps_no_other_out_of_the_directory, 
     let client = server.options().table("kept_out").build().unwrap();
     let killed = "INSERT INTO kept_out_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
     server.execute(&format!("{killed}{})", PostgresServer::EXPIRED));
-    let mut connection = server.connect();
-    let mut transaction = PostgresServer::begin(&mut connection);
-    transaction.query("SELECT 1 FROM kept_out_clients FOR UPDATE", &[]).unwrap();
+    let _locking = server.lock_rows("kept_out_clients");
     let held = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || client.clients().map(|one| one.unwrap().id).eq([client.id()])));
-    PostgresServer::rollback(transaction);
     held.unlock().unwrap();
 });
 
@@ -184,10 +204,9 @@ test_on!(terminated_backends_are_replaced, PostgresServer::start(), |server| {
     let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(turn(rival.get_lock("held")));
-        let mut admin = server.admin();
-        assert!(eventually(LONG, || listeners(&mut admin) == 1));
-        terminate_all(&mut admin);
-        assert!(eventually(LONG, || listeners(&mut admin) == 1), "it listens again");
+        assert!(eventually(LONG, || listeners(&mut server.admin()) == 1));
+        server.end_sessions();
+        assert!(eventually(LONG, || listeners(&mut server.admin()) == 1), "it listens again");
         held.check().unwrap();
         let before = now();
         held.unlock().unwrap();
@@ -230,37 +249,6 @@ fn listeners(admin: &mut Client) -> i64 {
     admin.query_one(text, &[]).unwrap().get(0)
 }
 
-fn terminate_all(admin: &mut Client) {
-    let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
-    admin.query(text, &[]).unwrap();
-}
-
-// One server process is stopped. The call fails with an unknown outcome, which the client then cleans up.
-test_on!(a_frozen_backend_costs_one_command_timeout, PostgresServer::start(), |server| {
-    // A directory entry would be a further statement on this connection, or on another.
-    let options = || server.options().pool_size(1).directory(false);
-    let client = connected(|| options().command_timeout(ms(1_500)).build());
-    // The first call prepares the statement, so that the next one can have an unknown outcome. A query
-    // follows each first use.
-    for _ in 0..2 {
-        assert!(client.get_lock("a").try_lock().unwrap());
-        client.get_lock("a").unlock().unwrap();
-    }
-    let backend =
-        "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Frees a lock%' AND pid <> pg_backend_pid()";
-    let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
-    crate::support::signal(pid.unsigned_abs(), "STOP");
-    let start = now();
-    let error = fails(client.get_lock("a").try_lock(), ErrorKind::TimedOut);
-    assert!(error.outcome_unknown());
-    assert!(own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
-    crate::support::signal(pid.unsigned_abs(), "CONT");
-    // The client has undone the grant that may have happened.
-    assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
-    client.get_lock("a").unlock().unwrap();
-});
-
 // The server did not answer the preparation in time. The outcome is known, since no statement ran, but the
 // client drops the silent connection.
 test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(), |server| {
@@ -277,76 +265,6 @@ test_on!(a_connection_silent_before_preparing_is_dropped, PostgresServer::start(
     crate::support::signal(pid.unsigned_abs(), "CONT");
     assert!(worked, "another connection would work");
 });
-
-// No time-out of the server ends a commit that waits for a standby.
-test_on!(doubtful_sessions_do_not_pile_up_without_a_standby, PostgresServer::start(), |server| {
-    let mut admin = server.admin();
-    admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
-    let options = || LockClient::builder().url(server.url_as("app")).create_schema(true).pool_size(2);
-    let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
-    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'away'").unwrap();
-    admin.batch_execute("SELECT pg_reload_conf()").unwrap();
-    let mut most = 0;
-    assert!(eventually(LONG, || client.get_lock(fresh("doubt")).try_lock().is_err()));
-    for _ in 0..12 {
-        assert!(client.get_lock(fresh("doubt")).try_lock().is_err());
-        let text = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
-        most = most.max(admin.query_one(text, &[]).unwrap().get::<_, i64>(0));
-    }
-    admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").unwrap();
-    admin.batch_execute("SELECT pg_reload_conf()").unwrap();
-    // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
-    assert!(most <= 6, "{most} sessions");
-    assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
-});
-
-test_on!(wrong_settings_and_rights_fail_with_specific_errors, PostgresServer::start(), |server| {
-    let kind = |builder: ClientBuilder| builder.build().unwrap_err().kind();
-    let at = |url: &str| LockClient::builder().url(url);
-    fails_saying(at(&server.url()).build(), ErrorKind::Unsupported, "create_schema");
-    let first = server.client();
-    let mut admin = server.admin();
-    admin
-        .batch_execute(
-            "CREATE USER secretive PASSWORD 'S3CR3T'; CREATE USER reader; GRANT SELECT ON leasehold_locks TO reader",
-        )
-        .unwrap();
-    urls_are_refused(&[
-        (server.url_as("secretive"), ErrorKind::Authentication),
-        (server.url_as("secretive:S3CR3T-not"), ErrorKind::Authentication),
-        (server.url().replace("/postgres?", "/none?").replace("/postgres", "/none"), ErrorKind::InvalidInput),
-        ("postgres://127.0.0.1:1/x".to_owned(), ErrorKind::Unreachable),
-        ("postgres://".to_owned(), ErrorKind::InvalidInput),
-        ("postgres://a:S3CR3T@host:port".to_owned(), ErrorKind::InvalidInput),
-        (format!("{}?sslmode=require", server.url()), ErrorKind::Unsupported),
-    ]);
-    assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
-    let reader = at(&server.url_as("reader")).build().unwrap();
-    assert!(!reader.get_lock("a").is_locked().unwrap());
-    fails(reader.get_lock("a").try_lock(), ErrorKind::NoPermission);
-    admin.batch_execute("GRANT ALL ON leasehold_locks, leasehold_locks_wait_queue TO secretive").unwrap();
-    let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
-    let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
-    assert!(by_option.get_lock("a").try_lock().unwrap());
-    assert!(!by_url.get_lock("a").try_lock().unwrap());
-    by_option.get_lock("a").unlock().unwrap();
-    admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
-    let read_only = at(&server.url()).build().unwrap();
-    fails(read_only.get_lock("a").try_lock(), ErrorKind::ReadOnly);
-    admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
-    fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
-});
-
-#[test]
-fn too_many_connections_are_busy() {
-    let Some(server) = PostgresServer::start_with(&["max_connections=6", "superuser_reserved_connections=0"])
-    else {
-        return;
-    };
-    server.client();
-    databases::too_many_connections_are_busy(&server.url(), || Client::connect(&server.url(), NoTls).ok());
-    assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
-}
 
 // The client refuses such a pooler at once and names the reason. Otherwise calls would fail later, depending
 // on the pooler's sessions.
@@ -426,41 +344,6 @@ test_on!(a_server_ended_session_is_noticed_at_once, shared(), |server| {
         let (took, stalled) = (ended.elapsed(), stalled_since(ended));
         assert!(took < ms(1_100 + 250) + stalled, "the second: {took:?}, of which stalled {stalled:?}");
     }
-});
-
-test_on!(the_table_of_names_is_created_concurrently, shared(), |server| {
-    for _ in 0..5 {
-        let names = NameTable::new(&fresh("names").replace('-', "_")).unwrap();
-        let start = Barrier::new(8);
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                let mut client = server.admin();
-                let (names, start) = (&names, &start);
-                scope.spawn(move || {
-                    start.wait();
-                    names.create(&mut client).unwrap();
-                });
-            }
-        });
-    }
-});
-
-test_on!(a_lock_in_a_server_ended_transaction_is_lost, shared(), |server| {
-    let names = server.names();
-    let name = fresh("ended");
-    let mut client = server.admin();
-    client.batch_execute("SET idle_in_transaction_session_timeout = 200").unwrap();
-    let mut transaction = client.transaction().unwrap();
-    let held = names.lock(&mut transaction, &name, ms(0)).unwrap().unwrap();
-    // The server has ended this transaction, so another one gets the lock.
-    let mut other = server.admin();
-    let mut second = other.transaction().unwrap();
-    assert!(names.lock(&mut second, &name, LONG).unwrap().is_some());
-    let error = fails(held.check(&mut transaction), ErrorKind::Lost);
-    assert!(error.is_lost());
-    assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
-    assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
-    assert!(transaction.commit().is_err());
 });
 
 // The driver has its own runtime. In a task of another runtime, tokio panics when a runtime runs or is

@@ -150,12 +150,9 @@ test_on!(a_locked_row_affects_no_other_cached_lock, PostgresServer::shared(), |s
     let client = server.options().lease(lease).build().unwrap();
     let [stuck, beside] = ["stuck", "beside"].map(|label| cached_by(&client, label, &mut admin));
     [&stuck, &beside].iter().for_each(|lock| lock.lock().unwrap());
-    let mut connection = server.admin();
-    let mut transaction = connection.transaction().unwrap();
-    PostgresServer::lock_row(&mut transaction, stuck.name());
+    let _locking = server.lock_row(stuck.name());
     let begun = now();
     throughout(lease * 2, || !is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2);
-    transaction.rollback().unwrap();
 });
 
 // The row gets the channel for recalls only if the owner is current and no other transaction has locked it.

@@ -399,3 +399,40 @@ test_on!(a_release_skips_a_locked_queue_row, shared(), |server| {
     assert_eq!(tell(&mut releasing, &name).as_deref(), Some("d"));
     other.batch_execute("COMMIT").unwrap();
 });
+
+// An administrator revokes permissions or drops the table while clients run.
+test_on!(locks_are_released_without_the_queues_table, PostgresServer::start(), |server| {
+    let mut admin = server.admin();
+    let watcher = server.client();
+    admin.batch_execute("CREATE USER few; GRANT ALL ON ALL TABLES IN SCHEMA public TO few").unwrap();
+    let client = LockClient::builder().url(server.url_as("few")).build().unwrap();
+    let locks = ["revoked", "dropped", "forced"].map(|name| client.get_lock(name));
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    admin.batch_execute("REVOKE ALL ON leasehold_locks_wait_queue FROM few").unwrap();
+    locks[0].unlock().unwrap();
+    assert!(!watcher.get_lock("revoked").is_locked().unwrap());
+    fails(locks[0].try_lock_for(ms(100)), ErrorKind::NoPermission);
+    admin.batch_execute("DROP TABLE leasehold_locks_wait_queue").unwrap();
+    locks[1].unlock().unwrap();
+    assert!(locks[2].force_unlock().unwrap());
+    for name in ["dropped", "forced"] {
+        assert!(!watcher.get_lock(name).is_locked().unwrap(), "{name}");
+    }
+});
+
+test_on!(a_locked_queue_table_delays_no_release, PostgresServer::start(), |server| {
+    watch_for_stalls();
+    let (client, mut admin) = (server.client(), server.admin());
+    let locks = ["released", "forced"].map(|name| client.get_lock(name));
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    admin.batch_execute("BEGIN; LOCK TABLE leasehold_locks_wait_queue").unwrap();
+    let begun = now();
+    locks[0].unlock().unwrap();
+    assert!(own_time_since(begun) < ms(2_500), "{:?}", begun.elapsed());
+    let begun = now();
+    assert!(locks[1].force_unlock().unwrap());
+    assert!(own_time_since(begun) < ms(2_500), "{:?}", begun.elapsed());
+    locks.iter().for_each(|lock| assert!(!lock.is_locked().unwrap()));
+    fails(locks[0].try_lock_for(ms(100)), ErrorKind::TimedOut);
+    admin.batch_execute("COMMIT").unwrap();
+});

@@ -93,24 +93,6 @@ test_on!(no_second_table_is_created_beside_another_schemas, shared(), |server| {
     at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 });
 
-test_on!(existing_tables_need_no_right_to_create, shared(), |server| {
-    let (name, mut admin) = database(server, "rights", "");
-    let role = &two_roles(server, &mut admin)[0];
-    admin.batch_execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").unwrap();
-    at(&url_of(server, &name, "admin")).build().unwrap();
-    NameTable::default().create(&mut admin).unwrap();
-    admin
-        .batch_execute(&format!("DROP SCHEMA {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"))
-        .unwrap();
-    let client = at(&url_of(server, &name, role)).build().unwrap();
-    client.get_lock("a").acquire().unwrap().unlock().unwrap();
-    let mut connection = Client::connect(&url_of(server, &name, role), NoTls).unwrap();
-    NameTable::default().create(&mut connection).unwrap();
-    // Errors name the table.
-    admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
-    fails_saying(client.get_lock("a").try_lock(), ErrorKind::NoPermission, "public.leasehold_locks");
-});
-
 fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
     let (client, rival, url) = (client.clone(), rival.clone(), url.to_owned());
     let work = move || {
@@ -140,9 +122,6 @@ test_on!(any_thread_name_can_take_a_lock, shared(), |server| {
     };
     assert!(eventually(LONG, || label().as_deref() == Some("Kästchen 箱")), "{:?}", label());
     held.unlock().unwrap();
-    // This table differs from the one in docs/stores.md.
-    admin.batch_execute("ALTER TABLE leasehold_locks ALTER thread TYPE varchar(1) USING ''").unwrap();
-    fails(builder().build(), ErrorKind::Refused);
 });
 
 /// Each of these settings would end or change a request if the client did not override it.
@@ -346,25 +325,4 @@ test_on!(a_release_succeeds_with_a_full_notification_queue, shared(), |server| {
     let client = builder().build().unwrap();
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
-});
-
-test_on!(an_unusable_table_is_refused_at_connect, shared(), |server| {
-    let (name, mut admin) = database(server, "refuses", "");
-    let build = || at(&url_of(server, &name, "admin")).build();
-    build().unwrap();
-    admin
-        .batch_execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-                BEGIN IF NEW.owner = '' THEN RAISE 'no free rows here'; END IF; RETURN NEW; END $$;
-            CREATE TRIGGER refuse BEFORE UPDATE ON leasehold_locks FOR EACH ROW EXECUTE FUNCTION refuse()",
-        )
-        .unwrap();
-    let error = fails_saying(build(), ErrorKind::Refused, "no free rows here");
-    assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
-    admin
-        .batch_execute("DROP TRIGGER refuse ON leasehold_locks; ALTER TABLE leasehold_locks DROP fence")
-        .unwrap();
-    fails(build(), ErrorKind::Unsupported);
-    let rows: i64 = admin.query_one("SELECT count(*) FROM leasehold_locks", &[]).unwrap().get(0);
-    assert_eq!(rows, 0, "a try leaves nothing behind");
 });

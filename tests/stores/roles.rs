@@ -4,108 +4,29 @@
 use std::collections::BTreeSet;
 
 use crate::databases::{Database, Rows as _};
-use crate::support::mysql::MysqlServer;
-use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::relay::{Act, Direction, Relay};
 
-trait Operated: Database {
-    /// Makes two users: `app`, who may use the table but not write to a read-only server, and `one`, who may
-    /// have one connection.
-    fn make_users(&self);
-    /// Makes the server read-only, as before a switchover. Open connections stay.
-    fn set_read_only(&self);
-    fn connections(&self) -> u64;
-    /// Locks the rows of all clients' entries.
-    fn lock_entries(transaction: &mut Self::Transaction<'_>);
-    /// Adds the row of a lock as replication would.
-    fn add_row(&self, name: &str, owner: &str, lease: Duration);
-
-    fn options_as(&self, user: &str) -> ClientBuilder {
-        LockClient::builder().url(self.url_as(user))
-    }
-}
-
-impl Operated for MysqlServer {
-    fn make_users(&self) {
-        self.client();
-        for statement in [
-            "CREATE USER app@'%'",
-            "CREATE USER one@'%' WITH MAX_USER_CONNECTIONS 1",
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO app@'%'",
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO one@'%'",
-        ] {
-            self.execute(statement);
-        }
-    }
-    fn set_read_only(&self) {
-        self.execute("SET GLOBAL read_only = 1");
-    }
-    fn lock_entries(transaction: &mut Self::Transaction<'_>) {
-        use mysql::prelude::Queryable as _;
-        let rows: Vec<i32> = transaction.query("SELECT 1 FROM leasehold_locks_clients FOR UPDATE").unwrap();
-        assert_eq!(rows.len(), 1);
-    }
-    fn connections(&self) -> u64 {
-        use mysql::prelude::Queryable as _;
-        let count = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
-        self.admin().query_first(count).unwrap().unwrap()
-    }
-    fn add_row(&self, name: &str, owner: &str, lease: Duration) {
-        self.execute(&format!(
-            "INSERT INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since) \
-             VALUES (UNHEX(SHA2('{name}', 256)), '{name}', 0, '{owner}', 1, \
-             UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND, 0, '', 0, '', UTC_TIMESTAMP(6))",
-            lease.as_micros()
-        ));
-    }
-}
-
-impl Operated for PostgresServer {
-    fn make_users(&self) {
-        self.client();
-        self.execute("CREATE ROLE app LOGIN; CREATE ROLE one LOGIN CONNECTION LIMIT 1");
-        self.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app, one");
-    }
-    fn set_read_only(&self) {
-        self.execute("ALTER SYSTEM SET default_transaction_read_only = on");
-        self.execute("SELECT pg_reload_conf()");
-        let is_set = || {
-            let asked = self.admin().query_one("SHOW default_transaction_read_only", &[]);
-            asked.unwrap().get::<_, String>(0) == "on"
-        };
-        assert!(eventually(LONG, is_set));
-    }
-    fn lock_entries(transaction: &mut Self::Transaction<'_>) {
-        let rows = transaction.query("SELECT 1 FROM leasehold_locks_clients FOR UPDATE", &[]).unwrap();
-        assert_eq!(rows.len(), 1);
-    }
-    fn connections(&self) -> u64 {
-        let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
-        self.admin().query_one(count, &[]).unwrap().get::<_, i64>(0).unsigned_abs()
-    }
-    fn add_row(&self, name: &str, owner: &str, lease: Duration) {
-        self.execute(&format!(
-            "INSERT INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since) \
-             VALUES (sha256('{name}'), '{name}', false, '{owner}', 1, \
-             clock_timestamp() + interval '{} ms', 0, '', 0, '', clock_timestamp())",
-            lease.as_millis()
-        ));
-    }
+/// Adds the row of a lock as replication would.
+fn add_row<D: Database>(server: &D, name: &str, owner: &str, lease: Duration) {
+    let (id, now, end) = (D::id(name), D::from_now(ms(0)), D::from_now(lease));
+    server.execute(&format!(
+        "INSERT INTO leasehold_locks (id, name, token, owner, holds, expires_at, fence, host, pid, thread, since) \
+         VALUES ({id}, '{name}', false, '{owner}', 1, {end}, 0, '', 0, '', {now})"
+    ));
 }
 
 /// The old master, the new master, and the address that clients use.
-fn two<D: Operated>() -> Option<(D, D, Relay)> {
+fn two<D: Database>() -> Option<(D, D, Relay)> {
     let (old, new) = (D::start()?, D::start()?);
-    old.make_users();
-    new.make_users();
+    [&old, &new].iter().for_each(|server| server.make_user("app", ""));
     let relay = Relay::to(old.port());
     Some((old, new, relay))
 }
 
 /// The old master becomes read-only, and the address leads to the new master. Connections to the old master
 /// stay open, as behind a proxy or a DNS name.
-fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
+fn after_a_planned_switchover_grants_go_on_within_a_second<D: Database>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
     let options = || LockClient::builder().url(&url).lease(RENEWED);
@@ -115,7 +36,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         client.get_lock("gone").acquire_owned().unwrap(),
     );
     // Another client already uses the new master. The old master keeps this row for a minute.
-    old.add_row("foreign", "another:1", ms(60_000));
+    add_row(&old, "foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
         // The threads use all connections of the pool, each of which the client must replace.
@@ -128,9 +49,9 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
             })
             .collect();
         users.into_iter().for_each(|user| user.join().unwrap());
-        new.add_row("copied", &copied.owner().to_string(), RENEWED);
+        add_row(&new, "copied", &copied.owner().to_string(), RENEWED);
         relay.lead_to(new.port());
-        old.set_read_only();
+        old.set_read_only(true);
         let start = now();
         let mut number = 0;
         comes_within(start, ms(1_000), "the first grant", || {
@@ -150,11 +71,11 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     throughout(RENEWED + ms(1_000), || copied.check().is_ok());
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
-    assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
+    assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 }
 
 /// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
-fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
+fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Database>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
@@ -163,7 +84,7 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     let leased = client.get_lock("leased").acquire_owned_with(&leased(ms(60_000))).unwrap().unwrap();
     assert!(!rival.get_lock("renewed").try_lock().unwrap());
     relay.lead_to(new.port());
-    old.set_read_only();
+    old.set_read_only(true);
     let start = now();
     // The old master grants the lock to nobody any more, and the new master grants it soon.
     comes_within(start, ms(1_000), "the rival's grant", || {
@@ -177,13 +98,13 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Operated>() {
     assert!(leased.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();
-    assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
+    assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
 }
 
 /// The client's only connection serves requests, renewals and the directory.
-fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
+fn a_user_with_one_connection_loses_no_hold<D: Database>() {
     let Some(server) = D::start() else { return };
-    server.make_users();
+    server.make_user("one", D::WITH_ONE_CONNECTION);
     for is_session in [false, true] {
         let options = || {
             let options = server.options_as("one").lease(RENEWED);
@@ -211,9 +132,9 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
 }
 
 /// The server has not noticed that the connection is cut, and keeps the session's lock.
-fn a_cut_session_lock_is_released_only_once_confirmed<D: Operated>() {
+fn a_cut_session_lock_is_released_only_once_confirmed<D: Database>() {
     let Some(server) = D::start() else { return };
-    server.make_users();
+    server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
     let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
@@ -234,9 +155,9 @@ fn a_cut_session_lock_is_released_only_once_confirmed<D: Operated>() {
 }
 
 /// With 150 ms for each round trip, building a client takes less than half of its time-out.
-fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
+fn a_client_is_built_in_a_few_round_trips<D: Database>() {
     let Some(server) = D::start() else { return };
-    server.make_users();
+    server.make_user("app", "");
     // The number of round trips: how often the client sent something after an answer, or at first.
     let turns = Arc::new(AtomicUsize::new(0));
     let (counts, asking) = (Arc::clone(&turns), Mutex::new(BTreeSet::new()));
@@ -259,9 +180,9 @@ fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
 }
 
 /// With a lease of 3 s the entry has less time than the driver waits for an answer.
-fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
+fn a_clients_entry_is_written_over_one_connection<D: Database>() {
     let Some(server) = D::start() else { return };
-    server.make_users();
+    server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
     let client = LockClient::builder().url(url).lease(ms(3_000)).build().unwrap();
@@ -276,7 +197,7 @@ fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
 }
 
 /// The entry's write and the renewals use one connection; the holds are renewed at different times.
-fn a_locked_clients_entry_delays_no_renewal<D: Operated>() {
+fn a_locked_clients_entry_delays_no_renewal<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();
@@ -286,14 +207,11 @@ fn a_locked_clients_entry_delays_no_renewal<D: Operated>() {
     };
     let held: Vec<_> = (0..10).map(take).collect();
     assert!(eventually(LONG, || server.count_rows("leasehold_locks_clients") == 1));
-    let mut connection = server.connect();
-    let mut transaction = D::begin(&mut connection);
-    D::lock_entries(&mut transaction);
+    let _locking = server.lock_rows("leasehold_locks_clients");
     throughout(ms(9_000), || held.iter().all(|one| one.check().is_ok()) || stalled_since(begun) > ms(1_500));
-    D::rollback(transaction);
 }
 
-fn the_oldest_open_transaction_is_named<D: Operated>() {
+fn the_oldest_open_transaction_is_named<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = server.client();
     let named = |age| {
@@ -304,32 +222,21 @@ fn the_oldest_open_transaction_is_named<D: Operated>() {
         client.vacuum_blockers(age).unwrap().iter().any(|words| words.contains("a transaction of"))
     };
     assert!(!named(Duration::ZERO));
-    let mut connection = server.connect();
-    let mut transaction = D::begin(&mut connection);
     client.get_lock("a").lock().unwrap();
-    D::lock_row(&mut transaction, "a");
+    let mut locking = server.lock_row("a");
     assert!(eventually(LONG, || named(Duration::ZERO)));
     assert!(!named(LONG), "it is not so old");
-    D::rollback(transaction);
+    D::ask_on(&mut locking, "ROLLBACK");
     assert!(eventually(LONG, || !named(Duration::ZERO)));
 }
 
-macro_rules! role_tests {
-    ($place:ident: $database:ty) => {
-        mod $place {
-            database_tests!(roles on $database:
-                a_client_is_built_in_a_few_round_trips,
-                a_clients_entry_is_written_over_one_connection,
-                a_locked_clients_entry_delays_no_renewal,
-                after_a_planned_switchover_grants_go_on_within_a_second,
-                a_demoted_servers_session_lock_is_lost_at_renewal,
-                a_user_with_one_connection_loses_no_hold,
-                the_oldest_open_transaction_is_named,
-                a_cut_session_lock_is_released_only_once_confirmed
-            );
-        }
-    };
-}
-
-role_tests!(on_mariadb: crate::support::mysql::MysqlServer);
-role_tests!(on_postgresql: crate::support::postgres::PostgresServer);
+on_each_database!(roles:
+    a_client_is_built_in_a_few_round_trips,
+    a_clients_entry_is_written_over_one_connection,
+    a_locked_clients_entry_delays_no_renewal,
+    after_a_planned_switchover_grants_go_on_within_a_second,
+    a_demoted_servers_session_lock_is_lost_at_renewal,
+    a_user_with_one_connection_loses_no_hold,
+    the_oldest_open_transaction_is_named,
+    a_cut_session_lock_is_released_only_once_confirmed
+);

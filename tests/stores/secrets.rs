@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicU8;
 
 use leasehold::Credentials;
-use mysql::prelude::Queryable;
 
+use crate::databases::{Database, Rows as _};
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
@@ -60,44 +60,24 @@ test_on!(redis_takes_the_password_from_the_file, default_server(), |binary| {
 /// A URL for the user `secretive`, and a function that changes the password and ends the user's sessions.
 type Changing = (String, Box<dyn Fn(&str)>);
 
-fn postgres() -> Option<Changing> {
-    let server = PostgresServer::start()?;
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+fn changing<D: Database>() -> Option<Changing> {
+    let server = D::start()?;
     let url = server.url_as("secretive");
-    let admin = Mutex::new((server.admin(), server));
-    let run = move |text: &str| admin.lock().0.batch_execute(text).unwrap();
-    run("CREATE USER secretive PASSWORD 'S3CR3T-0'; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive");
+    server.make_user("secretive", D::WITH_PASSWORD);
     let change = move |password: &str| {
-        // Two transactions, because an ended session might return before the new password is committed.
-        run(&format!("ALTER USER secretive PASSWORD '{password}'"));
-        run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'");
+        // Two requests, because an ended session might return before the new password is committed.
+        server.execute(&format!("ALTER USER secretive {}", D::WITH_PASSWORD.replace("S3CR3T", password)));
+        server.end_sessions_of("secretive");
     };
+    change("S3CR3T-0");
     Some((url, Box::new(change)))
 }
 
-fn mysql() -> Option<Changing> {
-    let server = MysqlServer::start()?;
-    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
-    let mut admin = server.admin();
-    admin.query_drop("CREATE USER secretive IDENTIFIED BY 'S3CR3T-0'").unwrap();
-    admin.query_drop("GRANT ALL ON locks.* TO secretive").unwrap();
-    let url = server.url_as("secretive");
-    let change = move |password: &str| {
-        let mut admin = server.admin();
-        admin.query_drop(format!("ALTER USER secretive IDENTIFIED BY '{password}'")).unwrap();
-        let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
-        for session in admin.query::<u64, _>(sessions).unwrap() {
-            admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
-        }
-    };
-    Some((url, Box::new(change)))
-}
-
-test_on!(postgres_takes_the_password_from_the_file, postgres(), |(url, change)| {
+test_on!(postgres_takes_the_password_from_the_file, changing::<PostgresServer>(), |(url, change)| {
     follows_a_changed_password(&url, change);
 });
 
-test_on!(mysql_takes_the_password_from_the_file, mysql(), |(url, change)| {
+test_on!(mysql_takes_the_password_from_the_file, changing::<MysqlServer>(), |(url, change)| {
     follows_a_changed_password(&url, change);
 });
 
@@ -293,33 +273,22 @@ test_on!(rotations_are_followed_in_a_cluster, Cluster::start_with(&[&format!("us
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
 });
 
-test_on!(rotations_are_followed_on_postgres, postgres(), |(url, change)| {
+test_on!(rotations_are_followed_on_postgres, changing::<PostgresServer>(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 });
 
-test_on!(rotations_are_followed_on_mysql, mysql(), |(url, change)| {
+test_on!(rotations_are_followed_on_mysql, changing::<MysqlServer>(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 });
 
 #[cfg(feature = "etcd")]
 test_on!(rotations_are_followed_on_etcd, Etcd::start(), |server| {
-    for (path, body) in [
-        ("user/add", r#"{"name":"root","password":"R00T"}"#),
-        ("role/add", r#"{"name":"root"}"#),
-        ("user/grant", r#"{"user":"root","role":"root"}"#),
-        ("user/add", r#"{"name":"app","password":"S3CR3T-0"}"#),
-        ("user/grant", r#"{"user":"app","role":"root"}"#),
-        ("enable", "{}"),
-    ] {
-        server.must(&format!("/v3/auth/{path}"), body);
-    }
+    server.demand_passwords(&[("app", "S3CR3T-0", "root")]);
     let options = |_: &Password| LockClient::builder().url(server.url()).username("app");
     // A changed password makes all tokens invalid.
     rotations_are_followed(&options, 10, |_, new| {
-        let root = server.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
-        let token = root["token"].as_str().unwrap();
         let body = format!(r#"{{"name":"app","password":"{new}"}}"#);
-        server.must_as(token, "/v3/auth/user/changepw", &body);
+        server.must_as(&server.token(), "/v3/auth/user/changepw", &body);
     });
 });
 

@@ -168,9 +168,7 @@ test_on!(waiters_without_a_poller_lock_are_served_too, MysqlServer::start(), |se
     let (name, holder, mut admin) = (fresh("beside"), server.client(), server.admin());
     admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
     admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
-    // A socket would need a second connection, beside the one that asks the server for the socket's name.
-    let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
-    let spare = Conn::new(opts).unwrap();
+    let spare = server.try_connect("few").unwrap();
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
     let without = server.options().designated_poller(false).build().unwrap();
     let (got, gets) = channel();

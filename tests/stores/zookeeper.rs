@@ -373,21 +373,6 @@ test_on!(a_waiter_that_gives_up_leaves_no_node, ZooKeeper::start(CALM), |server|
     assert_eq!(server.figure("zk_watch_count"), 0);
 });
 
-test_on!(a_logins_locks_are_inaccessible_to_others, shared(), |server| {
-    let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
-    let owner = client(&url("me:secret@"));
-    let guard = owner.get_lock("mine").acquire().unwrap();
-    for login in ["", "me:wrong@", "you:secret@"] {
-        let other = client(&url(login));
-        let error = other.get_lock("mine").try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NoPermission, "{login} {error}");
-        assert!(!format!("{error:?}").contains("secret"));
-        assert!(other.get_lock("mine").is_locked().is_err());
-    }
-    assert!(!client(&url("me:secret@")).get_lock("mine").try_lock().unwrap());
-    guard.unlock().unwrap();
-});
-
 test_on!(a_locks_node_does_not_count_as_a_waiter, shared(), |server| {
     let (one, other) = (client(&server.url()), client(&server.url()));
     for (number, child) in ["export-lock-0", "lock-", "a__READ__00000000001", "a__WRIT__1"].iter().enumerate()

@@ -6,6 +6,8 @@
 use super::programs::{Running, in_a_folder, in_memory, listens};
 use super::server::{Port, in_path, make_certificates};
 use super::{eventually, missing};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
@@ -141,6 +143,32 @@ impl Etcd {
             self.ask_as(token, path, body).unwrap_or_else(|error| panic!("{path} {body}: {error}"));
         assert_eq!(status, 200, "{path} {body}: {text}");
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
+    }
+
+    /// Demands passwords from now on: of root, who has `R00T`, and of these users. Each user is given with the
+    /// password and the role: `locks` may use the locks below the default prefix.
+    #[track_caller]
+    pub fn demand_passwords(&self, users: &[(&str, &str, &str)]) {
+        let does = |path: &str, body: String| self.must(&format!("/v3/auth/{path}"), &body);
+        for role in ["root", "locks"] {
+            does("role/add", format!(r#"{{"name":"{role}"}}"#));
+        }
+        let (key, end) = (STANDARD.encode("leasehold/"), STANDARD.encode("leasehold0"));
+        let right = format!(r#"{{"permType":"READWRITE","key":"{key}","range_end":"{end}"}}"#);
+        does("role/grant", format!(r#"{{"name":"locks","perm":{right}}}"#));
+        for (user, password, role) in users.iter().chain(&[("root", "R00T", "root")]) {
+            does("user/add", format!(r#"{{"name":"{user}","password":"{password}"}}"#));
+            if !role.is_empty() {
+                does("user/grant", format!(r#"{{"user":"{user}","role":"{role}"}}"#));
+            }
+        }
+        does("enable", "{}".to_owned());
+    }
+
+    /// A token of root, once passwords are demanded.
+    pub fn token(&self) -> String {
+        let login = self.must("/v3/auth/authenticate", r#"{"name":"root","password":"R00T"}"#);
+        login["token"].as_str().expect("a token").to_owned()
     }
 
     pub fn leads(&self) -> bool {

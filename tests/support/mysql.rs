@@ -110,11 +110,12 @@ impl MysqlServer {
 
     #[track_caller]
     pub fn admin(&self) -> Conn {
-        self.try_admin().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+        self.try_connect("admin").unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    pub fn try_admin(&self) -> mysql::Result<Conn> {
-        let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url()))?;
+    /// A connection that asks for no socket, which would take a second connection.
+    pub fn try_connect(&self, user: &str) -> mysql::Result<Conn> {
+        let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url_as(user)))?;
         Conn::new(opts)
     }
 
@@ -154,7 +155,7 @@ impl MysqlServer {
         let mut ended = false;
         let ready = eventually(START_LIMIT, || {
             ended = self.process.as_mut().expect("just started").has_ended();
-            ended || (listens(self.pid(), self.port()) && self.try_admin().is_ok())
+            ended || (listens(self.pid(), self.port()) && self.try_connect("admin").is_ok())
         });
         assert!(ready && !ended, "the server did not start:\n{}", self.log());
     }

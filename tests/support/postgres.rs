@@ -86,7 +86,11 @@ impl PostgresServer {
 
     #[track_caller]
     pub fn admin(&self) -> Client {
-        Client::connect(&self.url(), NoTls).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+        self.try_connect("admin").unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    pub fn try_connect(&self, user: &str) -> Result<Client, postgres::Error> {
+        Client::connect(&self.url_as(user), NoTls)
     }
 
     /// Kills the server (SIGKILL) and the processes that serve its clients.
@@ -134,7 +138,7 @@ impl PostgresServer {
                 self.process = None;
                 return ended;
             }
-            listens(process.pid(), self.port()) && Client::connect(&self.url(), NoTls).is_ok()
+            listens(process.pid(), self.port()) && self.try_connect("admin").is_ok()
         });
         assert!(ready && !ended, "PostgreSQL did not start:\n{}", self.log());
     }

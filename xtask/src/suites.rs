@@ -61,7 +61,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "mysql:: mysql_settings::"),
     suite("stores", "stores", "orders:: sqlite:: tls::"),
     suite("stores", "stores", "postgres::"),
-    suite("stores", "stores", "postgres_keep:: postgres_line:: postgres_queue_table:: postgres_settings::"),
+    suite("stores", "stores", "postgres_keep:: postgres_line:: postgres_settings:: rights::"),
     suite("stores", "stores", "silence::"),
     suite(
         "stores",
