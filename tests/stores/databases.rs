@@ -50,16 +50,6 @@ impl<D: Database> Rows for D {
     }
 }
 
-macro_rules! rows_tests {
-    ($rows:ty) => {
-        database_tests!(databases on $rows:
-            locks_work_without_a_table_of_clients,
-            the_next_client_removes_killed_clients_entries,
-            rows_show_holders_and_free_rows_are_swept
-        );
-    };
-}
-
 /// The rights that docs/stores.md gives a user.
 pub(crate) const DOCUMENTED: &str = "SELECT, INSERT, UPDATE, DELETE";
 
@@ -73,6 +63,9 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// The schema of the tables, and the tables.
     const SCHEMA: &'static str;
     const TABLES: &'static [&'static str];
+    /// Sets the comment of the table of locks. Makes the table `old_locks`, as an earlier version had it.
+    const COMMENT: &'static str;
+    const OLD_TABLE: &'static str;
     /// The words that give a new user a password, and a single connection.
     const WITH_PASSWORD: &'static str;
     const WITH_ONE_CONNECTION: &'static str;
@@ -243,6 +236,56 @@ pub(crate) struct Exhausted {
     pub(crate) lasts: Duration,
 }
 
+/// Defines a test on each database: `file::test::mysql`, or `postgres`. Its body knows the database as `D`.
+macro_rules! on_databases {
+    ($name:ident, $server:expr, |$given:pat_param| $body:block) => {
+        fn $name<D: crate::databases::Database>() {
+            let Some($given) = $server else { return };
+            $body
+        }
+
+        mod $name {
+            #[cfg(feature = "mysql")]
+            #[test]
+            fn mysql() {
+                super::$name::<crate::support::mysql::MysqlServer>();
+            }
+            #[cfg(feature = "postgres")]
+            #[test]
+            fn postgres() {
+                super::$name::<crate::support::postgres::PostgresServer>();
+            }
+        }
+    };
+}
+
+/// As [`on_databases`], also on SQLite. The body knows the store as `R`.
+macro_rules! on_rows {
+    ($name:ident, |$server:ident| $body:block) => {
+        fn $name<R: Rows>() {
+            R::with_one(|$server| $body);
+        }
+
+        mod $name {
+            #[cfg(feature = "mysql")]
+            #[test]
+            fn mysql() {
+                super::$name::<crate::support::mysql::MysqlServer>();
+            }
+            #[cfg(feature = "postgres")]
+            #[test]
+            fn postgres() {
+                super::$name::<crate::support::postgres::PostgresServer>();
+            }
+            #[cfg(all(feature = "postgres", feature = "sqlite"))]
+            #[test]
+            fn sqlite() {
+                super::$name::<crate::sqlite::File>();
+            }
+        }
+    };
+}
+
 /// Defines the methods of [`Database`] whose text is the same for both servers' drivers.
 macro_rules! same_for_each_database {
     ($server:ident, $connection:ty) => {
@@ -297,67 +340,16 @@ macro_rules! same_for_each_database {
     };
 }
 
-macro_rules! database_tests {
-    ($database:ty) => {
-        rows_tests!($database);
-        database_tests!(databases on $database:
-            a_held_name_never_delays_another_name,
-            a_transaction_on_one_name_never_delays_another,
-            a_row_whose_lease_expired_is_not_renewed,
-            a_killed_server_loses_no_lock_and_grants_none_twice,
-            an_exhausted_pool_loses_no_lease,
-            a_locked_row_delays_no_other_renewal,
-            a_session_lock_is_reentrant_exclusive_and_inspectable,
-            a_session_lock_lasts_as_long_as_its_session,
-            a_session_ends_after_idling_for_its_lease,
-            lock_and_data_are_committed_together,
-            transactions_count_exactly_at_every_isolation_level,
-            a_database_deadlock_has_its_own_error_kind,
-            names_that_cannot_be_used_are_refused,
-            a_lock_in_a_server_ended_transaction_is_lost,
-            the_table_of_names_is_created_concurrently,
-            a_frozen_server_costs_one_command_timeout,
-            doubtful_sessions_do_not_pile_up_without_a_replica,
-            wrong_settings_fail_with_specific_errors,
-            too_many_connections_are_busy,
-            existing_tables_need_no_right_to_create,
-            an_unusable_table_is_refused_at_connect
-        );
-    };
-    ($module:ident on $database:ty: $($name:ident),+) => {
-        $(
-            #[test]
-            fn $name() {
-                crate::$module::$name::<$database>();
-            }
-        )+
-    };
-}
-
-/// Runs each of these functions of a module as a test on each database.
-macro_rules! on_each_database {
-    ($module:ident: $($name:ident),+) => {
-        mod on_mariadb {
-            database_tests!($module on crate::support::mysql::MysqlServer: $($name),+);
-        }
-        mod on_postgresql {
-            database_tests!($module on crate::support::postgres::PostgresServer: $($name),+);
-        }
-    };
-}
-
 pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> {
     LockClient::builder().url(url).lease(lease).session_locks().build()
 }
 
-pub(crate) fn a_held_name_never_delays_another_name<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(a_held_name_never_delays_another_name, D::shared(), |server| {
     other_names_are_not_delayed(|| server.client());
     other_names_are_not_delayed(|| connect_session(&server.url(), LEASE).unwrap());
-}
+});
 
-pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(a_transaction_on_one_name_never_delays_another, D::shared(), |server| {
     let names = server.names();
     for &advisory in D::ADVISORY {
         let tag = fresh("other");
@@ -390,65 +382,58 @@ pub(crate) fn a_transaction_on_one_name_never_delays_another<D: Database>() {
             assert!(waiter.join().unwrap().unwrap());
         });
     }
-}
+});
 
-pub(crate) fn locks_work_without_a_table_of_clients<R: Rows>() {
-    R::with_one(|server| {
-        let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
-        server.execute("DROP TABLE alone_clients");
-        let held = client.get_lock("a").acquire().unwrap();
-        // Within this time several renewals run, and several writes of the directory entry fail.
-        throughout(RENEWED + ms(200), || held.check().is_ok());
-        let other = server.builder().table("alone").directory(false).build().unwrap();
-        server.execute("DROP TABLE alone_clients");
-        let seen = other.inspect("a").unwrap();
-        let place = seen.holders[0].location.as_ref().unwrap();
-        assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
-        fails(other.clients().next().unwrap(), ErrorKind::Unsupported);
-        held.unlock().unwrap();
-    });
-}
+on_rows!(locks_work_without_a_table_of_clients, |server| {
+    let client = server.builder().table("alone").lease(RENEWED).build().unwrap();
+    server.execute("DROP TABLE alone_clients");
+    let held = client.get_lock("a").acquire().unwrap();
+    // Within this time several renewals run, and several writes of the directory entry fail.
+    throughout(RENEWED + ms(200), || held.check().is_ok());
+    let other = server.builder().table("alone").directory(false).build().unwrap();
+    server.execute("DROP TABLE alone_clients");
+    let seen = other.inspect("a").unwrap();
+    let place = seen.holders[0].location.as_ref().unwrap();
+    assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
+    fails(other.clients().next().unwrap(), ErrorKind::Unsupported);
+    held.unlock().unwrap();
+});
 
-pub(crate) fn the_next_client_removes_killed_clients_entries<R: Rows>() {
-    R::with_one(|server| {
-        let client = server.builder().table("tidied").build().unwrap();
-        let killed = "INSERT INTO tidied_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
-        server.execute(&format!("{killed}{})", R::EXPIRED));
-        let held = client.get_lock("a").acquire().unwrap();
-        let listed = || client.clients().map(|one| one.unwrap().id).collect::<Vec<_>>();
-        assert!(eventually(LONG, || listed() == [client.id()]));
-        assert_eq!(server.count_rows("tidied_clients"), 1);
-        held.unlock().unwrap();
-        client.shutdown().unwrap();
-        assert_eq!(server.count_rows("tidied_clients"), 0);
-    });
-}
+on_rows!(the_next_client_removes_killed_clients_entries, |server| {
+    let client = server.builder().table("tidied").build().unwrap();
+    let killed = "INSERT INTO tidied_clients VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', ";
+    server.execute(&format!("{killed}{})", R::EXPIRED));
+    let held = client.get_lock("a").acquire().unwrap();
+    let listed = || client.clients().map(|one| one.unwrap().id).collect::<Vec<_>>();
+    assert!(eventually(LONG, || listed() == [client.id()]));
+    assert_eq!(server.count_rows("tidied_clients"), 1);
+    held.unlock().unwrap();
+    client.shutdown().unwrap();
+    assert_eq!(server.count_rows("tidied_clients"), 0);
+});
 
-pub(crate) fn rows_show_holders_and_free_rows_are_swept<R: Rows>() {
-    R::with_one(|server| {
-        let client = server.builder().table("swept").build().unwrap();
-        let held = client.get_fenced_lock("held").acquire().unwrap();
-        let first = client.get_fenced_lock("free").acquire().unwrap();
-        let fence = first.fencing_token();
-        first.unlock().unwrap();
-        let row = "SELECT owner, holds, pid, thread, host FROM swept WHERE";
-        let row = &server.ask(&format!("{row} {}", R::has_name("held")))[0];
-        let (owner, pid, thread) = (held.owner().to_string(), std::process::id(), thread::current());
-        assert_eq!(row[..4], [&owner, "1", &pid.to_string(), thread.name().unwrap()]);
-        assert!(!row[4].is_empty());
-        assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
-        assert_eq!(server.count_rows("swept"), 2);
-        assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
-        assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
-        let next = client.get_fenced_lock("free").acquire().unwrap();
-        assert!(next.fencing_token() > fence, "fences only go up");
-        held.unlock().unwrap();
-    });
-}
+on_rows!(rows_show_holders_and_free_rows_are_swept, |server| {
+    let client = server.builder().table("swept").build().unwrap();
+    let held = client.get_fenced_lock("held").acquire().unwrap();
+    let first = client.get_fenced_lock("free").acquire().unwrap();
+    let fence = first.fencing_token();
+    first.unlock().unwrap();
+    let row = "SELECT owner, holds, pid, thread, host FROM swept WHERE";
+    let row = &server.ask(&format!("{row} {}", R::has_name("held")))[0];
+    let (owner, pid, thread) = (held.owner().to_string(), std::process::id(), thread::current());
+    assert_eq!(row[..4], [&owner, "1", &pid.to_string(), thread.name().unwrap()]);
+    assert!(!row[4].is_empty());
+    assert_eq!(client.sweep(Duration::from_secs(3_600)).unwrap(), 0);
+    assert_eq!(server.count_rows("swept"), 2);
+    assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
+    assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
+    let next = client.get_fenced_lock("free").acquire().unwrap();
+    assert!(next.fencing_token() > fence, "fences only go up");
+    held.unlock().unwrap();
+});
 
-/// The server's clock decides whether a lease has expired, and not the client's.
-pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
-    let Some(server) = D::shared() else { return };
+// The server's clock decides whether a lease has expired, and not the client's.
+on_databases!(a_row_whose_lease_expired_is_not_renewed, D::shared(), |server| {
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
     let lost = held.lost();
@@ -456,10 +441,9 @@ pub(crate) fn a_row_whose_lease_expired_is_not_renewed<D: Database>() {
     let loss = receive(&lost, LONG).expect("its renewal brought it back");
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(client.get_lock("held").try_lock().unwrap(), "it is free");
-}
+});
 
-pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>() {
-    let Some(mut server) = D::start() else { return };
+on_databases!(a_killed_server_loses_no_lock_and_grants_none_twice, D::start(), |mut server| {
     let (client, rival) = (server.client(), server.client());
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let waiting = std::thread::scope(|scope| {
@@ -479,12 +463,11 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
         waiter.join().unwrap()
     });
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
-}
+});
 
-/// Another transaction has locked the row, and the pool is in use. Calls then fail in time with typed errors,
-/// and a hold on another name is renewed over its own connection.
-pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
-    let Some(server) = D::shared() else { return };
+// Another transaction has locked the row, and the pool is in use. Calls then fail in time with typed errors,
+// and a hold on another name is renewed over its own connection.
+on_databases!(an_exhausted_pool_loses_no_lease, D::shared(), |server| {
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
     let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
@@ -517,11 +500,10 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     }
     assert!(client.get_lock(&stuck).try_lock_for(LONG).unwrap());
     client.get_lock(&stuck).unlock().unwrap();
-}
+});
 
-/// Another transaction has locked the row of the first of many holds. Only that hold is lost.
-pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
-    let Some(server) = D::shared() else { return };
+// Another transaction has locked the row of the first of many holds. Only that hold is lost.
+on_databases!(a_locked_row_delays_no_other_renewal, D::shared(), |server| {
     let lease = ms(3_000);
     let client = connected(|| server.options().lease(lease).build());
     let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
@@ -537,10 +519,9 @@ pub(crate) fn a_locked_row_delays_no_other_renewal<D: Database>() {
         }
         true
     });
-}
+});
 
-pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(a_session_lock_is_reentrant_exclusive_and_inspectable, D::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("session");
     let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
@@ -563,11 +544,10 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_inspectable<D: Database>
     for refused in [client.get_token_lock(&name).lock(), client.get_fenced_lock(&name).lock()] {
         fails(refused, ErrorKind::Unsupported);
     }
-}
+});
 
-/// The lock stays held beyond its lease. When the session ends, the hold is lost and the lock is free.
-pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The lock stays held beyond its lease. When the session ends, the hold is lost and the lock is free.
+on_databases!(a_session_lock_lasts_as_long_as_its_session, D::start(), |server| {
     let client = connect_session(&server.url(), RENEWED).unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
     let held = client.get_lock("held").acquire().unwrap();
@@ -585,11 +565,10 @@ pub(crate) fn a_session_lock_lasts_as_long_as_its_session<D: Database>() {
     assert!(eventually(LONG, || !rival.get_lock("held").is_locked().unwrap()));
     assert!(!rival.get_lock("held").force_unlock().unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
-}
+});
 
-/// A lease cannot expire while its session lives, so the server ends the unused session.
-pub(crate) fn a_session_ends_after_idling_for_its_lease<D: Database>() {
-    let Some(server) = D::shared() else { return };
+// A lease cannot expire while its session lives, so the server ends the unused session.
+on_databases!(a_session_ends_after_idling_for_its_lease, D::shared(), |server| {
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let lock = client.get_lock(fresh("fixed"));
     let asked = now();
@@ -600,10 +579,9 @@ pub(crate) fn a_session_ends_after_idling_for_its_lease<D: Database>() {
     assert!(own_time_since(start) < D::IDLE_SESSION_ENDS_WITHIN, "{:?}", start.elapsed());
     assert!(lock.unlock().unwrap_err().is_lost());
     rival.get_lock(lock.name()).unlock().unwrap();
-}
+});
 
-pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(lock_and_data_are_committed_together, D::shared(), |server| {
     let names = server.names_apart();
     for &advisory in D::ADVISORY {
         let (name, other) = (fresh("together"), fresh("other"));
@@ -643,11 +621,10 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         assert!(lock(&mut fourth, &other, ms(5_000)).unwrap().is_some());
         assert!(own_time_since(start) < ms(500), "{:?}", start.elapsed());
     }
-}
+});
 
-pub(crate) fn transactions_count_exactly_at_every_isolation_level<D: Database>() {
+on_databases!(transactions_count_exactly_at_every_isolation_level, D::shared(), |server| {
     const ROUNDS: usize = 25;
-    let Some(server) = D::shared() else { return };
     let (names, name) = (&server.names(), &fresh("counted"));
     server.execute("CREATE TABLE counter (number integer NOT NULL)");
     server.execute("INSERT INTO counter VALUES (0)");
@@ -662,10 +639,9 @@ pub(crate) fn transactions_count_exactly_at_every_isolation_level<D: Database>()
     let left = format!("DELETE FROM counter WHERE number = {}", 3 * ROUNDS);
     server.execute(&left);
     assert_eq!(server.count_rows("counter"), 0, "a step was lost");
-}
+});
 
-pub(crate) fn a_database_deadlock_has_its_own_error_kind<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(a_database_deadlock_has_its_own_error_kind, D::shared(), |server| {
     let names = server.names();
     let (a, b) = (fresh("a"), fresh("b"));
     for &advisory in D::ADVISORY {
@@ -696,10 +672,9 @@ pub(crate) fn a_database_deadlock_has_its_own_error_kind<D: Database>() {
         assert_eq!(failed.len(), 1, "one goes on, one fails: {failed:?}");
         assert_eq!(failed[0].kind(), ErrorKind::Deadlock, "{}", failed[0]);
     }
-}
+});
 
-pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(names_that_cannot_be_used_are_refused, D::shared(), |server| {
     assert!(D::new_names("a; b").is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
     let names = server.names_apart();
     let mut connection = server.connect();
@@ -714,10 +689,9 @@ pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
     for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
         assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());
     }
-}
+});
 
-pub(crate) fn a_lock_in_a_server_ended_transaction_is_lost<D: Database>() {
-    let Some(server) = D::start() else { return };
+on_databases!(a_lock_in_a_server_ended_transaction_is_lost, D::start(), |server| {
     let names = server.names();
     for is_killed in [false, true] {
         let (mut one, mut two, name) = (server.connect(), None, fresh("ended"));
@@ -742,10 +716,9 @@ pub(crate) fn a_lock_in_a_server_ended_transaction_is_lost<D: Database>() {
         }
         assert!(!D::commit(first));
     }
-}
+});
 
-pub(crate) fn the_table_of_names_is_created_concurrently<D: Database>() {
-    let Some(server) = D::shared() else { return };
+on_databases!(the_table_of_names_is_created_concurrently, D::shared(), |server| {
     for _ in 0..5 {
         let (table, start) = (fresh("names").replace('-', "_"), Barrier::new(8));
         thread::scope(|scope| {
@@ -758,11 +731,10 @@ pub(crate) fn the_table_of_names_is_created_concurrently<D: Database>() {
             }
         });
     }
-}
+});
 
-/// The process that serves the client is stopped. The call fails, and the client undoes what it may have done.
-pub(crate) fn a_frozen_server_costs_one_command_timeout<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The process that serves the client is stopped. The call fails, and the client undoes what it may have done.
+on_databases!(a_frozen_server_costs_one_command_timeout, D::start(), |server| {
     // A directory entry would be a further statement on this connection, or on another.
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(1_500)).build());
@@ -781,11 +753,10 @@ pub(crate) fn a_frozen_server_costs_one_command_timeout<D: Database>() {
     crate::support::signal(process, "CONT");
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
-}
+});
 
-/// No time-out of the server ends a commit that waits for a replica.
-pub(crate) fn doubtful_sessions_do_not_pile_up_without_a_replica<D: Database>() {
-    let Some(server) = D::start_with(D::LOGGED) else { return };
+// No time-out of the server ends a commit that waits for a replica.
+on_databases!(doubtful_sessions_do_not_pile_up_without_a_replica, D::start_with(D::LOGGED), |server| {
     server.make_user("app", "");
     let options = || server.options_as("app").pool_size(2);
     let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
@@ -802,10 +773,9 @@ pub(crate) fn doubtful_sessions_do_not_pile_up_without_a_replica<D: Database>() 
     // The pool has two sessions; others renew, listen, or wait for an unknown outcome.
     assert!(most <= 6, "{most} sessions");
     assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
-}
+});
 
-pub(crate) fn wrong_settings_fail_with_specific_errors<D: Database>() {
-    let Some(server) = D::start() else { return };
+on_databases!(wrong_settings_fail_with_specific_errors, D::start(), |server| {
     let (url, at) = (server.url(), |url: &str| LockClient::builder().url(url));
     fails_saying(at(&url).build(), ErrorKind::Unsupported, "create_schema");
     fails(at(&url).database(1).build(), ErrorKind::InvalidInput);
@@ -841,11 +811,10 @@ pub(crate) fn wrong_settings_fail_with_specific_errors<D: Database>() {
     server.set_read_only(false);
     server.execute("DROP TABLE leasehold_locks");
     fails(first.get_lock("a").try_lock(), ErrorKind::Unsupported);
-}
+});
 
-/// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
-pub(crate) fn too_many_connections_are_busy<D: Database>() {
-    let Some(server) = D::start_with(D::FEW_CONNECTIONS) else { return };
+// When no connection is left, a client is refused as busy. Earlier clients' connections may end meanwhile.
+on_databases!(too_many_connections_are_busy, D::start_with(D::FEW_CONNECTIONS), |server| {
     server.client();
     let (mut taken, mut said) = (Vec::new(), None);
     let is_busy = eventually(LONG, || {
@@ -856,20 +825,18 @@ pub(crate) fn too_many_connections_are_busy<D: Database>() {
     assert!(is_busy, "{said:?}");
     drop(taken);
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
-}
+});
 
-pub(crate) fn existing_tables_need_no_right_to_create<D: Database>() {
-    let Some(server) = D::start() else { return };
+on_databases!(existing_tables_need_no_right_to_create, D::start(), |server| {
     server.make_user("few", "");
     let client = server.options_as("few").create_schema(true).build().unwrap();
     client.get_lock("a").acquire().unwrap().unlock().unwrap();
     assert_eq!(client.ping().unwrap().table, Some(format!("{}.leasehold_locks", D::SCHEMA)));
     let names = D::new_names("leasehold_names").unwrap();
     D::create_names(&names, &mut server.connect_as("few").unwrap()).unwrap();
-}
+});
 
-pub(crate) fn an_unusable_table_is_refused_at_connect<D: Database>() {
-    let Some(server) = D::start() else { return };
+on_databases!(an_unusable_table_is_refused_at_connect, D::start(), |server| {
     let build = || server.options().table("refuses").build();
     build().unwrap();
     server.execute(D::REFUSE_FREE_ROWS);
@@ -883,4 +850,4 @@ pub(crate) fn an_unusable_table_is_refused_at_connect<D: Database>() {
     server.execute("ALTER TABLE refuses DROP fence");
     fails(build(), ErrorKind::Unsupported);
     assert_eq!(server.count_rows("refuses"), 0, "a try leaves nothing behind");
-}
+});

@@ -6,13 +6,11 @@ use std::net::Ipv4Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::{Ring, RingNode};
-use mysql::prelude::Queryable;
 
+use crate::databases::Rows as _;
 use crate::support::cluster::Cluster;
 use crate::support::etcd::Etcd;
-use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Event, Seen};
-use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::programs;
 use crate::support::proxy::Proxy;
@@ -161,44 +159,23 @@ test_on!(zookeeper_refuses_another_format_number, ZooKeeper::start(CALM), |serve
     );
 });
 
-test_on!(postgres_refuses_another_format_number, PostgresServer::start(), |server| {
-    let run = |text: &str| server.admin().batch_execute(text).unwrap();
-    let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
-    keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
+on_databases!(another_format_number_is_refused, D::start(), |server| {
+    let build = || server.options().build();
+    let comment = |text: &str| server.execute(&format!("{} '{text}'", D::COMMENT));
+    keeps_to_the_format(build, comment);
     // The refused client has created no table.
-    run(
-        "DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
-    );
-    fails(schema(), ErrorKind::IncompatibleFormat);
-    run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_wait_queue (a int); \
-         DROP TABLE leasehold_locks_clients, leasehold_locks_wait_queue");
+    let beside = || D::TABLES.iter().filter(|table| table.starts_with("leasehold_locks_"));
+    beside().for_each(|table| server.execute(&format!("DROP TABLE {table}")));
+    comment("leasehold format 2");
+    fails(build(), ErrorKind::IncompatibleFormat);
+    beside().for_each(|table| server.execute(&format!("CREATE TABLE {table} (a int); DROP TABLE {table}")));
     // One user may use the table but not write its comment, and an administrator has written a comment.
-    run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN");
-    schema().unwrap();
-    run("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks, leasehold_locks_wait_queue TO app");
-    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
-    run("CREATE TABLE old_locks (id bytea PRIMARY KEY, name bytea NOT NULL, token boolean NOT NULL, \
-         owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \
-         host text NOT NULL, pid bigint NOT NULL, thread text NOT NULL, since timestamptz NOT NULL)");
-    says_what_to_do_about_an_old_table(&server.url(), "public.old_locks", run);
-});
-
-test_on!(mysql_refuses_another_format_number, MysqlServer::start(), |server| {
-    let run = |text: &str| server.admin().query_drop(text).unwrap();
-    let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
-    keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
-    run("DROP TABLE leasehold_locks_clients");
-    run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
-    fails(schema(), ErrorKind::IncompatibleFormat);
-    run("CREATE TABLE leasehold_locks_clients (a int)");
-    run("DROP TABLE leasehold_locks_clients");
-    run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
-    run("CREATE USER app");
-    run("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO app");
-    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
-    run("CREATE TABLE old_locks LIKE leasehold_locks");
-    run("ALTER TABLE old_locks DROP COLUMN since");
-    says_what_to_do_about_an_old_table(&server.url(), "locks.old_locks", run);
+    comment("of the shop");
+    server.make_user("app", "");
+    assert!(server.options_as("app").build().unwrap().get_lock("a").try_lock().unwrap());
+    server.execute(D::OLD_TABLE);
+    let table = format!("{}.old_locks", D::SCHEMA);
+    says_what_to_do_about_an_old_table(&server.url(), &table, |drop| server.execute(drop));
 });
 
 #[test]

@@ -19,6 +19,9 @@ impl Database for MysqlServer {
     const SCHEMA: &'static str = "locks";
     const TABLES: &'static [&'static str] =
         &["leasehold_locks", "leasehold_locks_clients", "leasehold_names"];
+    const COMMENT: &'static str = "ALTER TABLE leasehold_locks COMMENT =";
+    const OLD_TABLE: &'static str =
+        "CREATE TABLE old_locks LIKE leasehold_locks; ALTER TABLE old_locks DROP since";
     const WITH_PASSWORD: &'static str = "IDENTIFIED BY 'S3CR3T'";
     const WITH_ONE_CONNECTION: &'static str = "WITH MAX_USER_CONNECTIONS 1";
     const SESSIONS_OF: &'static str = "information_schema.processlist WHERE user";
@@ -128,8 +131,6 @@ impl Database for MysqlServer {
         names.lock(transaction, name, wait)
     }
 }
-
-database_tests!(MysqlServer);
 
 fn shared() -> Option<&'static MysqlServer> {
     MysqlServer::shared()

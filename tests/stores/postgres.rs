@@ -17,6 +17,9 @@ impl Database for PostgresServer {
     const SCHEMA: &'static str = "public";
     const TABLES: &'static [&'static str] =
         &["leasehold_locks", "leasehold_locks_wait_queue", "leasehold_locks_clients", "leasehold_names"];
+    const COMMENT: &'static str = "COMMENT ON TABLE leasehold_locks IS";
+    const OLD_TABLE: &'static str =
+        "CREATE TABLE old_locks (LIKE leasehold_locks INCLUDING ALL); ALTER TABLE old_locks DROP keeper";
     const WITH_PASSWORD: &'static str = "PASSWORD 'S3CR3T'";
     const WITH_ONE_CONNECTION: &'static str = "CONNECTION LIMIT 1";
     const SESSIONS_OF: &'static str = "pg_stat_activity WHERE usename";
@@ -132,8 +135,6 @@ impl Database for PostgresServer {
         if advisory { lock_advisory(transaction, name, wait) } else { names.lock(transaction, name, wait) }
     }
 }
-
-database_tests!(PostgresServer);
 
 fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()

@@ -103,9 +103,8 @@ impl Refusing<'_> {
     }
 }
 
-/// The users: one may only read, and one lacks a single right, also in a client that has used it before.
-pub(crate) fn missing_rights_are_refused_in_words<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The users: one may only read, and one lacks a single right, also in a client that has used it before.
+on_databases!(missing_rights_are_refused_in_words, D::start(), |server| {
     let store = Refusing { owner: server.client(), words: D::LOCKS_IN_ERRORS, check: &|| () };
     let as_user = |user: &str| server.options_as(user).build();
     server.execute("CREATE USER reader");
@@ -123,9 +122,7 @@ pub(crate) fn missing_rights_are_refused_in_words<D: Database>() {
             assert_eq!(store.refused(right, || client), refused, "without {right}");
         }
     }
-}
-
-on_each_database!(rights: missing_rights_are_refused_in_words);
+});
 
 // Who only reads needs no wait queue, with or without rights to its table.
 test_on!(a_client_without_the_queues_table_is_refused, PostgresServer::start(), |server| {

@@ -24,10 +24,9 @@ fn two<D: Database>() -> Option<(D, D, Relay)> {
     Some((old, new, relay))
 }
 
-/// The old master becomes read-only, and the address leads to the new master. Connections to the old master
-/// stay open, as behind a proxy or a DNS name.
-fn after_a_planned_switchover_grants_go_on_within_a_second<D: Database>() {
-    let Some((old, new, relay)) = two::<D>() else { return };
+// The old master becomes read-only, and the address leads to the new master. Connections to the old master
+// stay open, as behind a proxy or a DNS name.
+on_databases!(after_a_planned_switchover_grants_go_on_within_a_second, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let options = || LockClient::builder().url(&url).lease(RENEWED);
     let client = connected(|| options().build());
@@ -72,11 +71,10 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Database>() {
     copied.unlock().unwrap();
     assert_eq!(receive(&gone.lost(), LONG).unwrap().reason, LossReason::Gone);
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
-}
+});
 
-/// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
-fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Database>() {
-    let Some((old, new, relay)) = two::<D>() else { return };
+// A session lock writes nothing that the old master would refuse, and the new one does not know the lock.
+on_databases!(a_demoted_servers_session_lock_is_lost_at_renewal, two::<D>(), |(old, new, relay)| {
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
     let (client, rival) = (connect(), connect());
@@ -99,11 +97,10 @@ fn a_demoted_servers_session_lock_is_lost_at_renewal<D: Database>() {
     assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
     rival.get_lock("renewed").unlock().unwrap();
     assert!(eventually(LONG, || old.sessions_of("app") == 0), "{} are left", old.sessions_of("app"));
-}
+});
 
-/// The client's only connection serves requests, renewals and the directory.
-fn a_user_with_one_connection_loses_no_hold<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The client's only connection serves requests, renewals and the directory.
+on_databases!(a_user_with_one_connection_loses_no_hold, D::start(), |server| {
     server.make_user("one", D::WITH_ONE_CONNECTION);
     for is_session in [false, true] {
         let options = || {
@@ -129,11 +126,10 @@ fn a_user_with_one_connection_loses_no_hold<D: Database>() {
         held.unlock().unwrap();
         client.shutdown().unwrap();
     }
-}
+});
 
-/// The server has not noticed that the connection is cut, and keeps the session's lock.
-fn a_cut_session_lock_is_released_only_once_confirmed<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The server has not noticed that the connection is cut, and keeps the session's lock.
+on_databases!(a_cut_session_lock_is_released_only_once_confirmed, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
@@ -152,11 +148,10 @@ fn a_cut_session_lock_is_released_only_once_confirmed<D: Database>() {
     second.unlock().unwrap();
     assert!(rival.get_lock("b").try_lock().unwrap());
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
-}
+});
 
-/// With 150 ms for each round trip, building a client takes less than half of its time-out.
-fn a_client_is_built_in_a_few_round_trips<D: Database>() {
-    let Some(server) = D::start() else { return };
+// With 150 ms for each round trip, building a client takes less than half of its time-out.
+on_databases!(a_client_is_built_in_a_few_round_trips, D::start(), |server| {
     server.make_user("app", "");
     // The number of round trips: how often the client sent something after an answer, or at first.
     let turns = Arc::new(AtomicUsize::new(0));
@@ -177,11 +172,10 @@ fn a_client_is_built_in_a_few_round_trips<D: Database>() {
         let turns = turns.load(Ordering::SeqCst);
         assert!(turns <= 16, "{turns} round trips to build a client of {user}");
     }
-}
+});
 
-/// With a lease of 3 s the entry has less time than the driver waits for an answer.
-fn a_clients_entry_is_written_over_one_connection<D: Database>() {
-    let Some(server) = D::start() else { return };
+// With a lease of 3 s the entry has less time than the driver waits for an answer.
+on_databases!(a_clients_entry_is_written_over_one_connection, D::start(), |server| {
     server.make_user("app", "");
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
@@ -194,11 +188,10 @@ fn a_clients_entry_is_written_over_one_connection<D: Database>() {
     throughout(ms(5_000), is_written);
     let made = relay.accepted() - before;
     assert!(made <= 2, "{made} connections for five entries");
-}
+});
 
-/// The entry's write and the renewals use one connection; the holds are renewed at different times.
-fn a_locked_clients_entry_delays_no_renewal<D: Database>() {
-    let Some(server) = D::start() else { return };
+// The entry's write and the renewals use one connection; the holds are renewed at different times.
+on_databases!(a_locked_clients_entry_delays_no_renewal, D::start(), |server| {
     let client = server.options().lease(ms(3_000)).build().unwrap();
     let begun = now();
     let take = |number: u64| {
@@ -209,10 +202,9 @@ fn a_locked_clients_entry_delays_no_renewal<D: Database>() {
     assert!(eventually(LONG, || server.count_rows("leasehold_locks_clients") == 1));
     let _locking = server.lock_rows("leasehold_locks_clients");
     throughout(ms(9_000), || held.iter().all(|one| one.check().is_ok()) || stalled_since(begun) > ms(1_500));
-}
+});
 
-fn the_oldest_open_transaction_is_named<D: Database>() {
-    let Some(server) = D::start() else { return };
+on_databases!(the_oldest_open_transaction_is_named, D::start(), |server| {
     let client = server.client();
     let named = |age| {
         let_pass(
@@ -228,15 +220,4 @@ fn the_oldest_open_transaction_is_named<D: Database>() {
     assert!(!named(LONG), "it is not so old");
     D::ask_on(&mut locking, "ROLLBACK");
     assert!(eventually(LONG, || !named(Duration::ZERO)));
-}
-
-on_each_database!(roles:
-    a_client_is_built_in_a_few_round_trips,
-    a_clients_entry_is_written_over_one_connection,
-    a_locked_clients_entry_delays_no_renewal,
-    after_a_planned_switchover_grants_go_on_within_a_second,
-    a_demoted_servers_session_lock_is_lost_at_renewal,
-    a_user_with_one_connection_loses_no_hold,
-    the_oldest_open_transaction_is_named,
-    a_cut_session_lock_is_released_only_once_confirmed
-);
+});

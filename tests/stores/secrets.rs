@@ -10,9 +10,7 @@ use crate::databases::{Database, Rows as _};
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
-use crate::support::mysql::MysqlServer;
 use crate::support::observer::{Seen, texts};
-use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
 use crate::support::sentinel::SentinelSet;
 
@@ -73,11 +71,7 @@ fn changing<D: Database>() -> Option<Changing> {
     Some((url, Box::new(change)))
 }
 
-test_on!(postgres_takes_the_password_from_the_file, changing::<PostgresServer>(), |(url, change)| {
-    follows_a_changed_password(&url, change);
-});
-
-test_on!(mysql_takes_the_password_from_the_file, changing::<MysqlServer>(), |(url, change)| {
+on_databases!(databases_take_the_password_from_the_file, changing::<D>(), |(url, change)| {
     follows_a_changed_password(&url, change);
 });
 
@@ -273,11 +267,7 @@ test_on!(rotations_are_followed_in_a_cluster, Cluster::start_with(&[&format!("us
     assert_eq!(asked.lock().len(), seeds, "{asked:?}");
 });
 
-test_on!(rotations_are_followed_on_postgres, changing::<PostgresServer>(), |(url, change)| {
-    rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
-});
-
-test_on!(rotations_are_followed_on_mysql, changing::<MysqlServer>(), |(url, change)| {
+on_databases!(rotations_are_followed_on_databases, changing::<D>(), |(url, change)| {
     rotations_are_followed(&|_| LockClient::builder().url(&url), 10, |_, new| change(new));
 });
 

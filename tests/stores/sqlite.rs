@@ -11,7 +11,7 @@ use crate::support::processes::LEASE;
 use crate::support::programs;
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 
-struct File(TempDir);
+pub(crate) struct File(TempDir);
 
 impl File {
     fn new() -> File {
@@ -62,8 +62,6 @@ impl Rows for File {
         format!("name = CAST('{name}' AS BLOB)")
     }
 }
-
-rows_tests!(File);
 
 #[test]
 fn every_statement_finds_its_row_by_primary_key() {
