@@ -9,6 +9,7 @@ use crate::support::prelude::*;
 use crate::support::processes::{
     LEASE, OTHER_NAMES, OTHER_VISITS, none_was_delayed, other_names_are_not_delayed,
 };
+use crate::support::server::Certificates;
 
 /// A store that keeps its locks as rows of a table.
 pub(crate) trait Rows {
@@ -66,9 +67,13 @@ pub(crate) trait Database: Sized + Sync + 'static {
     /// Sets the comment of the table of locks. Makes the table `old_locks`, as an earlier version had it.
     const COMMENT: &'static str;
     const OLD_TABLE: &'static str;
-    /// The words that give a new user a password, and a single connection.
+    /// The words that give a new user a password, a client certificate, and a single connection.
     const WITH_PASSWORD: &'static str;
+    const WITH_CERTIFICATE: &'static str;
     const WITH_ONE_CONNECTION: &'static str;
+    /// Makes a client use TLS, as a URL's parameter. Asks the server how many do.
+    const VERIFIED: &'static str;
+    const COUNT_TLS: &'static str;
     /// The sessions of a user, whose name follows.
     const SESSIONS_OF: &'static str;
     /// The settings of a server that has few connections, and of one that has a log for replicas.
@@ -108,9 +113,11 @@ pub(crate) trait Database: Sized + Sync + 'static {
         Self::start_with(&[])
     }
     fn start_with(settings: &[&str]) -> Option<Self>;
+    fn start_tls() -> Option<Self>;
     /// The server that tests share if they do not disturb it.
     fn shared() -> Option<&'static Self>;
     fn port(&self) -> u16;
+    fn certificates(&self) -> Certificates;
     /// The URL for a user, given as `name` or `name:password`.
     fn url_as(&self, user: &str) -> String;
     /// URLs that this database alone refuses.
@@ -243,7 +250,9 @@ macro_rules! on_databases {
             let Some($given) = $server else { return };
             $body
         }
-
+        on_databases!(@tests $name {});
+    };
+    (@tests $name:ident { $($more:item)? }) => {
         mod $name {
             #[cfg(feature = "mysql")]
             #[test]
@@ -255,6 +264,7 @@ macro_rules! on_databases {
             fn postgres() {
                 super::$name::<crate::support::postgres::PostgresServer>();
             }
+            $($more)?
         }
     };
 }
@@ -265,24 +275,13 @@ macro_rules! on_rows {
         fn $name<R: Rows>() {
             R::with_one(|$server| $body);
         }
-
-        mod $name {
-            #[cfg(feature = "mysql")]
-            #[test]
-            fn mysql() {
-                super::$name::<crate::support::mysql::MysqlServer>();
-            }
-            #[cfg(feature = "postgres")]
-            #[test]
-            fn postgres() {
-                super::$name::<crate::support::postgres::PostgresServer>();
-            }
+        on_databases!(@tests $name {
             #[cfg(all(feature = "postgres", feature = "sqlite"))]
             #[test]
             fn sqlite() {
                 super::$name::<crate::sqlite::File>();
             }
-        }
+        });
     };
 }
 
@@ -304,8 +303,14 @@ macro_rules! same_for_each_database {
         fn url_as(&self, user: &str) -> String {
             self.url_as(user)
         }
+        fn start_tls() -> Option<$server> {
+            $server::start_tls()
+        }
         fn port(&self) -> u16 {
             self.port()
+        }
+        fn certificates(&self) -> crate::support::server::Certificates {
+            self.certificates()
         }
         fn kill(&mut self) {
             self.kill();

@@ -23,6 +23,9 @@ impl Database for MysqlServer {
     const OLD_TABLE: &'static str =
         "CREATE TABLE old_locks LIKE leasehold_locks; ALTER TABLE old_locks DROP since";
     const WITH_PASSWORD: &'static str = "IDENTIFIED BY 'S3CR3T'";
+    const WITH_CERTIFICATE: &'static str = "REQUIRE X509";
+    const VERIFIED: &'static str = "ssl-mode=VERIFY_IDENTITY";
+    const COUNT_TLS: &'static str = "SHOW GLOBAL STATUS LIKE 'Ssl_accepts'";
     const WITH_ONE_CONNECTION: &'static str = "WITH MAX_USER_CONNECTIONS 1";
     const SESSIONS_OF: &'static str = "information_schema.processlist WHERE user";
     const FEW_CONNECTIONS: &'static [&'static str] = &["--max-connections=12"];

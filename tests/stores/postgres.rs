@@ -21,6 +21,11 @@ impl Database for PostgresServer {
     const OLD_TABLE: &'static str =
         "CREATE TABLE old_locks (LIKE leasehold_locks INCLUDING ALL); ALTER TABLE old_locks DROP keeper";
     const WITH_PASSWORD: &'static str = "PASSWORD 'S3CR3T'";
+    // The rules of the test's server demand the certificate of the user `client`.
+    const WITH_CERTIFICATE: &'static str = "";
+    const VERIFIED: &'static str = "sslmode=verify-full";
+    const COUNT_TLS: &'static str = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE ssl AND backend_type = 'client backend'";
     const WITH_ONE_CONNECTION: &'static str = "CONNECTION LIMIT 1";
     const SESSIONS_OF: &'static str = "pg_stat_activity WHERE usename";
     const FEW_CONNECTIONS: &'static [&'static str] =

@@ -1,7 +1,8 @@
 //! TLS to stores other than Redis: clients work over TLS, and refuse a server that is not the right one.
 
-use mysql::prelude::Queryable;
+use mysql::prelude::Queryable as _;
 
+use crate::databases::{Database as _, Rows as _};
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
 use crate::support::prelude::*;
@@ -12,7 +13,8 @@ use crate::support::zookeeper::{CALM, ZooKeeper};
 struct Secured {
     certificates: Certificates,
     port: u16,
-    url: fn(&str, u16) -> String,
+    /// With `HOST:PORT` in place of the address.
+    url: String,
     longest_name: usize,
 }
 
@@ -22,8 +24,8 @@ impl Secured {
     }
 
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
-        let lease = Duration::from_secs(9);
-        let builder = LockClient::builder().url((self.url)(host, port)).create_schema(true).lease(lease);
+        let (url, lease) = (self.url.replace("HOST:PORT", &format!("{host}:{port}")), Duration::from_secs(9));
+        let builder = LockClient::builder().url(url).create_schema(true).lease(lease);
         // The first handshake of a new Java server takes long.
         builder.connect_timeout(LONG * 3)
     }
@@ -98,28 +100,39 @@ fn relay_at(host: &str, to: u16) -> u16 {
     Relay::with(host, to, |_, _| Act::Pass).port()
 }
 
-test_on!(postgresql_works_over_tls_and_impostors_are_refused, PostgresServer::start_tls(), |server| {
+on_databases!(databases_work_over_tls_and_impostors_are_refused, D::start_tls(), |server| {
+    server.make_user("secretive", D::WITH_PASSWORD);
+    let url = format!("{}?{}", server.url_as("secretive:S3CR3T"), D::VERIFIED);
     let secured = Secured {
         certificates: server.certificates(),
         port: server.port(),
-        url: |host, port| format!("postgres://admin:S3CR3T@{host}:{port}/postgres?sslmode=verify-full"),
+        url: url.replace(&format!("127.0.0.1:{}", server.port()), "HOST:PORT"),
         longest_name: 60_000,
     };
     secured.serves_and_refuses();
     let client = secured.builder().build().unwrap();
     client.get_lock("seen").lock().unwrap();
-    let seen = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-        WHERE ssl AND backend_type = 'client backend'";
-    assert!(server.admin().query_one(seen, &[]).unwrap().get::<_, i64>(0) > 0, "the server sees TLS");
+    let seen = server.ask(D::COUNT_TLS)[0].last().unwrap().parse::<u64>().unwrap();
+    assert!(seen > 0, "the server sees TLS");
     // Session locks use connections of their own.
     let sessions = secured.builder().session_locks().build().unwrap();
     let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
-    // The user logs in with a password over TLS.
-    server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
-    let builder = || secured.builder().username("secretive");
-    builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
-    fails(builder().password("S3CR3T-not").build(), ErrorKind::Authentication);
+    fails(secured.builder().password("S3CR3T-not").build(), ErrorKind::Authentication);
+});
+
+on_databases!(a_client_certificate_replaces_a_password, D::start_tls(), |server| {
+    server.make_user("client", D::WITH_CERTIFICATE);
+    let (certificates, url) =
+        (server.certificates(), server.url_as("client").replace("127.0.0.1", "localhost"));
+    let (certificate, key) = certificates.client();
+    let plain = || LockClient::builder().url(&url);
+    let secured = || plain().tls_ca(certificates.ca());
+    let client = secured().tls_identity(certificate, key).build().unwrap();
+    client.get_lock("certified").lock().unwrap();
+    for refused in [secured(), plain()] {
+        fails(refused.build(), ErrorKind::Authentication);
+    }
 });
 
 test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server| {
@@ -181,47 +194,11 @@ test_on!(each_sslmode_behaves_as_in_libpq, PostgresServer::start_tls(), |server|
         assert!(!error.is_retryable(), "{query}");
     }
     at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
-});
-
-test_on!(postgresql_accepts_a_certificate_instead_of_a_password, PostgresServer::start_tls(), |server| {
-    server.admin().batch_execute("CREATE USER client SUPERUSER").unwrap();
-    let certificates = server.certificates();
+    // The files of a client that needs a certificate.
+    server.make_user("client", "");
     let (certificate, key) = certificates.client();
-    let builder = |query: &str| {
-        let url = format!("postgres://client@localhost:{}/postgres{query}", server.port());
-        LockClient::builder().url(&url).create_schema(true)
-    };
-    let client = builder("").tls_ca(certificates.ca()).tls_identity(&certificate, &key).build().unwrap();
-    client.get_lock("certified").lock().unwrap();
-    let files = [("sslrootcert", &certificates.ca()), ("sslcert", &certificate), ("sslkey", &key)];
-    let query = files.map(|(name, path)| format!("{name}={}", path.display())).join("&");
-    builder(&format!("?{query}")).build().unwrap();
-    for refused in [builder("").tls_ca(certificates.ca()), builder("?sslmode=disable")] {
-        fails(refused.build(), ErrorKind::Authentication);
-    }
-});
-
-fn mysql_url(host: &str, port: u16) -> String {
-    format!("mysql://admin@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY")
-}
-
-test_on!(mysql_works_over_tls_and_impostors_are_refused, MysqlServer::start_tls(), |server| {
-    let mut admin = server.admin();
-    admin.query_drop("CREATE USER secured IDENTIFIED BY 'S3CR3T' REQUIRE SSL").unwrap();
-    admin.query_drop("GRANT ALL ON locks.* TO secured").unwrap();
-    let secured = Secured {
-        certificates: server.certificates(),
-        port: server.port(),
-        url: |host, port| format!("mysql://secured:S3CR3T@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY"),
-        longest_name: 60_000,
-    };
-    secured.serves_and_refuses();
-    let sessions = secured.builder().session_locks().build().unwrap();
-    let guard = sessions.get_lock("session").acquire().unwrap();
-    guard.unlock().unwrap();
-    // Without TLS this user is refused, even with the right password.
-    let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
-    fails(LockClient::connect(&plain), ErrorKind::Authentication);
+    let query = format!("sslrootcert={ca}&sslcert={}&sslkey={}", file(certificate), file(key));
+    LockClient::connect(format!("postgres://client@localhost:{}/postgres?{query}", server.port())).unwrap();
 });
 
 test_on!(each_ssl_mode_behaves_as_in_the_mysql_client, MysqlServer::start_tls(), |server| {
@@ -264,27 +241,13 @@ test_on!(each_ssl_mode_behaves_as_in_the_mysql_client, MysqlServer::start_tls(),
     }
 });
 
-test_on!(mysql_can_require_a_client_certificate, MysqlServer::start_tls(), |server| {
-    let mut admin = server.admin();
-    admin.query_drop("CREATE USER certified REQUIRE X509").unwrap();
-    admin.query_drop("GRANT ALL ON locks.* TO certified").unwrap();
-    let certificates = server.certificates();
-    let (certificate, key) = certificates.client();
-    let builder = || {
-        let url = mysql_url("localhost", server.port()).replace("admin", "certified");
-        LockClient::builder().url(&url).create_schema(true).tls_ca(certificates.ca())
-    };
-    builder().tls_identity(certificate, key).build().unwrap().get_lock("certified").lock().unwrap();
-    fails(builder().build(), ErrorKind::Authentication);
-});
-
 #[test]
 fn zookeeper_works_over_tls_and_impostors_are_refused() {
     let Some(mut server) = ZooKeeper::start_tls(CALM, false) else { return };
     let secured = Secured {
         certificates: server.certificates(),
         port: server.secure_port(),
-        url: |host, port| format!("zks://me:S3CR3T@{host}:{port}/verified"),
+        url: "zks://me:S3CR3T@HOST:PORT/verified".to_owned(),
         longest_name: 200,
     };
     secured.serves_and_refuses();
